@@ -1,0 +1,55 @@
+"""A call's arguments in the order of an operation's signature.
+
+Knows signatures (vocabulary.py) and the aliases torch allows for argument names. Knows no front end.
+"""
+
+from __future__ import annotations
+
+from autofuse.graph import TUPLE, Graph, Value, is_const
+from autofuse.vocabulary import REQUIRED, Op
+
+_ALIASES = {
+    "axis": "dim", "keepdims": "keepdim", "correction": "unbiased", "x": "input", "exp": "exponent", "size": "shape",
+    "tensor": "input", "self": "input", "axis0": "dim0", "axis1": "dim1", "divisor": "other", "mat2": "other",
+}  # fmt: skip
+_WITHOUT_EFFECT = {"inplace": False, "out": None, "rounding_mode": None}
+
+
+def bound_arguments(graph: Graph, op: Op, arguments: list[Value], named: dict[str, Value]) -> list[Value] | None:
+    """One value for each parameter of `op`, defaults filled in; None if the call does not fit the signature.
+
+    `*name` gathers positional arguments, `**options` gathers keywords; each becomes one tuple.
+    """
+    rest = {_canonical_name(op, k): v for k, v in named.items()}
+    inputs: list[Value] = []
+    taken = 0
+    for name, default in op.parameters.items():
+        if name.startswith("**"):
+            inputs.append(graph.value(TUPLE, *rest.values(), data=tuple(rest)))
+            rest = {}
+        elif name.startswith("*"):
+            gathered = [*arguments[taken:], *([rest.pop(name[1:])] if name[1:] in rest else [])]
+            inputs.append(graph.value(TUPLE, *gathered))
+            taken = len(arguments)
+        elif taken < len(arguments):
+            if name in rest:
+                return None
+            inputs.append(arguments[taken])
+            taken += 1
+        elif name in rest:
+            inputs.append(rest.pop(name))
+        elif default is REQUIRED:
+            return None
+        else:
+            inputs.append(graph.const(default))  # type: ignore[arg-type]
+    rest.pop("_stacklevel", None)  # where torch warns, not what it computes
+    for name, harmless in _WITHOUT_EFFECT.items():
+        if name in rest and is_const(rest[name], harmless):
+            del rest[name]
+    return None if rest or taken < len(arguments) else inputs
+
+
+def _canonical_name(op: Op, keyword: str) -> str:
+    alias = _ALIASES.get(keyword, keyword)
+    known = {p.lstrip("*") for p in op.parameters}
+    return keyword if keyword in known or alias not in known else alias

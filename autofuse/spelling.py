@@ -1,0 +1,44 @@
+"""How operations that the canonical form introduces are written back: one table for both writers.
+
+Each entry is Python text over its inputs: the text door prints it, the live door evaluates it. Knows no graph.
+"""
+
+from __future__ import annotations
+
+# op -> a template; `{0}` is the first input, `{*}` all of them joined by the operator that follows it.
+SPELLINGS: dict[str, str] = {
+    "add": "{* + }",
+    "mul": "{* * }",
+    "sub": "{0} - {1}",
+    "div": "{0} / {1}",
+    "floordiv": "{0} // {1}",
+    "mod": "{0} % {1}",
+    "pow": "{0} ** {1}",
+    "number_pow": "{0} ** {1}",
+    "neg": "-{0}",
+    "reciprocal": "1.0 / {0}",
+    "square": "{0} ** 2",
+    "sqrt": "torch.sqrt({0})",
+    "rsqrt": "torch.rsqrt({0})",
+    "number_sqrt": "math.sqrt({0})",
+    "number": "float({0})",
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+    "invert": "~{0}",
+    "and": "{0} & {1}",
+    "or": "{0} | {1}",
+    "bool": "{0}.bool()",
+    "where": "torch.where({0}, {1}, {2})",
+    "finfo": "torch.finfo({0})",
+    "item": "{0}[{1}]",
+    "unsqueeze": "{0}.unsqueeze({1})",
+    "tril": "torch.tril({0}, {1})",
+    "triu": "torch.triu({0}, {1})",
+    "transpose": "{0}.transpose({1}, {2})",
+    "is_none": "{0} is None",
+    "not": "not {0}",
+}
