@@ -1,0 +1,122 @@
+"""What optimize did to a model, place by place. Plain data: it knows neither torch nor how a table is drawn."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from rich.console import RenderableType
+
+from autofuse.report import markup, terminal
+from autofuse.report.table import Cell, Column, Table, Tone, without_empty_columns
+
+Status = Literal["fused", "declined", "rolled-back"]
+FORMAT_VERSION = 1
+
+_TONES: dict[Status, Tone] = {"fused": "good", "declined": "quiet", "rolled-back": "bad"}
+_COLUMNS = (
+    Column("rule"),
+    Column("module", wraps=True),
+    Column("status"),
+    Column("max error", align="right"),
+    Column("where"),
+    Column("kernel, or reason", wraps=True),
+)
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """One place where a rule matched, or nearly did.
+
+    rule: the code, e.g. "AF101". module: the fully qualified name in the model, "" for the model itself.
+    status: "fused" (installed and verified), "declined" (never touched) or "rolled-back" (failed verification, undone).
+    reason: a sentence where the status is not "fused". kernel: what now runs there.
+    max_error: the largest absolute difference verification saw in an output or gradient; None where not verified.
+    file, line: the source of the original, where known.
+    """
+
+    rule: str
+    module: str
+    status: Status
+    reason: str = ""
+    kernel: str = ""
+    max_error: float | None = None
+    file: str = ""
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """All places of one model, in the order of its modules. Prints as a table, in notebooks too."""
+
+    sites: tuple[SiteReport, ...] = ()
+
+    def with_status(self, status: Status) -> tuple[SiteReport, ...]:
+        """The sites with that status, in order."""
+        return tuple(site for site in self.sites if site.status == status)
+
+    @property
+    def summary(self) -> str:
+        """One line, e.g. "8 fused, 1 declined"; every status that occurs, "no sites found" where none does."""
+        counts = Counter(site.status for site in self.sites)
+        return ", ".join(f"{counts[status]} {status}" for status in _TONES if counts[status]) or "no sites found"
+
+    def table(self) -> Table:
+        """The sites as a table, without the columns that would be empty."""
+        return without_empty_columns(Table("autofuse", _COLUMNS, tuple(map(_row, self.sites)), self.summary))
+
+    def to_dict(self) -> dict[str, Any]:
+        """`{"version": 1, "sites": [...]}`, each site a dict of SiteReport's fields. See docs/json.md."""
+        return {"version": FORMAT_VERSION, "sites": [asdict(site) for site in self.sites]}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """to_dict() as strict JSON."""
+        return json.dumps(_finite(self.to_dict()), indent=indent, allow_nan=False)
+
+    def __rich__(self) -> RenderableType:
+        return terminal.drawn(self.table())
+
+    def __str__(self) -> str:
+        return terminal.text(self)
+
+    def _repr_html_(self) -> str:
+        return markup.table(self.table())
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def __bool__(self) -> bool:
+        return True  # an empty report is an answer, not the lack of one
+
+    def __iter__(self) -> Iterator[SiteReport]:
+        return iter(self.sites)
+
+
+def _row(site: SiteReport) -> tuple[Cell, ...]:
+    return (
+        Cell(site.rule),
+        Cell(site.module or "(model)"),
+        Cell(site.status, _TONES[site.status]),
+        Cell("" if site.max_error is None else f"{site.max_error:.1e}"),
+        Cell(_where(site), "quiet"),
+        Cell("; ".join(part for part in (site.kernel, site.reason) if part)),
+    )
+
+
+def _where(site: SiteReport) -> str:
+    if not site.file:
+        return ""
+    name = site.file.replace("\\", "/").rsplit("/", 1)[-1]
+    return name if site.line is None else f"{name}:{site.line}"
+
+
+def _finite(value: Any) -> Any:
+    """The same data with infinities and NaN as None: JSON has no other word for them."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value if not isinstance(value, float) or abs(value) < float("inf") else None

@@ -1,0 +1,49 @@
+"""A table as data: columns, and rows of cells with a tone. It knows nothing of what it is about or how it is drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Tone = Literal["plain", "good", "bad", "warn", "quiet"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading. `align` is where numbers want to stand; only a column that `wraps` gives way when room is short."""
+
+    name: str
+    align: Literal["left", "right"] = "left"
+    wraps: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A text, and what it means to the reader: `tone` becomes a colour, never the only sign of anything."""
+
+    text: str
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns. Every row has as many cells as there are columns; raises ValueError otherwise."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    caption: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"Table {self.title!r} has {len(self.columns)} columns and a row of {len(row)} cells.")
+
+
+def without_empty_columns(table: Table) -> Table:
+    """The same table without the columns that say nothing in any row (all of them stay where there are no rows)."""
+    if not table.rows:
+        return table
+    kept = [i for i in range(len(table.columns)) if any(row[i].text for row in table.rows)]
+    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
+    return Table(table.title, tuple(table.columns[i] for i in kept), rows, table.caption)

@@ -1,0 +1,42 @@
+"""Tables drawn with rich, on a terminal or as plain text. It knows tables, not what they are about."""
+
+from __future__ import annotations
+
+import io
+import shutil
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from autofuse.report.table import Table, Tone
+
+STYLES: dict[Tone, str] = {"plain": "", "good": "green", "bad": "bold red", "warn": "yellow", "quiet": "dim"}
+_WIDTH_WITHOUT_TERMINAL = 100
+
+
+def drawn(table: Table) -> RichTable:
+    """The table as a rich renderable: columns that wrap give way first where room is short."""
+    result = RichTable(
+        title=table.title or None,
+        caption=table.caption or None,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    for column in table.columns:
+        result.add_column(column.name, justify=column.align, overflow="fold", no_wrap=not column.wraps)
+    for row in table.rows:
+        # Text, never markup: a reason may contain square brackets.
+        result.add_row(*(Text(cell.text, STYLES[cell.tone]) for cell in row))
+    return result
+
+
+def text(renderable: RenderableType, width: int | None = None) -> str:
+    """What the renderable looks like without colours, `width` columns wide (the terminal's, or 100 without one)."""
+    wide = width or shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
+    console = Console(file=io.StringIO(), width=wide, color_system=None, force_terminal=False, legacy_windows=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
