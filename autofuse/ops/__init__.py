@@ -1,0 +1,28 @@
+"""The run-time operations that rewritten code calls: plain functions of tensors, each in torch's own fused kernels.
+
+Each has a plain reference of the same signature in `autofuse.ops.reference`. They know tensors; they must not know
+which rule put them where they are.
+"""
+
+from autofuse.ops.activations import activation, gelu, gelu_tanh, silu
+from autofuse.ops.feed_forward import gated_mlp, mlp, packed_gated_mlp
+from autofuse.ops.kernels import kernel_of
+from autofuse.ops.masks import masked
+from autofuse.ops.norms import dropout_add_norm, layer_norm, rms_norm
+from autofuse.ops.sdpa import attention
+
+__all__ = [
+    "activation",
+    "attention",
+    "dropout_add_norm",
+    "gated_mlp",
+    "gelu",
+    "gelu_tanh",
+    "kernel_of",
+    "layer_norm",
+    "masked",
+    "mlp",
+    "packed_gated_mlp",
+    "rms_norm",
+    "silu",
+]

@@ -1,0 +1,34 @@
+"""The kernel that each operation runs, by name, for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_KERNELS: Mapping[str, str] = MappingProxyType(
+    {
+        "attention": "torch scaled_dot_product_attention",
+        "masked": "torch masked_fill or add",
+        "layer_norm": "torch layer_norm",
+        "rms_norm": "torch rms_norm",
+        "dropout_add_norm": "torch dropout, add, layer_norm or rms_norm",
+        "gelu": "torch gelu",
+        "gelu_tanh": "torch gelu",
+        "silu": "torch silu",
+        "activation": "torch activation",
+        "gated_mlp": "torch linear, activation, mul",
+        "packed_gated_mlp": "torch linear, activation, mul",
+        "mlp": "torch linear, activation, linear",
+    }
+)
+
+
+def kernel_of(operation: str) -> str:
+    """The name of the kernel that `autofuse.ops.<operation>` runs: "torch scaled_dot_product_attention".
+
+    Raises ValueError for a name that is no operation.
+    """
+    kernel = _KERNELS.get(operation)
+    if kernel is None:
+        raise ValueError(f"autofuse.ops has no operation called {operation!r}. It has {', '.join(sorted(_KERNELS))}.")
+    return kernel

@@ -1,0 +1,151 @@
+"""Each operation of autofuse.ops once more, spelled out: same name, same signature, same meaning, no fused kernel.
+
+For reading and for tests. Must not use what it is the reference of.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+Affine = Tensor | float | None
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
+    dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
+) -> Tensor:  # fmt: skip
+    """softmax(query @ key.mT * scale, masked) @ value; a row without a key gives 0, or with `fill` attends evenly."""
+    scores = torch.matmul(query, key.mT) * scale
+    if is_causal:
+        after = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(after, -math.inf)
+    scores = masked(scores, mask)
+    dropped = scores == -math.inf
+    if fill is not None:
+        scores = torch.where(dropped, fill, scores)
+    elif scores.shape[-1]:
+        empty = dropped.all(-1, keepdim=True)
+        weights = torch.softmax(scores.masked_fill(empty, 0.0), dim=-1).masked_fill(empty, 0.0)
+        return torch.matmul(_dropout(weights, dropout_p, training), value)
+    return torch.matmul(_dropout(torch.softmax(scores, dim=-1), dropout_p, training), value)
+
+
+def masked(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """`scores` where a boolean `mask` is True and -inf elsewhere; their sum, for an additive mask."""
+    if mask is None:
+        return scores
+    return torch.where(mask, scores, -math.inf) if mask.dtype is torch.bool else scores + mask
+
+
+def layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
+    """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias."""
+    centred = x - x.mean(-1, keepdim=True)
+    normed = centred / torch.sqrt(centred.square().mean(-1, keepdim=True) + eps)
+    return _affine(normed, weight, bias)
+
+
+def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
+    """x / sqrt(mean(x**2) + eps) * weight."""
+    return _affine(x / torch.sqrt(x.square().mean(-1, keepdim=True) + eps), weight, None)
+
+
+def dropout_add_norm(
+    x: Tensor, residual: Tensor, weight: Affine = None, bias: Affine = None, *, eps: float = 1e-5,
+    dropout_p: float = 0.0, training: bool = False, norm: str = "layer", prenorm: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+    """norm(residual + dropout(x)); with `prenorm` the pair of the sum and that."""
+    total = residual + _dropout(x, dropout_p, training)
+    if norm == "layer":
+        normed = layer_norm(total, weight, bias, eps)
+    elif norm == "rms":
+        normed = _affine(rms_norm(total, weight, eps), None, bias)
+    else:
+        raise ValueError(f'dropout_add_norm was asked for a norm called {norm!r}. Use "layer" or "rms".')
+    return (total, normed) if prenorm else normed
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """x * P(X <= x) for a standard normal X, or its tanh approximation."""
+    return gelu_tanh(x) if approximate == "tanh" else 0.5 * x * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))."""
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+def silu(x: Tensor) -> Tensor:
+    """x * sigmoid(x)."""
+    return x * torch.sigmoid(x)
+
+
+def activation(x: Tensor, name: str) -> Tensor:
+    """The activation called `name`."""
+    match name:
+        case "gelu":
+            return gelu(x)
+        case "gelu_tanh":
+            return gelu_tanh(x)
+        case "quick_gelu":
+            return x * torch.sigmoid(1.702 * x)
+        case "silu":
+            return silu(x)
+        case "relu":
+            return x.clamp(min=0.0)
+        case "relu_squared":
+            return x.clamp(min=0.0) * x.clamp(min=0.0)
+        case "sigmoid":
+            return 1.0 / (1.0 + torch.exp(-x))
+        case "tanh":
+            return torch.tanh(x)
+        case "identity":
+            return x
+    raise ValueError(f"There is no activation called {name!r}.")
+
+
+def gated_mlp(
+    x: Tensor, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None = None, up_bias: Tensor | None = None,
+    *, activation: str = "silu",
+) -> Tensor:  # fmt: skip
+    """activation(x @ gate_weight.T + gate_bias) * (x @ up_weight.T + up_bias)."""
+    return _activated(_linear(x, gate_weight, gate_bias), activation) * _linear(x, up_weight, up_bias)
+
+
+def packed_gated_mlp(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str = "silu", gate_first: bool = True
+) -> Tensor:
+    """`gated_mlp` from one projection, the gate in its first or second half."""
+    hidden = weight.shape[0] // 2
+    packed = _linear(x, weight, bias)
+    first, second = packed[..., :hidden], packed[..., hidden:]
+    return _activated(first, activation) * second if gate_first else first * _activated(second, activation)
+
+
+def mlp(
+    x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
+    *, activation: str = "gelu", dropout_p: float = 0.0, training: bool = False,
+) -> Tensor:  # fmt: skip
+    """dropout(activation(x @ up_weight.T + up_bias)) @ down_weight.T + down_bias."""
+    hidden = _dropout(_activated(_linear(x, up_weight, up_bias), activation), dropout_p, training)
+    return _linear(hidden, down_weight, down_bias)
+
+
+_activated = activation  # where an argument is called `activation`
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return _affine(torch.matmul(x, weight.mT), None, bias)
+
+
+def _affine(normed: Tensor, weight: Affine, bias: Affine) -> Tensor:
+    normed = normed if weight is None else normed * weight
+    return normed if bias is None else normed + bias
+
+
+def _dropout(x: Tensor, p: float, training: bool) -> Tensor:
+    if not training or p == 0.0:
+        return x
+    return x * (torch.rand_like(x) >= p) / (1.0 - p)

@@ -1,0 +1,122 @@
+"""Attention in torch's scaled_dot_product_attention.
+
+Knows what that function takes, and what makes it leave its fused kernel for the unfused formula: on CPU a query or mask
+of three dimensions, a value of another width than the key, a last dimension that is not contiguous, dropout, a mask
+that needs a gradient. All but the last two are put right here. Must not know where its operands come from.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from autofuse.ops.masks import additive, causal
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
+    dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
+) -> Tensor:  # fmt: skip
+    """softmax(query @ key.mT * scale, masked) @ value, never forming the (query x key) matrix.
+
+    Shapes: query (..., T, d), key (..., S, d), value (..., S, dv); leading dimensions broadcast as in matmul, and the
+    result is (..., T, dv) in value's dtype.
+    mask: broadcasts to (..., T, S); boolean (True attends) or added to the scores.
+    scale: a number, or a tensor that broadcasts to (..., T, 1), which gets its gradient.
+    dropout_p: weights are dropped with this probability while `training`.
+    is_causal: query i attends to keys 0 to i (with T != S too).
+    fill: None: a row that keeps no key gives 0. A number: dropped scores were filled with it, so that such a row
+    attends to all keys evenly, whatever its query.
+
+    Source: Vaswani et al., arXiv:1706.03762; the kernel is Dao's, arXiv:2307.08691. Like the kernel it has no second
+    derivative. Raises ValueError for a scale that differs from key to key.
+    """
+    query, scale = _scaled(query, scale)
+    compute, result = _dtypes(query, key, value)
+    query, key, value = query.to(compute), key.to(compute), value.to(compute)
+    if mask is not None:
+        if is_causal:
+            mask, is_causal = causal(mask, query.shape[-2], key.shape[-2], query.device), False
+        mask = mask.reshape((1,) * (2 - mask.ndim) + mask.shape)
+        if mask.dtype is not torch.bool:
+            mask = additive(mask, compute)
+        elif fill is not None:
+            query, mask = _even_where_nothing_is_kept(query, mask)
+    return _on_four_dimensions(query, key, value, mask, dropout_p if training else 0.0, is_causal, scale).to(result)
+
+
+def _scaled(query: Tensor, scale: float | Tensor) -> tuple[Tensor, float]:
+    """The query that has taken up a scale which is a tensor, and the number that is left."""
+    if not isinstance(scale, Tensor):
+        return query, scale
+    if scale.ndim and scale.shape[-1] != 1:
+        raise ValueError(
+            f"attention was given a scale of shape {tuple(scale.shape)}, which differs from key to key: the "
+            "fused kernel takes one scale for all keys of a query. Multiply the key by it instead, or give it a last dimension of 1."
+        )
+    return (query * scale).to(query.dtype), 1.0
+
+
+def _dtypes(query: Tensor, key: Tensor, value: Tensor) -> tuple[torch.dtype, torch.dtype]:
+    """The dtypes to compute in and to return: those of the two matmuls of hand-written code, under autocast too."""
+    compute = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
+    device = query.device.type
+    if compute is torch.float64 or not torch.is_autocast_enabled(device):
+        return compute, value.dtype
+    lowered = torch.get_autocast_dtype(device)
+    return lowered, lowered
+
+
+def _even_where_nothing_is_kept(query: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries of zero before an open mask: all scores are 0, and no gradient reaches query or key, as under a fill."""
+    nothing_is_kept = ~mask.any(-1, keepdim=True)
+    return query.masked_fill(nothing_is_kept, 0.0), mask | nothing_is_kept
+
+
+def _on_four_dimensions(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float
+) -> Tensor:
+    """The fused kernels take (batch, heads, length, width) only: other leading dimensions are made two, and restored."""
+    operands = (query, key, value) if mask is None else (query, key, value, mask)
+    batch = torch.broadcast_shapes(*(t.shape[:-2] for t in operands))
+    query, key, value = (_four(t.expand(*batch, *t.shape[-2:])) for t in (query, key, value))
+    if mask is not None:
+        mask = _four_mask(mask, batch)
+    result = _on_equal_widths(query, key, value, mask, p, is_causal, scale)
+    return result if len(batch) == 2 else result.reshape(*batch, *result.shape[-2:])
+
+
+def _four(t: Tensor) -> Tensor:
+    if t.ndim == 4:
+        return t
+    return t[(None,) * (4 - t.ndim)] if t.ndim < 4 else t.flatten(0, -4)
+
+
+def _four_mask(mask: Tensor, batch: torch.Size) -> Tensor:
+    """Where all but the last leading dimension broadcast, the mask keeps its size."""
+    if mask.ndim <= 4 and len(batch) <= 2:
+        return mask if mask.ndim == 2 else _four(mask)
+    leading, own = batch[:-1], mask.shape[:-3]
+    if own.numel() != 1:
+        mask = mask.expand(*leading, *mask.shape[-3:])
+    return _four(mask) if own.numel() != 1 or mask.ndim <= 4 else mask.reshape(1, *mask.shape[-3:])
+
+
+def _on_equal_widths(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float
+) -> Tensor:
+    """The fused kernels take keys and values of one width only: zeros beside the narrower change nothing."""
+    missing = query.shape[-1] - value.shape[-1]
+    if missing == 0:
+        return _native(query, key, value, mask, p, is_causal, scale)
+    if missing < 0:
+        return _native(F.pad(query, (0, -missing)), F.pad(key, (0, -missing)), value, mask, p, is_causal, scale)
+    return _native(query, key, F.pad(value, (0, missing)), mask, p, is_causal, scale)[..., : value.shape[-1]]
+
+
+def _native(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float
+) -> Tensor:
+    query, key, value = (t if t.stride(-1) == 1 else t.contiguous() for t in (query, key, value))
+    return F.scaled_dot_product_attention(query, key, value, mask, p, is_causal, scale=scale)
