@@ -39,7 +39,8 @@ class LayerNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         mean = x.mean(-1, keepdim=True)
         var = x.var(-1, unbiased=False, keepdim=True)
-        return self.weight * (x - mean) / torch.sqrt(var + self.eps) + self.bias
+        x = (x - mean) / torch.sqrt(var + self.eps)
+        return self.weight * x + self.bias
 
 
 class CausalSelfAttention(nn.Module):

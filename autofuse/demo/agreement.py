@@ -1,0 +1,56 @@
+"""Whether two loss curves agree, and the bound that decides it. Knows numbers only.
+
+Two runs of one training drift apart however equal their arithmetic is: rounding is fed back in every step. How far an
+error of a known size may carry them is measured, not guessed. Verification states the largest error that it saw in any
+output or gradient of a fused place. A control run, which is otherwise the eager run, has *every* gradient off by that
+much, relative to its tensor's root mean square and up or down at random: more than any real fused run can be. What the
+control's loss has drifted by at a step, or at any step before it, bounds what the optimized run's loss may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+# A loss is a float32 number computed from float32 logits: its own last digits are noise in any run.
+_EPSILON = 2.0**-23
+_ROUNDINGS = 4
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The verdict on two loss curves: the step (from 0) where they come closest to the bound, and both sides there."""
+
+    agrees: bool
+    step: int
+    difference: float
+    bound: float
+    gradient_error: float
+
+    @property
+    def sentence(self) -> str:
+        """The verdict for a reader."""
+        verb = "agree" if self.agrees else "do NOT agree"
+        return (
+            f"The loss curves {verb} within the bound: at step {self.step + 1}, where they come closest to it, they differ by "
+            f"{self.difference:.1e} nats of {self.bound:.1e} that gradients wrong by {self.gradient_error:.1e} would explain."
+        )
+
+
+def agreement(eager: Sequence[float], optimized: Sequence[float], control: Sequence[float], error: float) -> Agreement:
+    """Compare two loss curves, given the control's, whose gradients were off by `error`. Raises ValueError if empty."""
+    if not eager:
+        raise ValueError("There is no loss to compare: train for at least one step.")
+    drift = accumulate((abs(a - b) for a, b in zip(control, eager, strict=True)), max)
+    bounds = [d + _ROUNDINGS * _EPSILON * abs(loss) for d, loss in zip(drift, eager, strict=True)]
+    differences = [abs(a - b) for a, b in zip(optimized, eager, strict=True)]
+    # NaN compares as not within the bound.
+    within = [d <= b for d, b in zip(differences, bounds, strict=True)]
+    step = within.index(False) if not all(within) else max(range(len(eager)), key=lambda i: differences[i] / bounds[i])
+    return Agreement(all(within), step, differences[step], bounds[step], error)
+
+
+def gradient_error(verified: Sequence[float | None]) -> float:
+    """The error that the control run gets: the largest that verification saw, never less than float32's rounding."""
+    return max([_EPSILON, *(error for error in verified if error is not None)])

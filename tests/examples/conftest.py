@@ -1,0 +1,110 @@
+"""Runs an example as it stands, optimized and rewritten, from the same seed, and compares the loss curves.
+
+The bound on their difference is the demo's (autofuse/demo/agreement.py): what gradients that are wrong by as much as
+verification allows do to the same training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+import autofuse
+from autofuse.cli import main as cli
+from autofuse.demo.agreement import Agreement, agreement, gradient_error
+from autofuse.demo.training import wrong_gradients
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STEPS, SEED = 6, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The curves' agreement, the rules that were fused, and the text of the file that ran."""
+
+    agreement: Agreement
+    fused: frozenset[str]
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """An example, loaded; `model_name` is its model's class, and `config` what differs from its defaults."""
+
+    path: Path
+    module: ModuleType
+    model_name: str
+    config: dict[str, Any]
+
+    def model(self, source: ModuleType | None = None) -> nn.Module:
+        """A new model of the example, or of the same file rewritten: always with the same weights."""
+        module = source or self.module
+        torch.manual_seed(SEED)
+        return getattr(module, self.model_name)(module.Config(**self.config))
+
+    def optimized(self, example_inputs: Any) -> Outcome:
+        """Train the original and an optimized copy."""
+        model = autofuse.optimize(self.model(), example_inputs)
+        report = autofuse.report(model)
+        fused = [site for site in report.sites if site.status == "fused"]
+        error = gradient_error([site.max_error for site in fused])
+        losses = self.module.train(model, STEPS, SEED)
+        return Outcome(self.compared(losses, error), frozenset(s.rule for s in fused), self.path.read_text())
+
+    def rewritten(self, folder: Path) -> Outcome:
+        """Train the original and what `autofuse rewrite` makes of the file; a second rewrite must change nothing."""
+        target = folder / self.path.name
+        target.write_bytes(self.path.read_bytes())
+        assert cli(["rewrite", str(target)]) == 0
+        text = target.read_text()
+        assert cli(["rewrite", str(target)]) == 0
+        assert target.read_text() == text
+        other = loaded(target)
+        losses = other.train(self.model(other), STEPS, SEED)
+        return Outcome(self.compared(losses, gradient_error([])), frozenset(), text)
+
+    def compared(self, losses: list[float], error: float) -> Agreement:
+        """`losses` against the original's."""
+        eager = self.module.train(self.model(), STEPS, SEED)
+        handle = register_optimizer_step_pre_hook(wrong_gradients(error, SEED))
+        try:
+            control = self.module.train(self.model(), STEPS, SEED)
+        finally:
+            handle.remove()
+        return agreement(eager, losses, control, error)
+
+
+def loaded(path: Path) -> ModuleType:
+    """The file as a module; registered, because dataclasses look their own module up."""
+    name = f"example_{path.stem}_{abs(hash(path))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def script() -> Iterator[Any]:
+    """Loads an example by name."""
+
+    def load(name: str, model_name: str, **config: Any) -> Script:
+        path = EXAMPLES / f"{name}.py"
+        return Script(path, loaded(path), model_name, config)
+
+    before = set(sys.modules)
+    yield load
+    for name in set(sys.modules) - before:
+        if name.startswith("example_"):
+            del sys.modules[name]

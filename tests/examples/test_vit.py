@@ -1,0 +1,26 @@
+"""examples/vit.py before and after."""
+
+import torch
+
+
+def test_it_learns_the_same_once_optimized(script):
+    example = script("vit", "ViT")
+    images, _ = example.module.batch(example.module.Config(), torch.Generator().manual_seed(0))
+    outcome = example.optimized(images)
+    assert outcome.agreement.agrees, outcome.agreement.sentence
+    assert outcome.fused >= {"AF101", "AF201"}
+
+
+def test_it_learns_the_same_once_rewritten(script, tmp_path):
+    outcome = script("vit", "ViT").rewritten(tmp_path)
+    assert outcome.agreement.agrees, outcome.agreement.sentence
+    for fused in ("F.scaled_dot_product_attention(", "F.layer_norm(", "fused=True"):
+        assert fused in outcome.text
+
+
+def test_patches_are_cut_row_by_row(script):
+    example = script("vit", "ViT")
+    images = torch.arange(32 * 32.0).view(1, 32, 32)
+    patches = example.model().patchify(images)
+    assert patches.shape == (1, 64, 16)
+    assert torch.equal(patches[0, 9].view(4, 4), images[0, 4:8, 4:8])
