@@ -1,0 +1,85 @@
+"""Rules as documentation: what `autofuse rules` lists and `autofuse explain` shows.
+
+Everything comes from the rule's own file: its docstrings, `before`, `after` and examples. Prints nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from autofuse.report.findings import Piece
+from autofuse.rule import Rule
+
+if TYPE_CHECKING:
+    from autofuse.registry import LoadedRule
+
+
+def listed(rules: Sequence[LoadedRule]) -> Iterator[Piece]:
+    """A line for each rule."""
+    width = max((len(r.rule.__name__) for r in rules), default=0)
+    for rule in (r.rule for r in rules):
+        yield rule.code, "bold red"
+        yield f"  {rule.__name__:{width}}  {title(rule)}\n", ""
+
+
+def as_json(rules: Sequence[LoadedRule]) -> dict[str, object]:
+    """The object that `autofuse rules --format json` prints."""
+    return {"version": 1, "rules": [_facts(r.rule) for r in rules]}
+
+
+def explained(loaded: LoadedRule) -> Iterator[Piece]:
+    """What a rule does and why, its two sides, and its examples."""
+    rule = loaded.rule
+    yield f"{rule.code} {rule.__name__}", "bold"
+    yield f"\n{title(rule)}\n\n", ""
+    if why(rule):
+        yield why(rule) + "\n\n", ""
+    yield from _code("before", source_of(rule.before))
+    yield from _code("after", source_of(rule.after))
+    for example in getattr(rule, "examples", ()):
+        after = getattr(example, "after", "")
+        yield ("Fused: " if hasattr(example, "after") else "Left alone: "), "bold"
+        yield example.sentence + "\n", ""
+        yield from _code("", example.before)
+        if after:
+            yield from _code("becomes", after)
+    yield f"Switch it off with `# autofuse: ignore[{rule.code}]`, or in [tool.autofuse] of pyproject.toml.\n\n", "dim"
+
+
+def title(rule: type[Rule]) -> str:
+    """The first line of the rule's docstring."""
+    return (inspect.getdoc(rule) or rule.__name__).splitlines()[0]
+
+
+def why(rule: type[Rule]) -> str:
+    """The docstring of the rule's file without its first line: why the fused operation is better."""
+    text = inspect.cleandoc(sys.modules[rule.__module__].__doc__ or "")
+    return text.partition("\n")[2].strip()
+
+
+def source_of(function: Callable[..., object]) -> str:
+    """A function as its author wrote it, without decorators."""
+    lines = textwrap.dedent(inspect.getsource(function)).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("def "))
+    return "\n".join(lines[start:])
+
+
+def _facts(rule: type[Rule]) -> dict[str, object]:
+    return {
+        "code": rule.code,
+        "rule": rule.__name__,
+        "title": title(rule),
+        "why": why(rule),
+        "before": source_of(rule.before),
+        "after": source_of(rule.after),
+    }
+
+
+def _code(heading: str, text: str) -> Iterator[Piece]:
+    if heading:
+        yield f"{heading}\n", "bold"
+    yield textwrap.indent(textwrap.dedent(text).strip("\n"), "    ") + "\n\n", "cyan"

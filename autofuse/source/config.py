@@ -1,0 +1,146 @@
+"""[tool.autofuse] of the nearest pyproject.toml, read and validated.
+
+Knows which keys there are and what each may hold. Does not know which rules exist (selection.py), nor walks folders.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; the message is a sentence that names the file and the key."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What [tool.autofuse] says. Patterns are relative to `root`, the folder of that pyproject.toml."""
+
+    root: Path
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    rules: tuple[Path, ...] = ()
+
+    def excludes(self, path: str) -> bool:
+        """Whether a file or folder is matched by one of the `exclude` patterns."""
+        return bool(self.exclude) and any(_matches(path, p, self.root) for p in self.exclude)
+
+    def ignored_in(self, path: str) -> tuple[str, ...]:
+        """The code prefixes that `per-file-ignores` switches off in one file."""
+        return tuple(c for pattern, codes in self.per_file_ignores if _matches(path, pattern, self.root) for c in codes)
+
+
+@dataclass
+class Configuration:
+    """The settings of each folder, looked up once in a run."""
+
+    _known: dict[Path, Settings] = field(default_factory=dict)
+
+    def of(self, folder: Path) -> Settings:
+        """The settings for files in `folder`: those of the nearest pyproject.toml that has a [tool.autofuse].
+
+        Raises ConfigError where that file cannot be used.
+        """
+        if folder not in self._known:
+            self._known[folder] = self._nearest(folder)
+        return self._known[folder]
+
+    def _nearest(self, folder: Path) -> Settings:
+        table = _table(folder / "pyproject.toml")
+        if table is not None:
+            return _settings(table, folder / "pyproject.toml")
+        return self.of(folder.parent) if folder != folder.parent else Settings(folder)
+
+
+def _table(file: Path) -> Mapping[str, object] | None:
+    """The [tool.autofuse] of one file; None where there is no such table, or no such file."""
+    try:
+        content = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror or error}.") from error
+    if b"autofuse" not in content:  # somebody else's file; whether it is well formed is no concern of ours
+        return None
+    try:
+        whole = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: is not valid TOML: {error}.") from error
+    tool = whole.get("tool")
+    table = tool.get("autofuse") if isinstance(tool, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise ConfigError(f"{file}: `tool.autofuse` must be a table, written [tool.autofuse].")
+    return table
+
+
+def _settings(table: Mapping[str, object], file: Path) -> Settings:
+    for key in table:
+        if key not in _KEYS:
+            close = difflib.get_close_matches(key, _KEYS, n=1)
+            hint = f"Did you mean `{close[0]}`?" if close else f"It may have {', '.join(f'`{k}`' for k in _KEYS)}."
+            raise ConfigError(f"{file}: [tool.autofuse] has no key `{key}`. {hint}")
+    read = {key: _KEYS[key](value, _Where(file, key)) for key, value in table.items()}
+    return Settings(root=file.parent, **{k.replace("-", "_"): v for k, v in read.items()})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class _Where:
+    file: Path
+    key: str
+
+    def refused(self, what: str) -> ConfigError:
+        return ConfigError(f"{self.file}: `{self.key}` in [tool.autofuse] {what}.")
+
+
+def _strings(value: object, where: _Where) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(v, str) and v for v in value):
+        raise where.refused(f"must be a list of strings, and is {value!r}")
+    return tuple(value)
+
+
+def _codes_by_pattern(value: object, where: _Where) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    if not isinstance(value, dict):
+        raise where.refused(f'must map patterns to lists of codes, like {{"tests/*" = ["AF1"]}}, and is {value!r}')
+    return tuple((pattern, _strings(codes, where)) for pattern, codes in value.items())
+
+
+def _folders(value: object, where: _Where) -> tuple[Path, ...]:
+    folders = tuple(where.file.parent / name for name in _strings(value, where))
+    for folder in folders:
+        if not folder.is_dir():
+            raise where.refused(f"names {str(folder)!r}, which is not a folder")
+    return folders
+
+
+_KEYS: dict[str, Callable[[object, _Where], object]] = {
+    "select": _strings,
+    "ignore": _strings,
+    "exclude": _strings,
+    "per-file-ignores": _codes_by_pattern,
+    "rules": _folders,
+}
+
+
+def _matches(path: str, pattern: str, root: Path) -> bool:
+    """Whether `pattern` names this path, a folder above it, or just its last part.
+
+    "generated" and "*_pb2.py" match by name anywhere; "src/old" and "src/*/old" match from `root` on.
+    """
+    pattern = pattern.rstrip("/")
+    relative = PurePath(os.path.relpath(path, root))
+    if "/" not in pattern:
+        return any(fnmatch.fnmatchcase(part, pattern) for part in relative.parts)
+    return any(fnmatch.fnmatchcase(p.as_posix(), pattern.removeprefix("./")) for p in _upwards(relative))
+
+
+def _upwards(path: PurePath) -> Iterator[PurePath]:
+    yield path
+    yield from path.parents
