@@ -1,18 +1,18 @@
 """Data about a run, and its forms: terminal, notebook, HTML page, JSON. Nothing here imports torch.
 
 `autofuse.report(model)` and the folder `autofuse/report/` share a name, and Python binds the folder to it as soon as
-anything in here is imported. So the module is callable, and calling it is calling the public function.
+anything in here is imported. So the module is callable, and calling it is calling the public function. It imports
+none of its parts: the command line needs some of them at every start, and few of those need rich.
 """
 
 from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autofuse.report.sites import Report, SiteReport, Status
-
-__all__ = ["Report", "SiteReport", "Status"]
+if TYPE_CHECKING:
+    from autofuse.report.sites import Report
 
 
 class _CallableModule(ModuleType):

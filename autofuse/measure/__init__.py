@@ -1,0 +1,8 @@
+"""How long a step takes, what memory it needs and which operators it runs, before and after."""
+
+from __future__ import annotations
+
+from autofuse.measure.compare import compare
+from autofuse.report.comparison import Category, Comparison, Estimate, Interval, Verdict
+
+__all__ = ["Category", "Comparison", "Estimate", "Interval", "Verdict", "compare"]

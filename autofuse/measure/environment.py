@@ -1,0 +1,42 @@
+"""Versions and hardware that a measurement belongs to. It names no host, user or path."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """What ran: versions, processor, cores, threads, device; all as text, the optional ones only where present."""
+    found = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": str(os.cpu_count() or "unknown"),
+        "threads": str(torch.get_num_threads()),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+    }
+    if device.type == "cuda":
+        found["cuda"] = str(torch.version.cuda or torch.version.hip)
+    return found | {name: _version(name) for name in ("triton", "numpy", "transformers") if name in sys.modules}
+
+
+def _version(name: str) -> str:
+    module: Any = sys.modules[name]
+    return str(getattr(module, "__version__", "unknown"))
+
+
+def _processor() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or "unknown")

@@ -1,0 +1,96 @@
+"""Which operators one run of something executes, by category. It knows operators' names, not models.
+
+What is counted are operators that compute or move data. Views and allocations do neither; composites (`aten::linear`,
+`aten::softmax`) are left out because the operators that they call are counted themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+
+import torch
+from torch.autograd.profiler_util import FunctionEvent
+from torch.profiler import ProfilerActivity, profile
+
+from autofuse.measure.timing import Action, synchronize
+from autofuse.report.comparison import Category
+
+# The first pattern that is found in the name decides, so the narrow ones stand first.
+CATEGORIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (category, re.compile(pattern))
+    for category, pattern in (
+        ("optimizer", r"_foreach_|fused_(adamw?|sgd|adagrad)|(adamw?|sgd)_step"),
+        ("attention", r"attention|flash|fmha|sdpa"),
+        ("softmax", r"softmax|logsumexp"),
+        ("norm", r"(layer|rms|batch|group|instance|add)_?norm"),
+        ("activation", r"gelu|silu|swiglu|geglu|gated_mlp|sigmoid|relu|tanh|\berf|softplus|hardswish|mish|\b(elu|glu)"),
+        ("matmul", r"\b_?(add|badd)?b?mm(_|$|\b)|\b(addmv|mv|dot|vdot|linear|mlp)|convolution|mkldnn|einsum|matmul"),
+        ("random", r"dropout|bernoulli|multinomial|exponential|uniform|normal_|\brand"),
+        ("copy", r"copy|clone|\bcat\b|stack|gather|scatter|index|embedding|repeat|roll|\bpad\b|constant_pad|tri[ul]"),
+        ("reduction", r"\b(sum|mean|var|std|amax|amin|max|min|argmax|prod|cumsum|linalg_vector_norm|norm|all|any)"),
+        (
+            "elementwise",
+            r"\b_?(add|sub|rsub|mul|div|pow|exp|log|sqrt|rsqrt|neg|abs|reciprocal|where|masked_fill|clamp|sin|cos|"
+            r"fill|zero|eq|ne|lt|le|gt|ge|bitwise|logical|maximum|minimum|addcmul|addcdiv|lerp|sign|square|arange)",
+        ),
+    )
+)
+_COMPOSITES = frozenset(
+    "linear matmul einsum softmax log_softmax layer_norm rms_norm batch_norm group_norm instance_norm dropout "
+    "scaled_dot_product_attention _scaled_dot_product_attention_math to _to_copy contiguous clone repeat stack "
+    "masked_fill embedding embedding_backward cross_entropy_loss convolution _convolution where_ square ones_like "
+    "zeros zeros_like ones full full_like new_zeros std multi_head_attention_forward index_select_backward".split()
+)
+_SILENT = frozenset(
+    "view _unsafe_view _reshape_alias reshape transpose t permute numpy_T mT expand expand_as as_strided slice select "
+    "narrow split split_with_sizes chunk unbind unsqueeze squeeze flatten unflatten detach alias unfold "
+    "movedim swapaxes empty empty_like empty_strided new_empty resize_ set_ resolve_conj resolve_neg result_type "
+    "lift_fresh item is_nonzero _local_scalar_dense can_cast size slice_backward select_backward".split()
+)
+_COMPILED = re.compile(r"cpp_fused|^triton_")
+
+
+def operators_of(action: Action, device: torch.device) -> dict[str, Category]:
+    """Counts and seconds of one run by category, categories in a fixed order, those that do not occur left out.
+
+    Seconds are each operator's own, on the device where its kernels ran: they leave out what it calls, and are
+    stretched by the profiler itself, so compare them with each other and not with a timed step.
+    """
+    accelerated = device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if accelerated else [])]
+    synchronize(device)
+    with profile(activities=activities) as profiled:
+        action()
+        synchronize(device)
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    seconds: dict[str, float] = defaultdict(float)
+    # Events of the device itself repeat, under kernels' names, what the operators that launched them account for.
+    for event in profiled.events() or ():
+        if event.device_type.name == "CPU" and (category := _category_in_place(event)):
+            counts[category][event.name] += 1
+            seconds[category] += (event.self_device_time_total if accelerated else event.self_cpu_time_total) * 1e-6
+    order = (*(name for name, _ in CATEGORIES), "compiled", "other")
+    return {name: Category(counts[name].total(), seconds[name], dict(counts[name])) for name in order if name in counts}
+
+
+def _category_in_place(event: FunctionEvent) -> str:
+    """The event's category; "optimizer" for all that computes under an optimizer's step, however it is written."""
+    category, ancestor = category_of(event.name), event.cpu_parent
+    while category and ancestor is not None:
+        if ancestor.name.startswith("Optimizer.step#"):
+            return "optimizer"
+        ancestor = ancestor.cpu_parent
+    return category
+
+
+def category_of(name: str) -> str:
+    """The category of a profiled event, "" where it is none that computes: a view, a composite, a label."""
+    if _COMPILED.search(name):
+        return "compiled"
+    namespace, separator, operator = name.partition("::")
+    if not separator or not namespace.isidentifier() or namespace in ("autograd", "torch") or ":" in operator:
+        return ""
+    if namespace == "aten" and (operator in _COMPOSITES or operator.rstrip("_") in _SILENT):
+        return ""
+    return next((category for category, pattern in CATEGORIES if pattern.search(operator)), "other")
