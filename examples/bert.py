@@ -1,5 +1,7 @@
 """A BERT-like encoder that fills gaps in counting sequences, its layers written by hand.
 
+Run it, or look at what would change:
+
     python examples/bert.py                  # a few seconds on a CPU; uses a GPU if there is one
     python examples/bert.py --optimize       # the same, with the layers swapped for fused ones
     autofuse rewrite --diff examples/bert.py # the same swap, in this file

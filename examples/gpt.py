@@ -1,5 +1,7 @@
 """A character-level GPT that learns to add, its layers written by hand.
 
+Run it, or look at what would change:
+
     python examples/gpt.py                  # a few seconds on a CPU; uses a GPU if there is one
     python examples/gpt.py --optimize       # the same, with the layers swapped for fused ones
     autofuse rewrite --diff examples/gpt.py # the same swap, in this file
@@ -15,7 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve "
+    "thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+)
 TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 ALPHABET = "\n abcdefghijklmnopqrstuvwxyz-"
 

@@ -1,5 +1,7 @@
 """A Llama-like decoder that learns to say a sentence again, its layers written by hand.
 
+Run it, or look at what would change:
+
     python examples/llama.py                  # a few seconds on a CPU; uses a GPU if there is one
     python examples/llama.py --optimize       # the same, with the layers swapped for fused ones
     autofuse rewrite --diff examples/llama.py # the same swap, in this file

@@ -1,5 +1,7 @@
 """A vision transformer that tells drawn shapes apart, its layers written by hand.
 
+Run it, or look at what would change:
+
     python examples/vit.py                  # a few seconds on a CPU; uses a GPU if there is one
     python examples/vit.py --optimize       # the same, with the layers swapped for fused ones
     autofuse rewrite --diff examples/vit.py # the same swap, in this file

@@ -1,0 +1,156 @@
+"""The demo's run: train eager, optimized and control; measure; rewrite the file. Returns data and prints nothing."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from autofuse.demo import gpt
+from autofuse.demo.agreement import Agreement, agreement, gradient_error
+from autofuse.demo.training import BATCH, Corpus, harbour_log, losses, model_for
+from autofuse.fx.optimize import optimize, report
+from autofuse.measure import Comparison, compare
+from autofuse.report.findings import diff_of
+from autofuse.report.sites import Report
+from autofuse.source.config import Settings
+from autofuse.source.project import SourceFile, Trouble
+from autofuse.source.run import Rewritten, Run
+
+FORMAT_VERSION = 1
+
+Advance = Callable[[str, int, int], None]  # the stage, what of it is done, and how much it is
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run: training steps, seed, characters in a sequence, pairs of timed steps."""
+
+    steps: int = 100
+    seed: int = 0
+    length: int = 256
+    pairs: int = 30
+
+
+@dataclass(frozen=True)
+class Result:
+    """All that the demo found; page, terminal and JSON show the same."""
+
+    plan: Plan
+    parameters: int
+    characters: int
+    sites: Report
+    eager: tuple[float, ...]
+    optimized: tuple[float, ...]
+    control: tuple[float, ...]
+    agreement: Agreement
+    comparison: Comparison
+    before: str
+    after: str
+    seconds: float
+
+    @property
+    def diff(self) -> str:
+        """What `autofuse rewrite --diff` prints for the model's file."""
+        return "".join(text for text, _ in self.diff_pieces())
+
+    def diff_pieces(self) -> list[tuple[str, str]]:
+        """The same in (text, style) pieces."""
+        return list(diff_of("gpt.py", self.before.encode(), self.after.encode()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """`version` first, then every part under its own name. Losses are in nats a character."""
+        return {
+            "version": FORMAT_VERSION,
+            "plan": asdict(self.plan) | {"batch": BATCH, "parameters": self.parameters, "characters": self.characters},
+            "report": self.sites.to_dict(),
+            "losses": {"eager": self.eager, "optimized": self.optimized, "control": self.control},
+            "agreement": asdict(self.agreement) | {"sentence": self.agreement.sentence},
+            "comparison": self.comparison.to_dict(),
+            "diff": self.diff,
+            "seconds": self.seconds,
+        }
+
+
+def run(plan: Plan, advance: Advance = lambda stage, done, total: None) -> Result:
+    """Everything, from the same seed. `advance` hears of every step."""
+    start = time.perf_counter()
+    corpus = harbour_log()
+    original = model_for(corpus, plan.seed, plan.length)
+    batch = next(corpus.batches(plan.length, plan.seed))
+    fused = _optimized(original, batch[0], advance)
+    sites = report(fused)
+
+    def curve(stage: str, model: gpt.GPT, error: float = 0.0) -> tuple[float, ...]:
+        return _curve(stage, copy.deepcopy(model), corpus, plan, error, advance)
+
+    error = gradient_error([site.max_error for site in sites.with_status("fused")])
+    eager, optimized = curve("training, eager", original), curve("training, optimized", fused)
+    control = curve("training, control", original, error)
+    comparison = _compared(original, fused, batch, plan, advance)
+    before, after = rewritten(Path(gpt.__file__))
+    return Result(
+        plan=plan,
+        parameters=sum(parameter.numel() for parameter in original.parameters()),
+        characters=len(corpus.ids),
+        sites=sites,
+        eager=eager,
+        optimized=optimized,
+        control=control,
+        agreement=agreement(eager, optimized, control, error),
+        comparison=comparison,
+        before=before,
+        after=after,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _optimized(original: gpt.GPT, ids: Tensor, advance: Advance) -> gpt.GPT:
+    advance("finding and verifying sites", 0, 1)
+    fused = copy.deepcopy(original)
+    optimize(fused, (ids,))
+    advance("finding and verifying sites", 1, 1)
+    return fused
+
+
+def _curve(
+    stage: str, model: gpt.GPT, corpus: Corpus, plan: Plan, error: float, advance: Advance
+) -> tuple[float, ...]:
+    curve: list[float] = []
+    advance(stage, 0, plan.steps)
+    for loss in losses(model, corpus, plan.steps, plan.seed, error):
+        curve.append(loss)
+        advance(stage, len(curve), plan.steps)
+    return tuple(curve)
+
+
+def _compared(
+    original: gpt.GPT, fused: gpt.GPT, batch: tuple[Tensor, Tensor], plan: Plan, advance: Advance
+) -> Comparison:
+    """Whole training steps, each model with an optimizer of its own, both of the same kind."""
+    advance("timing pairs of steps", 0, 1)
+    optimizers = {id(model): gpt.configure_optimizer(model) for model in (original, fused)}
+    for model in (original, fused):
+        model.train()
+
+    def step(model: gpt.GPT, inputs: tuple[Tensor, Tensor]) -> None:
+        gpt.train_step(model, optimizers[id(model)], *inputs)
+
+    comparison = compare(original, fused, batch, step, pairs=plan.pairs, seed=plan.seed, progress=False)
+    advance("timing pairs of steps", 1, 1)
+    return comparison
+
+
+def rewritten(path: Path) -> tuple[str, str]:
+    """A file as it stands, and as `autofuse rewrite` would leave it. Raises RuntimeError where it cannot."""
+    file, door = SourceFile(str(path), Settings(path.parent), named=True), Run()
+    checked = door.check(file)
+    result = checked if isinstance(checked, Trouble) else door.rewrite(checked, file)
+    if not isinstance(result, Rewritten):
+        raise RuntimeError(f"The demo's own file could not be rewritten: {result.message}")
+    return result.before.decode(), result.after.decode()

@@ -1,0 +1,74 @@
+"""The demo's result on a terminal: sentences, tables, loss curves and a diff. Knows rich and the result's parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from autofuse.demo.run import Result
+
+WIDTH = 60
+_BARS, _PLAIN_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
+
+NO_DROPOUT = (
+    "The model is trained without dropout: a fused kernel draws its random numbers in another order, "
+    "so that with dropout no two curves could be compared step by step."
+)
+
+
+@contextmanager
+def progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each stage, drawn only on a terminal; yields what `run` calls to advance."""
+    columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield advance
+
+
+def show(result: Result, console: Console) -> None:
+    """Print everything."""
+    say = lambda text: console.print(text, markup=False, highlight=False)  # noqa: E731
+    plan = result.plan
+    say(
+        f"A character-level GPT of {result.parameters:,} parameters, {plan.steps} steps on sequences of "
+        f"{plan.length} characters, from seed {plan.seed}, in {result.seconds:.0f} seconds."
+    )
+    heading(console, "What was fused")
+    console.print(result.sites)
+    heading(console, "The loss, in nats a character")
+    for name, curve in (("eager", result.eager), ("optimized", result.optimized)):
+        bars = sparkline(curve, (0.0, max(result.eager)), console.options.ascii_only)
+        say(f"{name:>10} {bars} {curve[0]:.3f} to {curve[-1]:.3f}")
+    say(Text(result.agreement.sentence, "green" if result.agreement.agrees else "bold red"))
+    say(Text(NO_DROPOUT, "dim"))
+    heading(console, "What a whole training step costs")
+    console.print(result.comparison)
+    heading(console, "What `autofuse rewrite` would change in the model's file")
+    console.print(Text.assemble(*result.diff_pieces()), soft_wrap=True, end="")
+
+
+def heading(console: Console, text: str) -> None:
+    """A line that starts a part."""
+    console.print()
+    console.print(Text(text, "bold"))
+
+
+def sparkline(curve: Sequence[float], limits: tuple[float, float], ascii_only: bool = False) -> str:
+    """The curve as one line of bars, at most WIDTH of them, each the mean of its share of the steps."""
+    low, high = limits
+    bars = _PLAIN_BARS if ascii_only else _BARS
+    count = min(WIDTH, len(curve))
+    edges = [len(curve) * i // count for i in range(count + 1)]
+    means = [sum(curve[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    top = len(bars) - 1
+    return "".join(bars[min(top, max(0, round((mean - low) / (high - low or 1.0) * top)))] for mean in means)

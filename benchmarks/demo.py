@@ -1,0 +1,143 @@
+"""The demo's model at length 1024: optimized and with AdamW(fused=True), against itself eager and under torch.compile.
+
+    python benchmarks/demo.py --output benchmarks/results/demo.json
+
+Each comparison runs interleaved pairs of whole training steps in one process, with an A/A control. Two targets: at
+least 2x eager (the lower end of the interval counts), and not slower than torch.compile. Exits with 1 if one is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import autofuse
+from autofuse.demo.gpt import GPT, Config, configure_optimizer, train_step
+from autofuse.demo.training import harbour_log
+
+# glibc gives large blocks back to the system and faults them in again at every step, at times that nothing repeats.
+STEADY_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model with its optimizer, and the seconds that its first step took, optimizing or compiling included."""
+
+    name: str
+    model: Any
+    optimizer: torch.optim.Optimizer
+    first_step: float
+
+
+class Bench:
+    """The model and the batch that all variants start from."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        corpus = harbour_log()
+        torch.manual_seed(options.seed)
+        config = Config(vocab_size=len(corpus.alphabet), block_size=options.length)
+        self.model = GPT(config).to(options.device, getattr(torch, options.dtype)).train()
+        windows = corpus.ids[: options.batch * options.length + 1].to(options.device)
+        shape = (options.batch, options.length)
+        self.batch = (windows[:-1].view(shape), windows[1:].view(shape))
+        self.pairs, self.seed = options.pairs, options.seed
+
+    def variant(self, name: str, change: Callable[[GPT], Any], *, fused_optimizer: bool) -> Variant:
+        """The model after `change`, warm: its first step has run."""
+        model = copy.deepcopy(self.model)
+        start = time.perf_counter()
+        changed = change(model)
+        optimizer = configure_optimizer(model)
+        if fused_optimizer:
+            optimizer = torch.optim.AdamW(model.parameters(), **{**optimizer.defaults, "fused": True})
+        train_step(changed, optimizer, *self.batch)
+        return Variant(name, changed, optimizer, time.perf_counter() - start)
+
+    def compared(self, before: Variant, after: Variant) -> autofuse.Comparison:
+        """Whole training steps of both."""
+        optimizers = {id(before.model): before.optimizer, id(after.model): after.optimizer}
+
+        def step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> None:
+            train_step(model, optimizers[id(model)], *batch)
+
+        return autofuse.compare(before.model, after.model, self.batch, step, pairs=self.pairs, seed=self.seed)
+
+    def optimized(self, model: GPT) -> GPT:
+        autofuse.optimize(model, (self.batch[0],))
+        return model
+
+
+def main() -> int:
+    options = _options()
+    bench = Bench(options)
+    variants = {
+        "eager": bench.variant("eager", lambda model: model, fused_optimizer=False),
+        "compiled": bench.variant("torch.compile", torch.compile, fused_optimizer=False),
+        "compiled_fused": bench.variant("torch.compile, fused AdamW", torch.compile, fused_optimizer=True),
+        "swapped": bench.variant("optimized", bench.optimized, fused_optimizer=False),
+        "optimized": bench.variant("optimized, fused AdamW", bench.optimized, fused_optimizer=True),
+    }
+    ours = variants["optimized"]
+    print(autofuse.report(ours.model))
+    comparisons = {}
+    for name in ("eager", "compiled", "compiled_fused", "swapped"):
+        print(f"\n{variants[name].name} -> {ours.name}")
+        comparisons[name] = bench.compared(variants[name], ours)
+        print(comparisons[name])
+    targets = {
+        "at least 2x eager": comparisons["eager"].interval.low >= 2.0,
+        "not slower than torch.compile": comparisons["compiled"].verdict in ("confirmed", "no-change"),
+        "not slower than torch.compile with fused AdamW": comparisons["compiled_fused"].verdict in ("confirmed", "no-change"),
+    }
+    for target, met in targets.items():
+        print(f"{'met' if met else 'MISSED'}: {target}")
+    if options.output:
+        options.output.write_text(json.dumps(_result(options, variants, comparisons, targets), indent=2) + "\n")
+    return 0 if all(targets.values()) else 1
+
+
+def _result(
+    options: argparse.Namespace, variants: dict[str, Variant], comparisons: dict[str, Any], targets: dict[str, bool]
+) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "benchmark": "demo",
+        "settings": {k: v for k, v in vars(options).items() if k != "output"} | {"allocator": STEADY_ALLOCATOR},
+        "targets": targets,
+        "first_step_seconds": {name: variant.first_step for name, variant in variants.items()},
+        "optimized_against": {name: comparison.to_dict() for name, comparison in comparisons.items()},
+    }
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--length", type=int, default=1024, help="characters in a sequence")
+    parser.add_argument("--batch", type=int, default=2, help="sequences in a batch")
+    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
+    parser.add_argument("--output", type=Path, help="a JSON file for the result")
+    return parser.parse_args()
+
+
+def _with_steady_allocator() -> None:
+    """Start this script again with the allocator's variables set: they are read before Python begins."""
+    if any(os.environ.get(name) != value for name, value in STEADY_ALLOCATOR.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **STEADY_ALLOCATOR})
+
+
+if __name__ == "__main__":
+    _with_steady_allocator()
+    sys.exit(main())
