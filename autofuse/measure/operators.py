@@ -45,7 +45,7 @@ _COMPOSITES = frozenset(
 _SILENT = frozenset(
     "view _unsafe_view _reshape_alias reshape transpose t permute numpy_T mT expand expand_as as_strided slice select "
     "narrow split split_with_sizes chunk unbind unsqueeze squeeze flatten unflatten detach alias unfold "
-    "movedim swapaxes empty empty_like empty_strided new_empty resize_ set_ resolve_conj resolve_neg result_type "
+    "movedim swapaxes empty empty_like empty_strided new_empty resize set resolve_conj resolve_neg result_type "
     "lift_fresh item is_nonzero _local_scalar_dense can_cast size slice_backward select_backward".split()
 )
 _COMPILED = re.compile(r"cpp_fused|^triton_")
