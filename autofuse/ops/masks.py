@@ -27,15 +27,29 @@ def causal(mask: Tensor | None, queries: int, keys: int, device: torch.device) -
     return mask & kept if mask.dtype is torch.bool else mask.masked_fill(~kept, float("-inf"))
 
 
-def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """An additive `mask` in `dtype`, which may change each row by a constant: softmax does not see it.
+def even_where_nothing_is_kept(query: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Query and boolean mask with which a row that keeps no key attends to all of them evenly, as under a finite fill.
 
-    A narrower dtype would lose what tells a row's keys apart: finfo(float32).min becomes -inf, and steps of ALiBi
-    vanish beside its large values. So each row is first moved to where its greatest entry is 0.
+    Such a row gets a query of zero and an open mask: its scores are 0, and no gradient reaches query or key.
     """
-    if mask.dtype == dtype:
-        return mask
-    if torch.promote_types(mask.dtype, dtype) == dtype:
-        return mask.to(dtype)
-    greatest = mask.detach().to(torch.promote_types(mask.dtype, torch.float32)).amax(-1, keepdim=True)
-    return (mask - greatest.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)).to(dtype)
+    nothing_is_kept = ~mask.any(-1, keepdim=True)
+    return query.masked_fill(nothing_is_kept, 0.0), mask | nothing_is_kept
+
+
+def additive(query: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Query and additive mask in the query's dtype that mean what `mask` meant in its own.
+
+    A narrower dtype would lose what tells a row's keys apart: finfo(float32).min becomes -inf, and the steps of ALiBi
+    vanish beside its large values. Softmax does not see a constant added to a row, so each row is first moved to where
+    its greatest entry is 0. Where that entry is a fill, beside which scores are rounded away, the row attends evenly.
+    """
+    if torch.promote_types(mask.dtype, query.dtype) == query.dtype or mask.shape[-1] == 0:
+        return query, mask.to(query.dtype)
+    greatest = mask.detach().amax(-1, keepdim=True)
+    greatest = greatest.masked_fill(greatest.isinf(), 0.0)
+    # Numbers of that size lie _STEP apart: scores, being smaller, add nothing.
+    swallows = greatest <= -_STEP / torch.finfo(mask.dtype).eps
+    return query.masked_fill(swallows, 0.0), (mask - greatest).to(query.dtype)
+
+
+_STEP = 64.0

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autofuse.ops.masks import additive, causal
+from autofuse.ops.masks import additive, causal, even_where_nothing_is_kept
 
 
 def attention(
@@ -40,9 +40,9 @@ def attention(
             mask, is_causal = causal(mask, query.shape[-2], key.shape[-2], query.device), False
         mask = mask.reshape((1,) * (2 - mask.ndim) + mask.shape)
         if mask.dtype is not torch.bool:
-            mask = additive(mask, compute)
+            query, mask = additive(query, mask)
         elif fill is not None:
-            query, mask = _even_where_nothing_is_kept(query, mask)
+            query, mask = even_where_nothing_is_kept(query, mask)
     return _on_four_dimensions(query, key, value, mask, dropout_p if training else 0.0, is_causal, scale).to(result)
 
 
@@ -53,7 +53,7 @@ def _scaled(query: Tensor, scale: float | Tensor) -> tuple[Tensor, float]:
     if scale.ndim and scale.shape[-1] != 1:
         raise ValueError(
             f"attention was given a scale of shape {tuple(scale.shape)}, which differs from key to key: the "
-            "fused kernel takes one scale for all keys of a query. Multiply the key by it instead, or give it a last dimension of 1."
+            "fused kernel takes one scale for all keys of a query. Multiply the key by it, or give it a last size of 1."
         )
     return (query * scale).to(query.dtype), 1.0
 
@@ -62,24 +62,18 @@ def _dtypes(query: Tensor, key: Tensor, value: Tensor) -> tuple[torch.dtype, tor
     """The dtypes to compute in and to return: those of the two matmuls of hand-written code, under autocast too."""
     compute = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
     device = query.device.type
-    if compute is torch.float64 or not torch.is_autocast_enabled(device):
+    if compute is torch.float64 or not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return compute, value.dtype
     lowered = torch.get_autocast_dtype(device)
     return lowered, lowered
 
 
-def _even_where_nothing_is_kept(query: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries of zero before an open mask: all scores are 0, and no gradient reaches query or key, as under a fill."""
-    nothing_is_kept = ~mask.any(-1, keepdim=True)
-    return query.masked_fill(nothing_is_kept, 0.0), mask | nothing_is_kept
-
-
 def _on_four_dimensions(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float
 ) -> Tensor:
-    """The fused kernels take (batch, heads, length, width) only: other leading dimensions are made two, and restored."""
+    """The fused kernels take (batch, heads, length, width) only: other leading dimensions become two, and come back."""
     operands = (query, key, value) if mask is None else (query, key, value, mask)
-    batch = torch.broadcast_shapes(*(t.shape[:-2] for t in operands))
+    batch = torch.broadcast_shapes(*(t.shape[:-2] for t in operands))  # type: ignore[no-untyped-call]
     query, key, value = (_four(t.expand(*batch, *t.shape[-2:])) for t in (query, key, value))
     if mask is not None:
         mask = _four_mask(mask, batch)

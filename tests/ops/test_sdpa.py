@@ -1,0 +1,268 @@
+"""autofuse.ops.attention against its reference: shapes, masks, dtypes, transforms, and which kernel ran."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from autofuse import ops
+from autofuse.ops import reference
+
+B, H, T, S, D = 2, 3, 5, 7, 4
+FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"
+Agree = Callable[..., None]
+
+
+def qkv(
+    *batch: int, t: int = T, s: int = S, d: int = D, dv: int = D, dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
+    return [torch.randn(*batch, n, w).to(dtype) for n, w in ((t, d), (s, d), (s, dv))]
+
+
+def named(*batch: int, dv: int = D) -> dict[str, Tensor]:
+    return dict(zip(("query", "key", "value"), qkv(*batch, dv=dv), strict=True))
+
+
+def kernels(**arguments: Any) -> set[str]:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        ops.attention(**arguments)
+    return {e.key for e in profile.key_averages()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_agrees_in_every_dtype(assert_agree: Agree, dtype: torch.dtype, is_causal: bool) -> None:
+    query, key, value = qkv(B, H, dtype=dtype)
+    assert_agree(ops.attention, reference.attention, query, key, value, scale=0.5, is_causal=is_causal, terms=S + D)
+
+
+@pytest.mark.parametrize("batch", [(), (B,), (B, H), (2, B, H), (2, 1, B, H)])
+@pytest.mark.parametrize("dv", [D, D - 1, D + 3])
+def test_takes_any_number_of_leading_dimensions_and_any_width_of_value(
+    assert_agree: Agree, batch: Any, dv: int
+) -> None:
+    assert_agree(ops.attention, reference.attention, *qkv(*batch, dv=dv), scale=0.5, terms=S + D)
+
+
+MASKS = {
+    "one number": (),
+    "keys only": (S,),
+    "queries and keys": (T, S),
+    "key padding": (B, 1, 1, S),
+    "query padding": (B, 1, T, 1),
+    "a head": (H, T, S),
+    "all": (B, H, T, S),
+    "more dimensions than the scores": (2, 1, 1, T, S),
+}
+
+
+@pytest.mark.parametrize("shape", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("kind", ["keep", "bias", "partly -inf"])
+@pytest.mark.parametrize("batch", [(B, H), (2, B, H)])
+def test_a_mask_of_any_shape_that_broadcasts(
+    assert_agree: Agree, shape: tuple[int, ...], is_causal: bool, kind: str, batch: Any
+) -> None:
+    keep = torch.rand(shape) > 0.3
+    keep = keep | (torch.arange(shape[-1]) == 0) if shape else torch.tensor(True)
+    bias = torch.randn(shape)
+    mask = {"keep": keep, "bias": bias, "partly -inf": bias.masked_fill(~keep, -math.inf)}[kind]
+    query, key, value = qkv(*batch)
+    run = lambda f: lambda q, k, v: f(q, k, v, mask=mask, scale=0.5, is_causal=is_causal)
+    exact = lambda q, k, v: reference.attention(
+        q, k, v, mask=mask if kind == "keep" else mask.double(), scale=0.5, is_causal=is_causal
+    )
+    assert_agree(run(ops.attention), exact, query, key, value, terms=S + D)
+
+
+@pytest.mark.parametrize("shape", [(), (T, S), (H, T, S), (B, 1, 1, S)])
+def test_a_mask_that_needs_its_gradient_gets_it(assert_agree: Agree, shape: tuple[int, ...]) -> None:
+    query, key, value = qkv(B, H)
+    assert_agree(
+        ops.attention, reference.attention, query, key, value, mask=torch.randn(shape), scale=0.5, terms=S + B * H * T
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("shape", [(T, S), (B, 1, 1, S), (S,)])
+def test_with_a_fill_a_row_without_keys_attends_evenly_and_passes_no_gradient_to_query_and_key(
+    assert_agree: Agree, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    query, key, value = qkv(B, H, dtype=dtype)
+    mask = torch.rand(shape) > 0.5
+    mask.view(-1, S)[-1] = False
+    filled = lambda q, k, v: (q @ k.mT).masked_fill(~mask, -1e9).softmax(-1) @ v
+    assert_agree(lambda q, k, v: ops.attention(q, k, v, mask=mask, fill=-1e9), filled, query, key, value, terms=S + D)
+
+
+def test_without_a_fill_a_row_without_keys_gives_zero_and_no_gradient() -> None:
+    query, key, value = (t.requires_grad_() for t in qkv(B, H))
+    mask = torch.ones(T, S, dtype=torch.bool)
+    mask[2] = False
+    result = ops.attention(query, key, value, mask=mask)
+    assert not result[:, :, 2].any()
+    gradient = torch.autograd.grad(result.sum(), query)[0]
+    assert not gradient[:, :, 2].any() and gradient.isfinite().all()
+
+
+def test_causal_rows_keep_a_key_so_that_the_fill_changes_nothing() -> None:
+    query, key, value = qkv(B, H)
+    plain = ops.attention(query, key, value, is_causal=True)
+    assert torch.equal(plain, ops.attention(query, key, value, is_causal=True, fill=-1e9))
+
+
+@pytest.mark.parametrize("t, s", [(T, S), (S, T), (1, S)])
+def test_causal_is_aligned_at_the_first_query_and_key(assert_agree: Agree, t: int, s: int) -> None:
+    assert_agree(ops.attention, reference.attention, *qkv(B, H, t=t, s=s), is_causal=True, terms=S + D)
+
+
+@pytest.mark.parametrize("scale", [1, 0.25, -3.0, 0.0])
+def test_a_number_scales(assert_agree: Agree, scale: float) -> None:
+    assert_agree(ops.attention, reference.attention, *qkv(B, H), scale=scale, terms=S + D)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (H, 1, 1), (T, 1), (B, 1, T, 1), (2, 1, 1, 1, 1)])
+def test_a_tensor_scales_and_gets_its_gradient(assert_agree: Agree, shape: tuple[int, ...]) -> None:
+    assert_agree(ops.attention, reference.attention, *qkv(B, H), scale=torch.rand(shape), terms=B * H * T * S)
+
+
+def test_a_scale_for_each_key_is_refused() -> None:
+    with pytest.raises(ValueError, match="differs from key to key"):
+        ops.attention(*qkv(B, H), scale=torch.rand(S))
+
+
+@pytest.mark.parametrize(
+    "query, key, value",
+    [
+        ((B, H), (B, 1), (B, 1)),
+        ((B, H), (1, H), (B, H)),
+        ((H,), (B, H), (B, H)),
+        ((1, H), (B, 1), (H,)),
+        ((), (B,), ()),
+    ],
+)
+def test_leading_dimensions_broadcast_as_in_matmul(assert_agree: Agree, query: Any, key: Any, value: Any) -> None:
+    assert_agree(ops.attention, reference.attention, *(qkv(*b)[i] for i, b in enumerate((query, key, value))), terms=64)
+
+
+@pytest.mark.parametrize("empty", ["batch", "queries", "keys", "width", "value"])
+@pytest.mark.parametrize("mask", [None, torch.bool, torch.float32, torch.float64])
+def test_empty_operands_give_what_matmul_and_softmax_give(assert_agree: Agree, empty: str, mask: Any) -> None:
+    b, t, s, d, dv = (
+        0 if empty == n else w for n, w in (("batch", B), ("queries", T), ("keys", S), ("width", D), ("value", D))
+    )
+    query, key, value = qkv(b, H, t=t, s=s, d=d, dv=dv)
+    given = None if mask is None else torch.ones(t, s, dtype=mask)
+    run = lambda f: lambda q, k, v: f(q, k, v, mask=given)
+    assert_agree(run(ops.attention), run(reference.attention), query, key, value, terms=S + D)
+
+
+def test_a_mask_of_a_wider_dtype_keeps_its_meaning_in_a_narrower_one() -> None:
+    query, key, value = qkv(B, H, dtype=torch.bfloat16)
+    alibi = 16.0 * torch.arange(S)[None] + 4096.0 + torch.zeros(T, 1)  # bfloat16 has steps of 32 there
+    fill = torch.where(torch.rand(T, S) > 0.5, 0.0, torch.finfo(torch.float32).min)
+    fill[0] = torch.finfo(torch.float32).min  # attends evenly; -inf, as bfloat16 has it, would give 0
+    for mask in (alibi, fill, torch.full((T, S), -10000)):
+        expected = reference.attention(query.double(), key.double(), value.double(), mask=mask.double())
+        result = ops.attention(query, key, value, mask=mask)
+        assert result.dtype is torch.bfloat16
+        assert (result.double() - expected).abs().max() < 8 * torch.finfo(torch.bfloat16).eps
+
+
+def test_value_sets_the_dtype_of_the_result() -> None:
+    query, key, value = qkv(B, H)
+    assert ops.attention(query, key, value.bfloat16()).dtype is torch.bfloat16
+    assert ops.attention(query.bfloat16(), key, value).dtype is torch.float32
+
+
+def test_autocast_sets_the_dtypes_as_for_matmul() -> None:
+    query, key, value = qkv(B, H)
+    mask = torch.zeros(T, S).masked_fill(torch.rand(T, S) > 0.5, torch.finfo(torch.float32).min)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert ops.attention(query, key.bfloat16(), value, mask=mask).dtype is (query @ key.mT).dtype is torch.bfloat16
+        assert ops.attention(query.double(), key.double(), value.double()).dtype is torch.float64
+
+
+CALLS: dict[str, Callable[[], dict[str, Any]]] = {
+    "four dimensions": lambda: named(B, H),
+    "three dimensions": lambda: named(B),
+    "three dimensions and a mask": lambda: {**named(B), "mask": torch.rand(B, T, S) > 0.2},
+    "five dimensions and a mask": lambda: {**named(2, B, H), "mask": torch.rand(B, 1, T, S) > 0.2},
+    "a mask a head": lambda: {**named(B, H), "mask": torch.randn(H, T, S)},
+    "a mask for keys": lambda: {**named(B, H), "mask": torch.randn(S)},
+    "a mask of another dtype": lambda: {**named(B, H), "mask": torch.randn(T, S).double()},
+    "a fill": lambda: {**named(B, H), "mask": torch.rand(B, 1, 1, S) > 0.2, "fill": -1e9},
+    "a wide value": lambda: named(B, H, dv=9),
+    "a narrow value": lambda: named(B, H, dv=1),
+    "keys stored transposed": lambda: {**named(B, H), "key": torch.randn(B, H, D, S).mT},
+    "causal and a mask": lambda: {**named(B, H), "mask": torch.rand(B, 1, 1, S) > 0.2, "is_causal": True},
+    "dropout in evaluation": lambda: {**named(B, H), "dropout_p": 0.5},
+}
+
+
+@pytest.mark.parametrize("arguments", CALLS.values(), ids=CALLS)
+def test_runs_the_fused_kernel(arguments: Callable[[], dict[str, Any]]) -> None:
+    given = arguments()
+    for name in ("query", "key", "value"):
+        given[name].requires_grad_()
+    assert FUSED in kernels(**given)
+
+
+def test_drops_out_in_training_only() -> None:
+    query, key, value = qkv(B, H, t=64, s=64)
+    value = torch.ones_like(value)
+    result = ops.attention(query * 0, key, value, dropout_p=0.5, training=True)
+    assert result.std() > 0 and 0.9 < result.mean() < 1.1  # the mean of B * H * 64 rows of 64 weights: deviation 0.006
+    assert torch.equal(ops.attention(query * 0, key, value, dropout_p=0.5), value)
+
+
+def test_compiles_into_one_graph_for_all_lengths() -> None:
+    call = lambda q, k, v, m: ops.attention(q, k, v, mask=m, scale=q.shape[-1] ** -0.5, fill=-1e9)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=True)
+    for t in (T, 11):
+        for batch in ((B, H), (B,)):
+            query, key, value = (x.requires_grad_() for x in qkv(*batch, t=t, dv=D + 1))
+            mask = torch.rand(t, S) > 0.2
+            assert torch.allclose(compiled(query, key, value, mask), call(query, key, value, mask), atol=1e-6)
+
+
+@pytest.mark.parametrize("arguments", CALLS.values(), ids=CALLS)
+def test_compiles_and_runs_on_meta_and_under_autocast(arguments: Callable[[], dict[str, Any]]) -> None:
+    torch.compiler.reset()
+    given = arguments()
+    compiled = torch.compile(ops.attention, fullgraph=True, backend="eager")
+    expected = ops.attention(**given)
+    assert torch.allclose(compiled(**given), expected, atol=1e-6)
+    with torch.autocast("cpu"):
+        assert compiled(**given).dtype is torch.bfloat16
+    meta = {k: a.to("meta") if isinstance(a, Tensor) else a for k, a in given.items()}
+    assert ops.attention(**meta).shape == expected.shape
+
+
+def test_works_under_vmap_functional_call_and_checkpointing() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project = nn.Linear(D, 3 * D)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return ops.attention(*self.project(x).chunk(3, -1), scale=0.5, is_causal=True)
+
+    module, x = Attention(), torch.randn(B, T, D, requires_grad=True)
+    expected = module(x)
+    parameters = dict(module.named_parameters())
+    assert torch.allclose(torch.func.functional_call(module, parameters, (x,)), expected)
+    assert torch.allclose(torch.func.vmap(module)(x), expected, atol=1e-6)
+    again = checkpoint(module, x, use_reentrant=False)
+    for gradient, other in zip(
+        torch.autograd.grad(again.sum(), [x, *parameters.values()]),
+        torch.autograd.grad(expected.sum(), [x, *parameters.values()]),
+        strict=True,
+    ):
+        assert torch.allclose(gradient, other, atol=1e-6)
