@@ -1,0 +1,115 @@
+"""Which names a block of syntax binds and which it reads, by Python's scoping rules.
+
+Knows syntax only: what a name means is the business of scope.py.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_HOLD_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
+    """Each name that `body` binds in its own scope, with the statement (or handler, alias list, ...) that does.
+
+    What nested functions, classes and comprehensions bind is theirs; a walrus in a comprehension is not.
+    """
+    todo: list[tuple[ast.AST, ast.AST, bool]] = [(n, n, False) for n in reversed(list(body))]
+    while todo:
+        node, statement, inner = todo.pop()
+        if isinstance(node, ast.stmt):
+            statement = node
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name, node
+            children: list[ast.AST] = list(node.decorator_list)
+        elif isinstance(node, ast.Lambda):
+            children = []
+        else:
+            yield from ((name, statement) for name in _bound_here(node, inner))
+            children = list(ast.iter_child_nodes(node))
+        if isinstance(node, ast.NamedExpr):
+            yield node.target.id, statement
+            children = [node.value]
+        inner = inner or isinstance(node, _COMPREHENSIONS)
+        todo += [(c, statement, inner) for c in reversed(children)]
+
+
+def _bound_here(node: ast.AST, inner: bool) -> Iterator[str]:
+    """Names bound by `node` itself, not by what is inside it."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()) if not inner:
+            yield name
+        case ast.Import(names=names):
+            yield from (a.asname or a.name.partition(".")[0] for a in names)
+        case ast.ImportFrom(names=names):
+            yield from (a.asname or a.name for a in names if a.name != "*")
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            yield name
+        case ast.MatchMapping(rest=str(name)):
+            yield name
+
+
+def bound_names(function: Scope) -> set[str]:
+    """The local names of a function, its parameters included; without what it declares global or nonlocal."""
+    arguments = function.args
+    names = {a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
+    names |= {a.arg for a in (arguments.vararg, arguments.kwarg) if a}
+    if isinstance(function, ast.Lambda):
+        return names
+    names |= {name for name, _ in bindings(function.body)}
+    return names - declared(function)
+
+
+def declared(function: Function) -> set[str]:
+    """Names that a function declares global or nonlocal."""
+    return {n for s in _own_statements(function.body) if isinstance(s, (ast.Global, ast.Nonlocal)) for n in s.names}
+
+
+def _own_statements(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    todo: list[ast.AST] = list(body)
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            todo += [c for c in ast.iter_child_nodes(node) if isinstance(c, _HOLD_STATEMENTS)]
+
+
+def names_read(node: ast.AST) -> set[str]:
+    """Every name that is read anywhere inside `node`."""
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def free_names(scope: ast.AST) -> set[str]:
+    """Names that a nested function, lambda or class takes from around it."""
+    inside = names_read(scope)
+    if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        return inside - (bound_names(scope) - _shadowed_by_default(scope))
+    return inside
+
+
+def _shadowed_by_default(scope: Scope) -> set[str]:
+    """Names that defaults read outside the function: `def f(x=x)`."""
+    defaults = [*scope.args.defaults, *filter(None, scope.args.kw_defaults)]
+    return {n for d in defaults for n in names_read(d)}
+
+
+def nested_scopes(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Functions, lambdas and classes directly inside `body`, not those inside them.
+
+    A lambda given straight to `map` runs there and then; it is not counted.
+    """
+    todo = list(body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            yield node
+            continue
+        children = list(ast.iter_child_nodes(node))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "map" and node.args:
+            children = [c for c in children if not (c is node.args[0] and isinstance(c, ast.Lambda))]
+        todo += children

@@ -1,0 +1,293 @@
+"""Calls: what is called, and what that computes.
+
+A call is an operation of the vocabulary, a layer of the module, a helper of the same file, a function applied to each
+element of a tuple, or unknown; an unknown call reads what it is given and may do anything.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from autofuse.binding import bound_arguments
+from autofuse.graph import ATTRIBUTE, CALL, CONST, GLOBAL, ITEM, PARAMETER, SYNTAX, TUPLE, Value
+from autofuse.source.bindings import Function, bound_names
+from autofuse.source.helpers import arguments_of
+from autofuse.source.modules import Layer, layers_of
+from autofuse.source.state import State, qualified
+from autofuse.vocabulary import HARMLESS, NAMES, OPS, Op
+
+_MUTATORS = frozenset(".append .extend .insert .add_ .update .setdefault .pop .clear .remove .sort .reverse".split())
+_SEES_NAMES = frozenset({"locals", "vars", "eval", "exec", "globals", "dir"})
+_THREE_DIMENSIONAL = {"torch.bmm": (0, 1), "torch.baddbmm": (1, 2), ".bmm": (0, 1), ".baddbmm": (1, 2)}
+
+
+class Calls(State):
+    """Reads `ast.Call`."""
+
+    def call(self, node: ast.Call) -> Value:
+        if not _plain(node):
+            return self.unknown_call(node, self.value(node.func), list(map(self.value, _parts(node))), ())
+        if (mapped := self.elements(node, None)) is not None:
+            return self.graph.value(TUPLE, *mapped)
+        function = self.value(node.func)
+        arguments = [self.value(a) for a in node.args]
+        named = {str(k.arg): self.value(k.value) for k in node.keywords}
+        known = self.known_call(node, function, arguments, named)
+        return (
+            known
+            if known is not None
+            else self.unknown_call(node, function, [*arguments, *named.values()], tuple(named))
+        )
+
+    def known_call(
+        self, node: ast.Call, function: Value, arguments: list[Value], named: dict[str, Value]
+    ) -> Value | None:
+        """What a call computes where that is known."""
+        name = qualified(function) or (str(function.data) if function.op == GLOBAL and self.builtin(function) else None)
+        if name is None and (alias := self.alias_of(node.func)):
+            name = alias
+        if name is not None:
+            return self.operation(NAMES[name], name, arguments, named) if name in NAMES else None
+        if isinstance(node.func, ast.Attribute) and self.may_be_tensor(
+            function.inputs[0] if function.inputs else function
+        ):
+            if (found := self.method(function.inputs[0], node.func.attr, arguments, named)) is not None:
+                return found
+        if len(arguments) == 1 and not named and (layers := layers_of(self.scope, self.owner, self.me, node.func)):
+            return self.apply(layers, function, arguments[0])
+        if (helper := self.helper(node.func)) is not None:
+            return self.inline(helper, function, arguments, named)
+        return None
+
+    def unknown_call(self, node: ast.Call, function: Value, inputs: list[Value], named: tuple[str, ...]) -> Value:
+        name = qualified(function) or (f".{node.func.attr}" if isinstance(node.func, ast.Attribute) else "")
+        if function.op == GLOBAL:
+            name = str(function.data) if self.builtin(function) else name
+        data = (name or "a function", named)
+        method = name.startswith(".")
+        if _plain(node) and name in HARMLESS and (not method or self.may_be_tensor(function.inputs[0])):
+            return self.graph.value(CALL, function, *inputs, data=data)
+        if name in _SEES_NAMES:
+            self.sink(f"seen by {name}()", *(v for _, v in self.names.held()))
+        self.effect()
+        made = self.graph.fresh(CALL, function, *inputs, data=data)
+        if name in _MUTATORS and function.inputs:
+            self.write(function.inputs[0], made)
+        elif self.may_write_self(node, function, inputs):
+            self.graph.forget(f"{name} may assign to self")
+        return made
+
+    # What is called.
+
+    def builtin(self, function: Value) -> bool:
+        """Whether a name that the file does not import is Python's own."""
+        return function.data not in self.scope.bound
+
+    def alias_of(self, function: ast.expr) -> str | None:
+        """`self.act` where `__init__` says `self.act = F.gelu`."""
+        if not isinstance(function, ast.Attribute) or not self.is_self(function.value):
+            return None
+        assigned = self.scope.attribute(self.owner, function.attr)
+        return None if assigned is None or isinstance(assigned, ast.Call) else self.scope.name_of(assigned)
+
+    def is_self(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and node.id == self.me
+
+    def may_be_tensor(self, owner: Value) -> bool:
+        """Whether a method of `owner` may be a tensor's: not the module's, a child's, an import's or a class's own."""
+        if owner.op == GLOBAL or qualified(owner) is not None:
+            return False
+        if owner.op == CALL and isinstance(owner.data, tuple) and owner.data[0] == "super":
+            return False
+        if owner.op == PARAMETER:
+            return owner.data != self.me
+        if owner.op == ATTRIBUTE and owner.inputs[0].op == PARAMETER and owner.inputs[0].data == self.me:
+            return not self.is_child(str(owner.data))
+        return owner.op != CONST
+
+    def is_child(self, name: str) -> bool:
+        """Whether `self.name` is assigned a module: an instance of a class that is not a parameter."""
+        assigned = self.scope.attribute(self.owner, name)
+        if not isinstance(assigned, ast.Call):
+            return False
+        class_name = self.scope.name_of(assigned.func) or ast.unparse(assigned.func)
+        last = class_name.rpartition(".")[2]
+        return last[:1].isupper() and last not in ("Parameter", "Buffer") and not last.endswith("Tensor")
+
+    def may_write_self(self, node: ast.Call, function: Value, inputs: list[Value]) -> bool:
+        """Whether an unknown call may assign attributes that are read later."""
+        if any(i.op == PARAMETER and i.data == self.me for i in inputs):
+            return True
+        if not isinstance(node.func, ast.Attribute) or not self.is_self(node.func.value):
+            return isinstance(self.statement, ast.Expr)
+        method = self.scope.method(self.owner, node.func.attr)
+        return method is not None and any(method.name in c.writes for c in self.scope.lineage(self.owner))
+
+    # Operations.
+
+    def operation(self, op: Op, name: str, arguments: list[Value], named: dict[str, Value]) -> Value | None:
+        inputs = bound_arguments(self.graph, op, arguments, named)
+        if inputs is None:
+            return None
+        made = (self.graph.fresh if op.effect == "random" else self.graph.value)(op.name, *inputs)
+        if name in _THREE_DIMENSIONAL:
+            for v in (made, *(inputs[i] for i in _THREE_DIMENSIONAL[name])):
+                self.know(v, rank=3, number=False)
+        return made
+
+    def method(self, owner: Value, name: str, arguments: list[Value], named: dict[str, Value]) -> Value | None:
+        if op := NAMES.get(f".{name}"):
+            return self.operation(op, f".{name}", [owner, *arguments], named)
+        if name.endswith("_") and not name.startswith("_") and (op := NAMES.get(f".{name[:-1]}")):
+            result = self.operation(op, f".{name[:-1]}", [owner, *arguments], named)
+            if result is not None:
+                self.write(owner, result)
+            return result
+        return None
+
+    def apply(self, layers: list[Layer], function: Value, x: Value) -> Value | None:
+        """What a chain of layers computes of `x`, reading their parameters where the module keeps them."""
+        for layer in layers:
+            module = function
+            for part in layer.path:
+                module = self.graph.value(ITEM, module, self.graph.const(part))
+            named = {k: self.graph.const(v) for k, v in layer.fixed}
+            for k in layer.read:
+                named[k] = self.graph.read(ATTRIBUTE, module, data=k)
+                if k in ("p", "eps"):
+                    self.know(named[k], number=True)
+            if layer.optional:  # an Identity has no probability
+                parts = (module, self.graph.const("p"), self.graph.const(0.0))
+                named["p"] = self.graph.value(SYNTAX, *parts, data="getattr")
+            if layer.op == "identity":
+                continue
+            made = self.operation(OPS[layer.op], layer.op, [x], named)
+            if made is None:
+                return None
+            x = made
+        return x
+
+    # Helpers of the same file.
+
+    def helper(self, function: ast.expr) -> Function | None:
+        """The function or method of this file that `function` names."""
+        match function:
+            case ast.Name(id=name) if name not in self.local:
+                return self.scope.functions.get(name)
+            case ast.Attribute(value=value, attr=name) if self.is_self(value):
+                return self.scope.method(self.owner, name)
+        return None
+
+    def inline(
+        self, helper: Function, function: Value, arguments: list[Value], named: dict[str, Value]
+    ) -> Value | None:
+        """What a helper that is straight-line code computes: `exists(x)`, `max_neg_value(t)`, `self._norm(x)`."""
+        if len(self.inlining) > 3 or helper in self.inlining or not self.scope.helper(helper):
+            return None
+        is_method = function.op == ATTRIBUTE and not any(
+            isinstance(d, ast.Name) and d.id == "staticmethod" for d in helper.decorator_list
+        )
+        given = [function.inputs[0], *arguments] if is_method else arguments
+        bound = arguments_of(helper, given, named, self.graph.const)
+        return None if bound is None else self.run(helper, bound, is_method)
+
+    def run(self, helper: Function, bound: dict[str, Value], is_method: bool) -> Value | None:
+        """The value that the body of `helper` returns, given its arguments."""
+        inner = type(self)(self.scope, self.owner if is_method else None, self.out, quiet=True)
+        inner.me = helper.args.args[0].arg if is_method else None
+        inner.inlining = (*self.inlining, helper)
+        inner.local = bound_names(helper)
+        inner.region, inner.statement, inner.before = self.region, self.statement, self.before
+        for name, v in bound.items():
+            inner.hold(name, v)
+        return inner.result_of(helper.body)
+
+    def result_of(self, body: Iterable[ast.stmt]) -> Value | None:
+        raise NotImplementedError
+
+    # Functions applied to each element of a tuple.
+
+    def elements(self, node: ast.expr, count: int | None) -> list[Value] | None:
+        """The elements of `map(f, xs)`, `[f(x) for x in xs]` and the like, each computed from one of `xs`.
+
+        `count` is how many a target unpacks; without it, `xs` must itself say how many there are.
+        """
+        match node:
+            case ast.Call(func=ast.Name(id="tuple" | "list" as name), args=[inner], keywords=[]) if self.is_builtin(
+                name
+            ):
+                return (
+                    self.elements(inner, count)
+                    if isinstance(inner, (ast.Call, ast.GeneratorExp, ast.ListComp))
+                    else None
+                )
+            case ast.Call(func=ast.Name(id="map"), args=[function, source], keywords=[]) if self.is_builtin("map"):
+                return self._mapped(function, source, count)
+            case ast.GeneratorExp(elt=elt, generators=[g]) | ast.ListComp(elt=elt, generators=[g]):
+                return None if g.ifs or g.is_async else self._each(g.target, elt, g.iter, count)
+        return None
+
+    def is_builtin(self, name: str) -> bool:
+        return name not in self.local and name not in self.scope.bound
+
+    def _mapped(self, function: ast.expr, source: ast.expr, count: int | None) -> list[Value] | None:
+        if not isinstance(function, ast.Lambda):
+            return None
+        arguments = function.args
+        simple = len(arguments.args) == 1 and not (arguments.vararg or arguments.kwarg or arguments.kwonlyargs)
+        target = ast.Name(arguments.args[0].arg, ast.Store()) if simple else None
+        return None if target is None else self._each(target, function.body, source, count)
+
+    def _each(self, target: ast.expr, body: ast.expr, source: ast.expr, count: int | None) -> list[Value] | None:
+        if any(isinstance(n, (ast.NamedExpr, ast.Yield, ast.Await)) for n in ast.walk(body)):
+            return None
+        container = self.value(source)
+        items = self.items_of(container, count)
+        if items is None:
+            self.evaluated[id(source)] = container  # not to be read a second time
+            return None
+        found = []
+        for item in items:
+            variables: dict[str, Value] = {}
+            if not self._destructured(target, item, variables):
+                self.evaluated[id(source)] = container
+                return None
+            self.frames.append(variables)
+            found.append(self.value(body))
+            self.frames.pop()
+        return found
+
+    def _destructured(self, target: ast.expr, item: Value, variables: dict[str, Value]) -> bool:
+        if isinstance(target, ast.Name):
+            variables[target.id] = item
+            return True
+        if isinstance(target, (ast.Tuple, ast.List)) and item.op == TUPLE and len(item.inputs) == len(target.elts):
+            return all(self._destructured(t, i, variables) for t, i in zip(target.elts, item.inputs, strict=True))
+        return False
+
+    def items_of(self, container: Value, count: int | None) -> list[Value] | None:
+        """The elements of a tuple, of the parts of a tensor, or of what is unpacked into `count` names."""
+        if container.op == TUPLE:
+            return (
+                list(container.inputs)
+                if len(container.inputs) <= 16 and count in (None, len(container.inputs))
+                else None
+            )
+        if container.op == "chunk" and container.inputs[1].op == CONST and isinstance(container.inputs[1].data, int):
+            count = count or container.inputs[1].data
+        return None if count is None or count > 16 else [self.part(container, i) for i in range(count)]
+
+    def part(self, container: Value, index: int) -> Value:
+        if container.op == TUPLE and index < len(container.inputs):
+            return container.inputs[index]
+        return self.graph.value(ITEM, container, self.graph.const(index))
+
+
+def _plain(node: ast.Call) -> bool:
+    """Whether a call has no `*args` and no `**kwargs`."""
+    return not any(isinstance(a, ast.Starred) for a in node.args) and all(k.arg for k in node.keywords)
+
+
+def _parts(node: ast.Call) -> list[ast.expr]:
+    return [a.value if isinstance(a, ast.Starred) else a for a in node.args] + [k.value for k in node.keywords]

@@ -1,0 +1,45 @@
+"""What reading one function gives: its graph, and the way back from each value to the text.
+
+Pure data: filled by capture.py, read by the writer.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autofuse.facts import Known
+from autofuse.graph import Graph, Value
+from autofuse.source.bindings import Function
+
+Region = tuple[ast.AST, ...]  # the loops, `with` and `try` blocks around a statement, outermost first
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value stands: its expression, the statement around it, and what names held just before.
+
+    `inlined`: the expression is a call of a helper, and the value was computed inside it.
+    """
+
+    node: ast.expr
+    statement: ast.stmt
+    names: Mapping[str, Value]
+    region: Region = ()
+    inlined: bool = False
+
+
+@dataclass
+class Captured:
+    """One function's graph and the way back from each value to the text."""
+
+    function: Function
+    graph: Graph = field(default_factory=Graph)
+    places: dict[Value, list[Place]] = field(default_factory=dict)
+    known: dict[Value, Known] = field(default_factory=dict)
+    assigned: dict[ast.stmt, list[Value]] = field(default_factory=dict)  # what each statement binds
+    deleted: dict[ast.stmt, list[Value]] = field(default_factory=dict)  # what each `del` unbinds
+    effects: set[ast.stmt] = field(default_factory=set)  # statements that do more than bind names
+    tests: dict[ast.stmt, Value] = field(default_factory=dict)  # what each `if` tests
+    returned: Value | None = None

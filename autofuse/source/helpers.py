@@ -1,0 +1,66 @@
+"""Which functions of a file may be read as if written where they are called: short, straight-line, without effects.
+
+Knows syntax only.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Hashable
+
+from autofuse.graph import Value
+from autofuse.source.bindings import Function
+
+_LONGEST = 20  # statements
+_STRAIGHT = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.Assert, ast.Pass, ast.Return)
+_NEVER = (ast.Yield, ast.YieldFrom, ast.Await, ast.Lambda, ast.NamedExpr, ast.Global, ast.Nonlocal)
+
+
+def inlinable(helper: Function) -> bool:
+    """Whether a helper is straight-line code that ends in its only `return`."""
+    static = all(isinstance(d, ast.Name) and d.id == "staticmethod" for d in helper.decorator_list)
+    body = [s for s in helper.body if not _is_docstring(s)]
+    if not static or isinstance(helper, ast.AsyncFunctionDef) or not body or not isinstance(body[-1], ast.Return):
+        return False
+    if len(body) > _LONGEST or body[-1].value is None or helper.args.vararg or helper.args.kwarg:
+        return False
+    inside = [n for s in body for n in ast.walk(s)]
+    statements = [n for n in inside if isinstance(n, ast.stmt)]
+    returns = sum(isinstance(n, ast.Return) for n in statements)
+    straight = all(isinstance(s, _STRAIGHT) and not _stores(s) for s in statements)
+    return returns == 1 and straight and len(statements) <= _LONGEST and not any(isinstance(n, _NEVER) for n in inside)
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _stores(statement: ast.stmt) -> bool:
+    """Whether a statement assigns to more than names."""
+    return any(
+        isinstance(n, (ast.Attribute, ast.Subscript)) and isinstance(n.ctx, ast.Store)
+        for part in ast.iter_child_nodes(statement)
+        if isinstance(part, ast.expr)
+        for n in ast.walk(part)
+    )
+
+
+def arguments_of(
+    helper: Function, given: list[Value], named: dict[str, Value], const: Callable[[Hashable], Value]
+) -> dict[str, Value] | None:
+    """What each parameter of `helper` holds in a call; None where the call does not fit, or a default is no literal."""
+    positional = [a.arg for a in (*helper.args.posonlyargs, *helper.args.args)]
+    keyword = [a.arg for a in helper.args.kwonlyargs]
+    if len(given) > len(positional) or not named.keys() <= {*positional[len(given) :], *keyword}:
+        return None
+    bound = {**dict(zip(positional, given, strict=False)), **named}
+    defaults = dict(zip(positional[::-1], helper.args.defaults[::-1], strict=False))
+    defaults |= {a: d for a, d in zip(keyword, helper.args.kw_defaults, strict=True) if d is not None}
+    for name in (*positional, *keyword):
+        if name in bound:
+            continue
+        default = defaults.get(name)
+        if not isinstance(default, ast.Constant) or not isinstance(default.value, (int, float, str, type(None))):
+            return None
+        bound[name] = const(default.value)
+    return bound

@@ -1,0 +1,102 @@
+"""Whether `self.scale` is a plain number, read from what `__init__` assigned to it.
+
+Arithmetic on sizes is a number: a name alone is one only where its annotation or its default says so, but
+`head_dim ** -0.5` computed from constructor arguments is what every layer calls its scale. Knows syntax only.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from autofuse.source.scope import ClassScope, FileScope
+
+_NUMBERS = ("int", "float", "round", "abs", "len", "max", "min", "pow")
+
+
+def number_assigned(scope: FileScope, owner: ClassScope, name: str, depth: int = 0) -> bool | None:
+    """Whether `self.name` was assigned a Python number: True, False (a tensor, a module), or None."""
+    assigned = scope.attribute(owner, name)
+    if assigned is None or depth > 4:
+        return None
+    if isinstance(assigned, ast.Name):
+        return annotated_number(owner, assigned.id)
+    return _is_number(scope, owner, assigned, depth)
+
+
+def _is_number(scope: FileScope, owner: ClassScope, node: ast.expr, depth: int) -> bool | None:
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, (int, float)) and not isinstance(value, bool)
+        case ast.BinOp(left=left, right=right):
+            return _all_numbers(scope, owner, [left, right], depth)
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
+            return _is_number(scope, owner, operand, depth)
+        case ast.IfExp(body=yes, orelse=no):
+            return _some_number(scope, owner, [yes, no], depth)
+        case ast.BoolOp(op=ast.Or(), values=values):  # qk_scale or head_dim ** -0.5
+            return _some_number(scope, owner, values, depth)
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return number_assigned(scope, owner, name, depth + 1)
+        case ast.Call(func=function):
+            name = scope.name_of(function) or ""
+            if name.startswith(("math.", "numpy.")) or isinstance(function, ast.Name) and function.id in _NUMBERS:
+                return True
+            return False if name.startswith("torch.") or _on_tensor(scope, function) else None
+    return None
+
+
+def _on_tensor(scope: FileScope, function: ast.expr) -> bool:
+    """`torch.sqrt(...).to(device)`."""
+    return isinstance(function, ast.Attribute) and any(
+        isinstance(n, ast.Call) and (scope.name_of(n.func) or "").startswith("torch.") for n in ast.walk(function.value)
+    )
+
+
+def _all_numbers(scope: FileScope, owner: ClassScope, parts: list[ast.expr], depth: int) -> bool | None:
+    """Arithmetic: bare names and `config.x` count as numbers, anything else must be shown to be one."""
+    answers = {_is_number(scope, owner, p, depth) for p in parts if not _is_argument(p)}
+    return False if False in answers else None if None in answers else True
+
+
+def _some_number(scope: FileScope, owner: ClassScope, parts: list[ast.expr], depth: int) -> bool | None:
+    """One of several: bare names count, if another is shown to be a number."""
+    answers = {_is_number(scope, owner, p, depth) for p in parts if not isinstance(p, ast.Name)}
+    return True if answers == {True} else None
+
+
+def _is_argument(node: ast.expr) -> bool:
+    own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    return isinstance(node, (ast.Name, ast.Attribute)) and not own
+
+
+def annotated_number(owner: ClassScope, name: str) -> bool | None:
+    """Whether the constructor argument `name` is a number, by its annotation or its default."""
+    init = owner.methods.get("__init__")
+    return argument_number(init.args, name) if init is not None else None
+
+
+def argument_number(arguments: ast.arguments, name: str) -> bool | None:
+    """Whether an argument is annotated as a number or has one as its default."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    for a in (*positional, *arguments.kwonlyargs):
+        if a.arg == name and a.annotation is not None:
+            return is_number_annotation(a.annotation)
+    defaults = dict(zip([a.arg for a in positional][::-1], arguments.defaults[::-1], strict=False))
+    defaults |= {a.arg: d for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None}
+    given = defaults.get(name)
+    if isinstance(given, ast.UnaryOp):
+        given = given.operand
+    value = given.value if isinstance(given, ast.Constant) else None
+    return True if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def is_number_annotation(annotation: ast.expr) -> bool | None:
+    """`int`, `float`, `Optional[float]`, `float | None` are numbers; `Tensor` is not; anything else may be."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        words = annotation.value.replace("torch.", "").replace("Optional[", "").rstrip("]").split("|")
+    else:
+        words = ast.unparse(annotation).replace("torch.", "").replace("typing.", "").split("|")
+    names = {w.strip().removeprefix("Optional[").rstrip("]") for w in words} - {"None"}
+    if names and names <= {"int", "float"}:
+        return True
+    return False if names and names <= {"Tensor", "FloatTensor", "BoolTensor", "LongTensor"} else None

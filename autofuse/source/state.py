@@ -1,0 +1,171 @@
+"""The state of reading one function: what names hold, what memory was written, what escapes.
+
+The parts that read statements, expressions and calls build on it. Knows graphs and names; reads no syntax itself.
+"""
+
+from __future__ import annotations
+
+import ast
+from abc import ABC, abstractmethod
+from dataclasses import replace
+
+from autofuse.facts import Facts, Known
+from autofuse.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, MODULE, OPAQUE, SINK, TUPLE, Graph, Value
+from autofuse.source.bindings import Function
+from autofuse.source.captured import Captured, Place, Region
+from autofuse.source.names import Names, NameTable
+from autofuse.source.scope import ClassScope, FileScope
+from autofuse.vocabulary import OPS
+
+# Calls whose result is new memory, so that writing to it changes nothing else.
+_ALLOCATES = frozenset(".clone torch.empty torch.eye torch.cat torch.stack torch.concat .new_zeros .new_ones".split())
+_PARTS = ("chunk", "split", "unbind")  # their items share no memory with each other
+
+
+class State(ABC):
+    """What reading has found so far. `quiet`: the text being read is not this function's own (an inlined helper)."""
+
+    def __init__(self, scope: FileScope, owner: ClassScope | None, out: Captured, quiet: bool = False) -> None:
+        self.scope, self.owner, self.out, self.quiet = scope, owner, out, quiet
+        self.graph: Graph = out.graph
+        self.names = NameTable()
+        self.frames: list[dict[str, Value]] = []  # variables of comprehensions and lambdas, innermost last
+        self.local: set[str] = set()
+        self.declared: set[str] = set()  # global or nonlocal here
+        self.rebound_inside: set[str] = set()  # nonlocal in a nested function
+        self.closed_over: set[str] = set()
+        self.me: str | None = None
+        self.statement: ast.stmt | None = None
+        self.before = Names(self.names, 0)
+        self.region: Region = ()
+        self.depth = 0  # branches around the statement
+        self.inlining: tuple[Function, ...] = ()
+        self.facts = Facts(out.known)
+        self.evaluated: dict[int, Value] = {}  # expressions read ahead of their turn
+        self._sharing: dict[Value, set[str]] = {}
+        self._bases: dict[Value, frozenset[Value]] = {}
+
+    @abstractmethod
+    def value(self, node: ast.expr) -> Value: ...
+
+    # Names.
+
+    def hold(self, name: str, value: Value) -> None:
+        """`name` holds `value` from now on."""
+        if name in self.declared:
+            self.sink("stored in a global or nonlocal name", value)
+            self.graph.forget()
+            self.effect()
+            return
+        self.names.set(name, value)
+        if name in self.closed_over:
+            self.sink("read by a nested function", value)
+        for base in self.bases(value) | self.wholes(value):
+            self._sharing.setdefault(base, set()).add(name)
+
+    def place(self, value: Value, node: ast.expr, inlined: bool) -> None:
+        """Remember that `node` computes `value`."""
+        if not self.quiet and not self.frames and self.statement is not None:
+            place = Place(node, self.statement, self.before, self.region, inlined)
+            self.out.places.setdefault(value, []).append(place)
+
+    def binds(self, *values: Value) -> None:
+        """The statement binds these values."""
+        if self.statement is not None and not self.quiet:
+            self.out.assigned.setdefault(self.statement, []).extend(values)
+
+    def effect(self) -> None:
+        """The statement does something besides binding names."""
+        if self.statement is not None and not self.quiet:
+            self.out.effects.add(self.statement)
+
+    # Facts.
+
+    def know(self, value: Value, **facts: object) -> None:
+        """Add to what is known of a value; what was known before stays."""
+        known = self.out.known.get(value, Known())
+        fresh = {k: v for k, v in facts.items() if getattr(known, k) is None}
+        self.out.known[value] = replace(known, **fresh)  # type: ignore[arg-type]
+
+    def unknown(self, why: str, *inputs: Value) -> Value:
+        """A value that nothing is known of, but what it depends on."""
+        return self.graph.fresh(OPAQUE, *inputs, data=why)
+
+    # Escapes.
+
+    def sink(self, how: str, *values: Value) -> None:
+        """`values` leave the function, or are looked at."""
+        if values:
+            self.graph.fresh(SINK, *values, data=how)
+
+    # Memory.
+
+    def write(self, target: Value, result: Value) -> None:
+        """The memory of `target` is overwritten; whatever names it holds `result`, and what overlaps it is unknown."""
+        bases, wholes = self.bases(target), self.wholes(target)
+        for written in dict.fromkeys((target, *bases, *wholes)):
+            self.graph.write(written, result)
+        if not all(map(_owned, bases | wholes)):
+            self.sink("written to memory that others may hold", result)
+            self.effect()
+        for name in sorted({n for base in bases | wholes for n in self._sharing.get(base, ())}):
+            held = self.names.get(name)
+            if held is None or held.op == CONST or not self._overlap(held, bases, wholes):
+                continue
+            # through the table: a nested function that reads the name has seen the value escape already
+            self.names.set(name, result if held is target else self.unknown("shares memory with a write", held, result))
+
+    def _overlap(self, held: Value, bases: frozenset[Value], wholes: frozenset[Value]) -> bool:
+        return bool(self.bases(held) & (bases | wholes) or self.wholes(held) & bases)
+
+    def wholes(self, value: Value) -> frozenset[Value]:
+        """The values that `value` is a part of, split off by chunk, split or unbind."""
+        parts = [b for b in self.bases(value) if b.op == ITEM and b.inputs[0].op in _PARTS]
+        return frozenset().union(*(self.bases(p.inputs[0]) for p in parts))
+
+    def bases(self, value: Value) -> frozenset[Value]:
+        """The values whose memory `value` may share, itself included where it may own some."""
+        todo = [value]
+        while todo:
+            v = todo[-1]
+            parts = _may_alias(v)
+            missing = [p for p in parts if p not in self._bases]
+            if missing and v not in self._bases:
+                todo += missing
+                continue
+            todo.pop()
+            if v not in self._bases:
+                own = () if parts and v.op not in (CALL, OPAQUE) else (v,)
+                self._bases[v] = frozenset(own).union(*(self._bases[p] for p in parts))
+        return self._bases[value]
+
+
+def _may_alias(v: Value) -> tuple[Value, ...]:
+    """The inputs whose memory `v` may be part of."""
+    if v.op == ITEM:
+        return () if v.inputs[0].op in _PARTS else v.inputs[:1]
+    if v.op == CHOICE:
+        return v.inputs[1:]
+    if v.op in (OPAQUE, TUPLE):
+        return v.inputs
+    if v.op == CALL:
+        return () if isinstance(v.data, tuple) and v.data[0] in _ALLOCATES else v.inputs
+    return v.inputs[:1] if v.op in OPS and OPS[v.op].effect == "view" else ()
+
+
+def _owned(base: Value) -> bool:
+    """Whether the memory of `base` was made by this function and is held by nothing outside it."""
+    if base.op == CALL:
+        return isinstance(base.data, tuple) and base.data[0] in _ALLOCATES
+    if base.op == ITEM:
+        return base.inputs[0].op in _PARTS  # as long as the whole is, which is asked separately
+    return base.op in OPS and OPS[base.op].effect != "view"
+
+
+def qualified(v: Value) -> str | None:
+    """The imported name that a value is: torch.nn.functional.softmax."""
+    if v.op == MODULE:
+        return str(v.data)
+    if v.op == ATTRIBUTE and (owner := qualified(v.inputs[0])):
+        return f"{owner}.{v.data}"
+    return None
