@@ -1,0 +1,118 @@
+"""Activation functions, torch's and by hand, as one operation: activation(x, name).
+
+Names: gelu (by erf), gelu_tanh, silu, relu. Sources: Hendrycks & Gimpel, arXiv:1606.08415 (both GELUs); Elfwing et al.,
+arXiv:1702.03118 (SiLU). Knows their formulas; knows nothing of what surrounds them.
+"""
+
+from __future__ import annotations
+
+import math
+
+from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, factors_of, product, total, without
+from autofuse.canonical.view import View, literal, rewrites
+from autofuse.graph import Value, is_const
+
+_DIGITS = 1e-5  # people write 0.7978845608 and 0.79788 for sqrt(2 / pi)
+_CUBIC = 0.044715
+
+
+@rewrites("gelu", "fused_gelu")
+def _gelu(view: View, x: Value, approximate: Value) -> Value | None:
+    name = {"none": "gelu", "tanh": "gelu_tanh"}.get(str(approximate.data))
+    return activation(view, x, name) if name else None
+
+
+@rewrites("silu", "fused_silu")
+def _silu(view: View, x: Value) -> Value:
+    return activation(view, x, "silu")
+
+
+@rewrites("relu")
+def _relu(view: View, x: Value) -> Value:
+    return activation(view, x, "relu")
+
+
+def activation(view: View, x: Value, name: str) -> Value:
+    return view.plain("activation", x, view.const(name))
+
+
+def _silu_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """x * sigmoid(x)."""
+    for gate in factors:
+        x = gate.inputs[0] if gate.op == "sigmoid" else None
+        rest = without(factors, (gate, *factors_of(x))) if x is not None and literal(factors_of(x)[-1]) is None else None
+        if x is not None and rest is not None:
+            return [*rest, activation(view, x, "silu")], constant
+    return None
+
+
+def _gelu_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """x * (1 + erf(x / sqrt(2))) or x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))), times one half."""
+    for cdf in factors:
+        found = _cdf_of(view, cdf)
+        if found is None:
+            continue
+        x, name = found
+        own = factors_of(x)
+        scale = literal(own[-1]) or 1.0
+        rest = without(factors, (cdf, *(own[:-1] if literal(own[-1]) is not None else own)))
+        if rest is not None:
+            return [*rest, activation(view, x, name)], constant / (0.5 * scale)
+    return None
+
+
+def _cdf_of(view: View, v: Value) -> tuple[Value, str] | None:
+    """(x, name) where `v` is twice the distribution function at x: 1 + erf(...) or 1 + tanh(...)."""
+    if v.op != "add" or len(v.inputs) != 2 or literal(v.inputs[1]) != 1:
+        return None
+    inner = v.inputs[0]
+    if inner.op == "erf" and (x := _scaled_by(view, inner.inputs[0], math.sqrt(0.5))) is not None:
+        return x, "gelu"
+    if inner.op == "tanh" and (cubic := _scaled_by(view, inner.inputs[0], math.sqrt(2 / math.pi))) is not None:
+        x = _cubic_of(view, cubic)
+        return None if x is None else (x, "gelu_tanh")
+    return None
+
+
+def _scaled_by(view: View, v: Value, factor: float) -> Value | None:
+    """y where `v` is y * factor."""
+    items = factors_of(v)
+    found = literal(items[-1]) if len(items) > 1 else None
+    if found is None:
+        return None
+    ratio = found / factor
+    if math.isclose(ratio, 1, rel_tol=_DIGITS):
+        return product(view, items[:-1])
+    return None
+
+
+def _cubic_of(view: View, v: Value) -> Value | None:
+    """x where `v` is x + 0.044715 * x ** 3, or that with x taken out."""
+    if v.op == "add" and len(v.inputs) == 2:
+        for cube, x in (v.inputs, v.inputs[::-1]):
+            term = _scaled_by(view, cube, _CUBIC)
+            if term is not None and term.op == "pow" and is_const(term.inputs[1], 3) and term.inputs[0] is x:
+                return x
+    if v.op == "mul":
+        for part in v.inputs:
+            rest = without(v.inputs, (part,))
+            x = product(view, rest) if rest else v
+            if part.op == "add" and len(part.inputs) == 2 and literal(part.inputs[1]) == 1:
+                square = _scaled_by(view, part.inputs[0], _CUBIC)
+                if square is not None and square.op == "square" and square.inputs[0] is x:
+                    return x
+    return None
+
+
+def _common_literal(view: View, terms: list[Value], constant: float) -> Value | None:
+    """0.5 + 0.5 * y is 0.5 * (1 + y)."""
+    if not constant or constant in (1, -1) or not terms:
+        return None
+    if all(t.op == "mul" and literal(t.inputs[-1]) == constant for t in terms):
+        inner = [product(view, t.inputs[:-1]) for t in terms]
+        return product(view, (total(view, [*inner, view.const(1)]), view.const(constant)))
+    return None
+
+
+RECOGNISED_IN_PRODUCTS += [_silu_by_hand, _gelu_by_hand]
+RECOGNISED_IN_SUMS.append(_common_literal)

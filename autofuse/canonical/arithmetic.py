@@ -1,0 +1,216 @@
+"""Products and sums: flat, literals folded, numbers behind tensors, so that every bracketing is one form.
+
+A product lists tensors (in program order), then numbers that are not literals, then one literal. A sum does the same.
+Quotients are products with a reciprocal, differences are sums with a factor of -1. Knows no layout, mask or dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from autofuse.canonical.view import PERMUTE, View, literal, order_of, rewrites
+from autofuse.graph import Value, is_const
+
+# Filled by the files that know them: (view, factors, literal) -> the same product with a part recognised.
+RECOGNISED_IN_PRODUCTS: list[Callable[[View, list[Value], float], tuple[list[Value], float] | None]] = []
+# (view, terms, literal) -> the whole sum, recognised.
+RECOGNISED_IN_SUMS: list[Callable[[View, list[Value], float], Value | None]] = []
+
+_ROOTS = {"sqrt": "rsqrt", "rsqrt": "sqrt"}
+
+
+@rewrites("mul")
+def _mul(view: View, *factors: Value) -> Value:
+    return product(view, factors)
+
+
+@rewrites("div")
+def _div(view: View, x: Value, by: Value) -> Value:
+    return product(view, (x, view.make("reciprocal", by)))
+
+
+@rewrites("neg")
+def _neg(view: View, x: Value) -> Value:
+    return product(view, (x, view.const(-1)))
+
+
+@rewrites("add")
+def _add(view: View, *terms: Value) -> Value | None:
+    if len(terms) == 3 and literal(terms[2]) is not None:  # torch.add(a, b, alpha=c)
+        return total(view, (terms[0], product(view, terms[1:])))
+    return total(view, terms)
+
+
+@rewrites("sub")
+def _sub(view: View, x: Value, y: Value, alpha: Value | None = None) -> Value:
+    return total(view, (x, product(view, (y, alpha or view.const(1), view.const(-1)))))
+
+
+@rewrites("rsub")
+def _rsub(view: View, x: Value, y: Value) -> Value:
+    return total(view, (y, product(view, (x, view.const(-1)))))
+
+
+def product(view: View, factors: Sequence[Value]) -> Value:
+    """The canonical product of canonical `factors`."""
+    if len(factors) == 2 and factors[0] is factors[1] and not view.number(factors[0]):
+        return view.make("square", factors[0])
+    flat = [g for f in factors for g in factors_of(f)]
+    constant = math.prod(c for f in flat if (c := literal(f)) is not None)
+    rest = [f for f in flat if literal(f) is None]
+    tensors = powers(view, [f for f in rest if not view.number(f)])
+    numbers = sorted((f for f in rest if view.number(f)), key=lambda f: f.serial)
+    if len(tensors) == 1 and tensors[0].op == PERMUTE and (numbers or constant != 1):
+        inner = product(view, [tensors[0].inputs[0], *numbers, view.const(constant)])
+        return view.permuted(inner, order_of(tensors[0]))
+    items = [*tensors, *numbers]
+    for recognised in RECOGNISED_IN_PRODUCTS:
+        found = recognised(view, items, constant)
+        if found is not None:
+            return product(view, [*found[0], view.const(found[1])])
+    return _joined(view, "mul", items, constant, 1)
+
+
+def total(view: View, terms: Sequence[Value]) -> Value:
+    """The canonical sum of canonical `terms`."""
+    flat = [g for t in terms for g in terms_of(t)]
+    constant = sum(c for t in flat if (c := literal(t)) is not None)
+    rest = [t for t in flat if literal(t) is None]
+    ordered = [t for t in rest if not view.number(t)] + sorted((t for t in rest if view.number(t)), key=lambda t: t.serial)
+    for recognised in RECOGNISED_IN_SUMS:
+        found = recognised(view, ordered, constant)
+        if found is not None:
+            return found
+    return _joined(view, "add", ordered, constant, 0)
+
+
+def factors_of(v: Value) -> tuple[Value, ...]:
+    return v.inputs if v.op == "mul" else (v,)
+
+
+def terms_of(v: Value) -> tuple[Value, ...]:
+    return v.inputs if v.op == "add" else (v,)
+
+
+def without(items: Sequence[Value], taken: Sequence[Value]) -> list[Value] | None:
+    """`items` less one of each of `taken`; None if one is missing."""
+    rest = list(items)
+    for t in taken:
+        if t not in rest:
+            return None
+        rest.remove(t)
+    return rest
+
+
+def _joined(view: View, op: str, items: list[Value], constant: float, neutral: int) -> Value:
+    if constant != neutral or not items:
+        items = [*items, view.const(constant)]
+    return items[0] if len(items) == 1 else view.plain(op, *items)
+
+
+def powers(view: View, factors: list[Value]) -> list[Value]:
+    """x * x is square(x), and x * square(x) the third power of x; x itself may be a product."""
+    out: list[Value] = []
+    for f in factors:
+        if f in out and f.op not in ("square", "pow"):
+            out[out.index(f)] = view.make("square", f)
+        else:
+            out.append(f)
+    for power in [f for f in out if f.op == "square"]:
+        rest = without(out, (power, *factors_of(power.inputs[0])))
+        if rest is not None:
+            return powers(view, [*rest, view.plain("pow", power.inputs[0], view.const(3))])
+    return out
+
+
+@rewrites("reciprocal")
+def _reciprocal(view: View, x: Value) -> Value | None:
+    number = literal(x)
+    if number:
+        return view.const(1.0 / number)
+    if x.op == "reciprocal":
+        return x.inputs[0]
+    if x.op in _ROOTS:
+        return view.make(_ROOTS[x.op], *x.inputs)
+    if x.op == "mul":
+        return product(view, [view.make("reciprocal", f) for f in x.inputs])
+    if (logit := _logit(view, x)) is not None:
+        return view.make("sigmoid", logit)
+    return None
+
+
+def _logit(view: View, x: Value) -> Value | None:
+    """z where `x` is 1 + exp(-z)."""
+    if x.op != "add" or len(x.inputs) != 2 or literal(x.inputs[1]) != 1 or x.inputs[0].op != "exp":
+        return None
+    return product(view, (x.inputs[0].inputs[0], view.const(-1)))
+
+
+@rewrites("square")
+def _square(view: View, x: Value) -> Value | None:
+    number = literal(x)
+    if number is not None:
+        return view.const(number * number)
+    return x.inputs[0] if x.op == "sqrt" else None
+
+
+@rewrites("sqrt")
+def _sqrt(view: View, x: Value) -> Value | None:
+    if view.number(x):
+        return view.make("number_sqrt", x)
+    return view.make("rsqrt", *x.inputs) if x.op == "reciprocal" else None
+
+
+@rewrites("rsqrt")
+def _rsqrt(view: View, x: Value) -> Value | None:
+    if view.number(x):
+        return view.make("reciprocal", view.make("number_sqrt", x))
+    return view.make("sqrt", *x.inputs) if x.op == "reciprocal" else None
+
+
+@rewrites("pow", "number_pow")
+def _pow(view: View, x: Value, exponent: Value) -> Value | None:
+    power, base = literal(exponent), literal(x)
+    if power is None:
+        return None
+    if base is not None and base > 0:
+        return view.const(base**power)
+    if power == 1:
+        return x
+    if power < 0:
+        return view.make("reciprocal", view.make("pow", x, view.const(-power)))
+    if power in (0.5, 2):
+        return view.make("sqrt" if power == 0.5 else "square", x)
+    return view.plain("pow", x, view.const(int(power) if power == int(power) else power))
+
+
+@rewrites("number_sqrt")
+def _number_sqrt(view: View, x: Value) -> Value | None:
+    number = literal(x)
+    return view.const(math.sqrt(number)) if number is not None and number >= 0 else None
+
+
+@rewrites("number")
+def _number(view: View, x: Value) -> Value | None:
+    """float("-inf") is a literal; float(d) of a number is that number."""
+    if isinstance(x.data, str) and x.op == "const":
+        try:
+            return view.const(float(x.data))
+        except ValueError:
+            return None
+    return x if view.number(x) else None
+
+
+@rewrites("tensor")
+def _tensor(view: View, data: Value, options: Value) -> Value | None:
+    """torch.tensor(0.5) computes as the number does."""
+    return data if view.number(data) else None
+
+
+@rewrites("baddbmm")
+def _baddbmm(view: View, added: Value, left: Value, right: Value, beta: Value, alpha: Value) -> Value | None:
+    scaled = product(view, (view.make("matmul", left, right), alpha))
+    if is_const(beta, 0, 0.0):
+        return scaled
+    return total(view, (scaled, product(view, (added, beta))))

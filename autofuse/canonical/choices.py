@@ -1,0 +1,50 @@
+"""Choices: tests on None, and values that differ by branch.
+
+Knows truth values; knows nothing of what is chosen.
+"""
+
+from __future__ import annotations
+
+from autofuse.canonical.view import View, rewrites
+from autofuse.graph import CHOICE, CONST, IS_NONE, NOT, Value
+from autofuse.vocabulary import OPS
+
+
+@rewrites(CHOICE)
+def _choice(view: View, test: Value, yes: Value, no: Value) -> Value | None:
+    if yes is no:
+        return yes
+    if test.op == NOT:
+        return view.make(CHOICE, test.inputs[0], no, yes)
+    if test.op == CONST:
+        return yes if test.data else no
+    if (known := _under(test, yes, True)) is not None or (known := _under(test, no, False)) is not None:
+        return view.make(CHOICE, test, _under(test, yes, True) or yes, _under(test, no, False) or no)
+    return None
+
+
+def _under(test: Value, side: Value, truth: bool) -> Value | None:
+    """What `side` is where the same test was already answered."""
+    if side.op != CHOICE or side.inputs[0] is not test:
+        return None
+    return side.inputs[1] if truth else side.inputs[2]
+
+
+@rewrites(NOT)
+def _not(view: View, x: Value) -> Value | None:
+    if x.op == NOT:
+        return x.inputs[0]
+    return view.const(not x.data) if x.op == CONST else None
+
+
+@rewrites(IS_NONE)
+def _is_none(view: View, x: Value) -> Value | None:
+    """A name updated where it is not None is None just where it was before."""
+    if x.op == CHOICE and x.inputs[0].op == IS_NONE and x.inputs[1] is x.inputs[0].inputs[0] and never_none(x.inputs[2]):
+        return x.inputs[0]
+    return view.const(x.data is None) if x.op == CONST else view.const(False) if x.op in OPS else None
+
+
+def never_none(v: Value) -> bool:
+    """Whether `v` is the result of an operation, which is never None."""
+    return v.op in OPS or v.op in ("cast", "permute", "keep", "kept", "add", "mul")

@@ -1,0 +1,100 @@
+"""Every way of dropping scores as one operation: keep(scores, what is kept, what fills the rest).
+
+Knows fills and boolean masks; what a whole chain of masks means together is read by autofuse/masks.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+from autofuse.canonical.arithmetic import RECOGNISED_IN_SUMS, factors_of, product, without
+from autofuse.canonical.view import CAST, KEEP, View, literal, rewrites
+from autofuse.graph import ATTRIBUTE, Value, is_const
+
+_OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+BOOLEAN = frozenset({*_OPPOSITE, "invert", "and", "or", "bool", "kept"})
+SMALLEST_FILL = -1e3  # a fill this low leaves no weight: exp(-1e3) is 0 in every floating dtype
+
+
+@rewrites("masked_fill")
+def _masked_fill(view: View, x: Value, dropped: Value, fill: Value) -> Value | None:
+    if fill_of(view, fill) is None:
+        return None
+    return view.plain(KEEP, x, kept(view, view.make("invert", dropped)), fill)
+
+
+@rewrites("where")
+def _where(view: View, test: Value, x: Value, other: Value) -> Value | None:
+    if literal(x) is not None and literal(other) is not None:
+        return None  # a mask of two numbers, not masked scores
+    if fill_of(view, other) is not None:
+        return view.plain(KEEP, x, kept(view, test), other)
+    if fill_of(view, x) is not None:
+        return view.plain(KEEP, other, kept(view, view.make("invert", test)), x)
+    return None
+
+
+def kept(view: View, test: Value) -> Value:
+    """`test`, known to be a boolean tensor."""
+    return test if test.op in BOOLEAN else view.plain("kept", test)
+
+
+@rewrites("invert")
+def _invert(view: View, x: Value) -> Value | None:
+    if x.op in _OPPOSITE:
+        return view.make(_OPPOSITE[x.op], *x.inputs)
+    if x.op == "kept":
+        return view.make("invert", x.inputs[0])
+    return x.inputs[0] if x.op == "invert" else None
+
+
+def _product_with_mask(view: View, terms: list[Value], constant: float) -> Value | None:
+    """GPT-2's `w * b - 1e4 * (1 - b)`, b being 0 or 1."""
+    if constant or len(terms) != 2:
+        return None
+    for scores, fill in (terms, terms[::-1]):
+        found = _fill_outside(fill)
+        rest = without(factors_of(scores), (found[0],)) if found else None
+        if found and rest:
+            return view.plain(KEEP, product(view, rest), view.make("ne", found[0], view.const(0)), view.const(found[1]))
+    return None
+
+
+def _fill_outside(v: Value) -> tuple[Value, float] | None:
+    """(b, fill) where `v` is (1 - b) * fill."""
+    if v.op != "mul" or len(v.inputs) != 2 or v.inputs[0].op != "add":
+        return None
+    number, opposite = literal(v.inputs[1]), v.inputs[0].inputs
+    if number is None or number > SMALLEST_FILL or len(opposite) != 2 or literal(opposite[1]) != 1:
+        return None
+    b = opposite[0]
+    return (b.inputs[0], number) if b.op == "mul" and len(b.inputs) == 2 and literal(b.inputs[1]) == -1 else None
+
+
+def fill_of(view: View, v: Value) -> float | None:
+    """What a mask fills with: -inf, a low number, nan for the minimum of some dtype; None if `v` is no fill."""
+    if v.op == CAST or v.op == "tensor":
+        return fill_of(view, v.inputs[0])
+    if v.op == ATTRIBUTE and v.data == "min" and v.inputs[0].op == "finfo":
+        return math.nan
+    if v.op == "mul" and len(v.inputs) == 2 and literal(v.inputs[1]) is not None:
+        return _share_of_minimum(v.inputs[0], literal(v.inputs[1]) or 0.0)
+    if v.op in ("full_like", "full") and len(v.inputs) > 1:
+        return fill_of(view, v.inputs[1])
+    number = literal(v)
+    return number if number is not None and number <= SMALLEST_FILL else None
+
+
+def _share_of_minimum(v: Value, factor: float) -> float | None:
+    """-finfo.max, or finfo.min / 2."""
+    if v.op != ATTRIBUTE or v.inputs[0].op != "finfo":
+        return None
+    wanted = {"max": -1, "min": 1}.get(str(v.data), 0)
+    return math.nan if 1e-3 < factor * wanted <= 1 else None
+
+
+def is_zero_one(v: Value) -> bool:
+    return is_const(v, 0, 0.0, 1, 1.0)
+
+
+RECOGNISED_IN_SUMS.insert(0, _product_with_mask)

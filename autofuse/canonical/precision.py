@@ -1,0 +1,39 @@
+"""Changes of floating dtype are rounding: one operation, whatever they are called.
+
+Knows which calls change precision only. A match may cross a cast; what that means for its result is match.py's.
+"""
+
+from __future__ import annotations
+
+from autofuse.canonical.view import CAST, PERMUTE, View, order_of, rewrites
+from autofuse.graph import ATTRIBUTE, Value, is_const
+
+_FLOATING = frozenset({"float32", "float16", "bfloat16", "float64", "float", "half", "double"})
+
+
+@rewrites("float", "type_as", "half", "bfloat16")
+def _cast(view: View, x: Value, *like: Value) -> Value:
+    return view.make(CAST, x)
+
+
+@rewrites("to")
+def _to(view: View, x: Value, target: Value, options: Value) -> Value | None:
+    """`.to(dtype)`; a move to another device is not looked into."""
+    targets = (*target.inputs, *options.inputs)
+    return view.make(CAST, x) if targets and all(map(is_floating_dtype, targets)) else None
+
+
+@rewrites(CAST)
+def _cast_twice(view: View, x: Value) -> Value | None:
+    if x.op == PERMUTE:
+        return view.permuted(view.make(CAST, x.inputs[0]), order_of(x))
+    if x.op == CAST or view.number(x):
+        return x
+    return None
+
+
+def is_floating_dtype(v: Value) -> bool:
+    """Whether `v` is a floating dtype: named, or read off a tensor whose floating dtype it then is."""
+    if v.op == ATTRIBUTE:
+        return v.data == "dtype" or v.data in _FLOATING
+    return is_const(v, "float")

@@ -1,0 +1,94 @@
+"""Layout: transposes, permutations and einsum as permutations of the last dimensions and one matmul.
+
+Knows dimensions; knows no arithmetic, mask or dtype.
+"""
+
+from __future__ import annotations
+
+from autofuse import layout
+from autofuse.canonical.view import PERMUTE, View, order_of, rewrites
+from autofuse.graph import ITEM, TUPLE, Value, is_const
+
+_REDUCTIONS = frozenset({"mean", "sum", "amax", "var", "std"})
+
+
+@rewrites("mT")
+def _m_t(view: View, x: Value) -> Value:
+    return view.permuted(x, layout.SWAP)
+
+
+@rewrites("transpose")
+def _transpose(view: View, x: Value, first: Value, second: Value) -> Value | None:
+    a, b = from_end(view, x, first), from_end(view, x, second)
+    return None if a is None or b is None else view.permuted(x, layout.swapped(a, b))
+
+
+@rewrites("permute")
+def _permute(view: View, x: Value, dims: Value) -> Value | None:
+    order = [d.data for d in elements(dims)]
+    if not order or not all(type(d) is int for d in order):
+        return None
+    return view.permuted(x, layout.tail(tuple(d for d in order if isinstance(d, int))))
+
+
+@rewrites("contiguous", "identity")
+def _identity(view: View, x: Value) -> Value:
+    return x
+
+
+@rewrites("einsum")
+def _einsum(view: View, equation: Value, operands: Value) -> Value | None:
+    return _contraction(view, equation.data, elements(operands))
+
+
+@rewrites("einops_einsum")
+def _einops_einsum(view: View, operands: Value) -> Value | None:
+    return _contraction(view, operands.inputs[-1].data, operands.inputs[:-1])
+
+
+def _contraction(view: View, equation: object, operands: tuple[Value, ...]) -> Value | None:
+    found = layout.product(equation) if isinstance(equation, str) and len(operands) == 2 else None
+    if found is None:
+        return None
+    left, right = view.permuted(operands[0], found.left), view.permuted(operands[1], found.right)
+    return view.permuted(view.make("matmul", left, right), found.result)
+
+
+@rewrites("unsqueeze")
+def _unsqueeze(view: View, x: Value, dim: Value) -> Value | None:
+    """A reduction over the last dimension that is put back."""
+    if x.op not in _REDUCTIONS or not is_const(dim, -1) or not is_const(x.inputs[-1], False):
+        return None
+    return view.make(x.op, *x.inputs[:-1], view.const(True)) if is_const(x.inputs[1], -1) else None
+
+
+@rewrites(ITEM)
+def _item(view: View, container: Value, index: Value) -> Value | None:
+    if container.op == TUPLE and isinstance(index.data, int) and -len(container.inputs) <= index.data < len(container.inputs):
+        return container.inputs[index.data]
+    if index.op == TUPLE and index.inputs and is_const(index.inputs[-1], None) and is_const(index.inputs[0], ...):
+        return view.make("unsqueeze", container, view.const(-1)) if len(index.inputs) == 2 else None
+    return None
+
+
+def elements(v: Value) -> tuple[Value, ...]:
+    """What a variadic argument holds: `f(1, 2)` and `f((1, 2))` are one."""
+    return v.inputs[0].inputs if len(v.inputs) == 1 and v.inputs[0].op == TUPLE else v.inputs
+
+
+def from_end(view: View, x: Value, dim: Value) -> int | None:
+    """`dim` of `x` counted from the end, if known."""
+    if type(dim.data) is not int:
+        return None
+    rank = view.rank(x)
+    if dim.data < 0:
+        return dim.data
+    return dim.data - rank if rank else None
+
+
+def moved(order: layout.Tail, dim: int) -> int:
+    """Where dimension `dim` (from the end) of a permuted value stands in what it permutes."""
+    return order[dim] if -dim <= len(order) else dim
+
+
+__all__ = ["PERMUTE", "elements", "from_end", "moved", "order_of"]

@@ -1,0 +1,253 @@
+"""Means, variances, norms and softmax, however they are spelled out.
+
+Introduces three operations: layer_norm(x, axes, eps) and rms_norm(x, axes, eps) without weight or bias, whose `axes` is
+-1 for the last dimension, and softmax(x, dim). Knows statistics; knows no layout beyond which dimension is meant.
+"""
+
+from __future__ import annotations
+
+from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, product, total, without
+from autofuse.canonical.shapes import elements, from_end, moved
+from autofuse.canonical.view import PERMUTE, View, bare, literal, order_of, rewrites
+from autofuse.graph import ATTRIBUTE, CONST, ITEM, SLICE, TUPLE, Value, is_const
+
+
+def _reducer(op: str) -> None:
+    @rewrites(op)
+    def _over_last(view: View, x: Value, dim: Value, keepdim: Value) -> Value | None:
+        last = _dimension(view, x, dim)
+        return view.plain(op, x, last, keepdim) if last is not None and last is not dim else None
+
+
+for _op in ("mean", "sum", "amax", "max", "logsumexp"):
+    _reducer(_op)
+
+
+@rewrites("var")
+def _var(view: View, x: Value, dim: Value, unbiased: Value, keepdim: Value) -> Value | None:
+    """The biased variance is the mean of squared distances; the unbiased one is left alone."""
+    if not is_const(unbiased, False, 0):
+        return None
+    centred = total(view, (x, product(view, (view.make("mean", x, dim, view.const(True)), view.const(-1)))))
+    return view.make("mean", view.make("square", centred), dim, keepdim)
+
+
+@rewrites("std")
+def _std(view: View, x: Value, dim: Value, unbiased: Value, keepdim: Value) -> Value | None:
+    return view.make("sqrt", view.make("var", x, dim, unbiased, keepdim)) if is_const(unbiased, False, 0) else None
+
+
+@rewrites("var_mean")
+def _var_mean(view: View, x: Value, dim: Value, unbiased: Value, keepdim: Value) -> Value:
+    return view.plain(TUPLE, view.make("var", x, dim, unbiased, keepdim), view.make("mean", x, dim, keepdim))
+
+
+def _mean_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """sum(x, -1) / x.size(-1)."""
+    for found in factors:
+        if found.op != "sum" or not is_const(found.inputs[1], -1):
+            continue
+        length = next((f for f in factors if f.op == "reciprocal" and _is_length(f.inputs[0], found.inputs[0])), None)
+        rest = without(factors, (found, length)) if length else None
+        if rest is not None:
+            return [view.make("mean", *found.inputs), *rest], constant
+    return None
+
+
+def _is_length(v: Value, x: Value) -> bool:
+    """x.size(-1) or x.shape[-1]."""
+    if v.op == "size":
+        return v.inputs[0] is x and is_const(v.inputs[1], -1)
+    return (
+        v.op == ITEM
+        and is_const(v.inputs[1], -1)
+        and v.inputs[0].op == ATTRIBUTE
+        and v.inputs[0].data == "shape"
+        and v.inputs[0].inputs[0] is x
+    )
+
+
+def _variance_by_hand(view: View, terms: list[Value], constant: float) -> Value | None:
+    """mean(x ** 2) - mean(x) ** 2."""
+    if constant or len(terms) != 2:
+        return None
+    for squares, square in (terms, terms[::-1]):
+        mean = square.inputs[0].inputs[0] if _negated_square(square) else None
+        if (
+            mean is not None
+            and mean.op == squares.op == "mean"
+            and squares.inputs[0].op == "square"
+            and squares.inputs[0].inputs[0] is mean.inputs[0]
+            and squares.inputs[1:] == mean.inputs[1:]
+        ):
+            return view.make("var", mean.inputs[0], mean.inputs[1], view.const(False), mean.inputs[2])
+    return None
+
+
+def _negated_square(v: Value) -> bool:
+    return v.op == "mul" and len(v.inputs) == 2 and v.inputs[0].op == "square" and literal(v.inputs[1]) == -1
+
+
+# Norms.
+
+
+def _norm_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """(x - mean(x)) * rsqrt(var(x) + eps), or x * rsqrt(mean(x ** 2) + eps), among `factors`."""
+    for root in factors:
+        found = _squares_and_eps(view, root)
+        if found is None:
+            continue
+        squared, eps = found
+        for taken in _same_but_for_casts(factors, squared):
+            rest = without(factors, (root, *taken))
+            if rest is not None:
+                return [*rest, _norm(view, squared, eps)], constant
+    return None
+
+
+def _squares_and_eps(view: View, root: Value) -> tuple[Value, Value] | None:
+    """(y, eps) where `root` is rsqrt(mean(y ** 2, -1, keepdim) + eps)."""
+    root = bare(root)
+    if root.op != "rsqrt":
+        return None
+    terms = root.inputs[0].inputs if root.inputs[0].op == "add" else (root.inputs[0],)
+    means = [t for t in terms if bare(t).op == "mean"]
+    if len(means) != 1 or len(terms) < 2:
+        return None
+    squares, dim, keepdim = bare(means[0]).inputs
+    if bare(squares).op != "square" or not is_const(dim, -1) or not is_const(keepdim, True):
+        return None
+    return bare(squares).inputs[0], total(view, [t for t in terms if t is not means[0]])
+
+
+def _same_but_for_casts(factors: list[Value], wanted: Value) -> list[tuple[Value, ...]]:
+    """The factors that together are `wanted`."""
+    whole = [(f,) for f in factors if bare(f) is bare(wanted)]
+    return [*whole, bare(wanted).inputs] if bare(wanted).op == "mul" else whole  # type: ignore[list-item]
+
+
+def _norm(view: View, squared: Value, eps: Value) -> Value:
+    x = _centred(squared)
+    op, operand = ("rms_norm", squared) if x is None else ("layer_norm", x)
+    return view.plain(op, operand, view.const(-1), eps)
+
+
+def _centred(v: Value) -> Value | None:
+    """x where `v` is x - mean(x, -1, keepdim)."""
+    if v.op != "add":
+        return None
+    for term in v.inputs:
+        if term.op != "mul" or len(term.inputs) != 2 or literal(term.inputs[1]) != -1:
+            continue
+        mean = bare(term.inputs[0])
+        if mean.op != "mean" or not is_const(mean.inputs[1], -1) or not is_const(mean.inputs[2], True):
+            continue
+        rest = without(v.inputs, (term,))
+        of = mean.inputs[0]
+        if rest is not None and (rest == [of] or of.op == "add" and set(rest) == set(of.inputs)):
+            return of
+    return None
+
+
+@rewrites("layer_norm")
+def _layer_norm(view: View, x: Value, shape: Value, weight: Value, bias: Value, eps: Value) -> Value:
+    """torch's own, in the terms of the one by hand."""
+    normed = view.plain("layer_norm", x, _axes(view, shape), eps)
+    return _affine(view, normed, weight, bias)
+
+
+@rewrites("rms_norm")
+def _rms_norm(view: View, x: Value, shape: Value, weight: Value, eps: Value) -> Value:
+    return _affine(view, view.plain("rms_norm", x, _axes(view, shape), eps), weight, view.const(None))
+
+
+@rewrites("fused_layer_norm")
+def _fused_layer_norm(view: View, x: Value, weight: Value, bias: Value, eps: Value) -> Value:
+    return _affine(view, view.plain("layer_norm", x, view.const(-1), eps), weight, bias)
+
+
+@rewrites("fused_rms_norm")
+def _fused_rms_norm(view: View, x: Value, weight: Value, eps: Value) -> Value:
+    return _affine(view, view.plain("rms_norm", x, view.const(-1), eps), weight, view.const(None))
+
+
+def _affine(view: View, normed: Value, weight: Value, bias: Value) -> Value:
+    scaled = normed if is_const(weight, None) else product(view, (normed, weight))
+    return scaled if is_const(bias, None) else total(view, (scaled, bias))
+
+
+def _axes(view: View, shape: Value) -> Value:
+    """-1 where `shape` has one element, as the last dimension's shape has; else `shape`, of which nothing is known."""
+    one = view.const(-1)
+    if isinstance(shape.data, tuple):
+        return one if shape.op == CONST and len(shape.data) == 1 else shape
+    if shape.op == TUPLE:
+        return one if len(shape.inputs) == 1 else shape
+    if shape.op == CONST or view.number(shape):
+        return one
+    return one if _last_of_a_shape(shape) else shape
+
+
+def _last_of_a_shape(v: Value) -> bool:
+    """x.shape[-1:] or x.size()[-1:]."""
+    if v.op != ITEM or v.inputs[1].op != SLICE or not is_const(v.inputs[1].inputs[0], -1):
+        return False
+    owner = v.inputs[0]
+    return owner.op == ATTRIBUTE and owner.data == "shape" or owner.op == "size" and is_const(owner.inputs[1], None)
+
+
+# Softmax.
+
+
+@rewrites("softmax")
+def _softmax(view: View, x: Value, dim: Value, dtype: Value | None = None) -> Value | None:
+    if dtype is None:
+        return None
+    place = from_end(view, x, dim)
+    if place is None:
+        return view.plain("softmax", x, dim)
+    order = order_of(x) if x.op == PERMUTE else ()
+    inner = x.inputs[0] if x.op == PERMUTE else x
+    return view.permuted(view.plain("softmax", inner, view.const(moved(order, place))), order)
+
+
+def _softmax_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """exp(x - max(x)) / sum(exp(x - max(x))), or without the maximum."""
+    for top in factors:
+        below = view.plain("reciprocal", view.plain("sum", top, view.const(-1), view.const(True)))
+        rest = without(factors, (top, below)) if top.op == "exp" else None
+        if rest is not None:
+            return [*rest, view.plain("softmax", _less_maximum(view, top.inputs[0]), view.const(-1))], constant
+    return None
+
+
+def _less_maximum(view: View, x: Value) -> Value:
+    """y where `x` is y - max(y, -1, keepdim); else `x`."""
+    if x.op != "add":
+        return x
+    for term in x.inputs:
+        if term.op == "mul" and len(term.inputs) == 2 and literal(term.inputs[1]) == -1:
+            rest = without(x.inputs, (term,))
+            y = total(view, rest) if rest else x
+            if _is_maximum(term.inputs[0], y):
+                return y
+    return x
+
+
+def _is_maximum(v: Value, of: Value) -> bool:
+    if v.op == ITEM and is_const(v.inputs[1], 0) or v.op == ATTRIBUTE and v.data == "values":
+        v = v.inputs[0]
+    return v.op in ("max", "amax") and v.inputs[0] is of and is_const(v.inputs[1], -1) and is_const(v.inputs[2], True)
+
+
+def _dimension(view: View, x: Value, dim: Value) -> Value | None:
+    """The one dimension that `dim` names, counted from the end."""
+    if dim.op == TUPLE:
+        inner = elements(dim)
+        return _dimension(view, x, inner[0]) or inner[0] if len(inner) == 1 else None
+    place = from_end(view, x, dim)
+    return None if place is None else view.const(place)
+
+
+RECOGNISED_IN_PRODUCTS += [_mean_by_hand, _softmax_by_hand, _norm_by_hand]
+RECOGNISED_IN_SUMS.append(_variance_by_hand)

@@ -1,0 +1,172 @@
+"""One form per meaning: a view of a program's graph, never an edit of it.
+
+`View.of(value)` is the canonical value; `View.originals(canonical)` are the values of the program that already compute
+it, so that whatever a rule captures can be named, or rebuilt from parts that can. Program values and canonical values
+live in two graphs. Knows how values are mapped and simplified; the simplifications themselves stand in the other files
+of this folder. Knows nothing of rules, files or modules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from autofuse import layout
+from autofuse.facts import Facts
+from autofuse.graph import ATTRIBUTE, CHOICE, CONST, IS_NONE, ITEM, NOT, PARAMETER, SLICE, TUPLE, Graph, Value
+from autofuse.vocabulary import OPS
+
+PERMUTE = "permute"  # data: a tail permutation
+CAST = "cast"  # a change of floating dtype: rounding only
+KEEP = "keep"  # inputs: scores, what is kept, the fill of what is not
+LEAF = "leaf"  # data: a program value that the canonical form does not look into
+
+Rewrite = Callable[..., "Value | None"]
+REWRITES: dict[str, Rewrite] = {}
+
+_STRUCTURE = (TUPLE, CHOICE, IS_NONE, NOT, SLICE, ITEM)
+# op -> the input whose dtype and device its result has
+_LIKE = {PERMUTE: 0, KEEP: 0, "mul": 0, "add": 0, "matmul": 0, "softmax": 0, CHOICE: 1}
+
+
+def rewrites(*ops: str) -> Callable[[Rewrite], Rewrite]:
+    """Register how `ops` of canonical inputs become canonical: the result, or None where they stay as they are."""
+
+    def register(rewrite: Rewrite) -> Rewrite:
+        REWRITES.update(dict.fromkeys(ops, rewrite))
+        return rewrite
+
+    return register
+
+
+@dataclass
+class View:
+    """The canonical form of one program, built as it is asked for."""
+
+    facts: Facts
+    _graph: Graph = field(default_factory=Graph)
+    _canonical: dict[Value, Value] = field(default_factory=dict)
+    _originals: dict[Value, list[Value]] = field(default_factory=dict)
+
+    def of(self, v: Value) -> Value:
+        """The canonical form of a value of the program."""
+        found = self._canonical.get(v)
+        if found is None:
+            found = self._canonical[v] = self._made(v)
+            self._originals.setdefault(found, []).append(v)
+        return found
+
+    def originals(self, canonical: Value) -> list[Value]:
+        """The program's own values that compute `canonical`, in program order; none if the view introduced it."""
+        return self._originals.get(canonical, [])
+
+    def make(self, op: str, *inputs: Value, data: Hashable = None) -> Value:
+        """The canonical value of an operation on canonical inputs."""
+        rewrite = REWRITES.get(op) if data is None else None
+        found = rewrite(self, *inputs) if rewrite else None
+        return found if found is not None else self.plain(op, *inputs, data=data)
+
+    def plain(self, op: str, *inputs: Value, data: Hashable = None) -> Value:
+        """A canonical value that is not simplified further."""
+        return self._graph.value(op, *inputs, data=data)
+
+    def const(self, data: Hashable) -> Value:
+        return self._graph.const(data)
+
+    def permuted(self, x: Value, order: layout.Tail) -> Value:
+        """`x` with its last dimensions reordered; permutations compose and cancel."""
+        if x.op == PERMUTE:
+            return self.permuted(x.inputs[0], layout.then(order_of(x), order))
+        return self.plain(PERMUTE, x, data=order) if order else x
+
+    def number(self, v: Value) -> bool | None:
+        """Whether canonical `v` is a Python number: True, False (a tensor), or None where it is not known."""
+        for o in self.originals(v):
+            if (answer := self.facts.number(o)) is not None:
+                return answer
+        if v.op == CONST:
+            return isinstance(v.data, (int, float)) and not isinstance(v.data, bool)
+        if v.op in ("mul", "add", "reciprocal", "pow", "number_sqrt", "number_pow"):
+            answers = {self.number(i) for i in v.inputs}
+            return True if answers == {True} else False if False in answers else None
+        return None
+
+    def rank(self, v: Value) -> int | None:
+        """How many dimensions canonical `v` has, if known."""
+        for o in self.originals(v):
+            if (found := self.facts.rank(o)) is not None:
+                return found
+        if v.op == LEAF:
+            return self.facts.rank(v.data)  # type: ignore[arg-type]
+        if v.op in ("mul", "add"):
+            return self._broadcast_rank(v)
+        return self.rank(v.inputs[0]) if v.op in (PERMUTE, CAST, "reciprocal", "softmax", "activation") else None
+
+    def _broadcast_rank(self, v: Value) -> int | None:
+        ranks = [0 if self.number(i) else self.rank(i) for i in v.inputs]
+        known = [r for r in ranks if r is not None]
+        return max(known) if len(known) == len(ranks) else None
+
+    def _like(self, v: Value) -> Value:
+        """The earliest value with the dtype and device of `v`."""
+        while v.op in _LIKE:
+            v = v.inputs[_LIKE[v.op]]
+        return v
+
+    def _made(self, v: Value) -> Value:
+        if v.op == CONST:
+            return self.const(v.data)
+        if v.op == PARAMETER:
+            return self.plain(PARAMETER, data=v.data)
+        if v.op == ATTRIBUTE:
+            return self._attribute(v)
+        if v.op in _STRUCTURE:
+            inputs = tuple(map(self.of, v.inputs))
+            return self._distinct(v, self.make(v.op, *inputs, data=v.data if v.op == TUPLE else None))
+        if v.op not in OPS and v.op != "identity":
+            return self.plain(LEAF, data=v)
+        inputs = tuple(map(self.of, v.inputs))
+        made = self.make(v.op, *inputs)
+        if v.op in OPS and OPS[v.op].effect == "random" and made.op == v.op:
+            return self._graph.fresh(v.op, *inputs)  # two random draws are never one
+        return made
+
+    def _attribute(self, v: Value) -> Value:
+        owner = self.of(v.inputs[0])
+        if v.data in _CONSTANTS and owner.op == LEAF and getattr(owner.data, "data", None) in ("math", "torch", "numpy"):
+            return self.const(_CONSTANTS[str(v.data)])
+        if v.data in ("dtype", "device"):
+            return self._distinct(v, self.plain(ATTRIBUTE, self._like(owner), data=v.data))
+        if v.data == "T" and self.rank(owner) == 2:
+            return self.permuted(owner, layout.SWAP)
+        return self._distinct(v, self.plain(ATTRIBUTE, owner, data=v.data))
+
+    def _distinct(self, v: Value, made: Value) -> Value:
+        """`made`, unless it already stands for the same read of memory at another time."""
+        if v.op in (ATTRIBUTE, ITEM) and any(
+            o is not v and o.op == v.op and o.data == v.data and o.inputs == v.inputs for o in self.originals(made)
+        ):
+            return self._graph.fresh(made.op, *made.inputs, data=made.data)
+        return made
+
+
+_CONSTANTS = {"pi": math.pi, "inf": math.inf, "Inf": math.inf, "infty": math.inf, "e": math.e}
+
+
+def order_of(permuted: Value) -> layout.Tail:
+    """The permutation of a PERMUTE."""
+    assert isinstance(permuted.data, tuple)
+    return permuted.data
+
+
+def literal(v: Value) -> float | None:
+    """The number that `v` is, if the text says so."""
+    return v.data if v.op == CONST and isinstance(v.data, (int, float)) and not isinstance(v.data, bool) else None
+
+
+def bare(v: Value) -> Value:
+    """`v` before any change of floating dtype."""
+    while v.op == CAST:
+        v = v.inputs[0]
+    return v

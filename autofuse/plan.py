@@ -1,0 +1,57 @@
+"""Which of overlapping sites to act on: the one of greater benefit first.
+
+Knows sites as ranges of values; decides nothing about whether one is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from autofuse.graph import Value
+from autofuse.rule import Holds
+
+if TYPE_CHECKING:
+    from autofuse.engine import Site
+
+
+def chosen(found: Iterable[Site], usable: Callable[[Site], bool]) -> list[Site]:
+    """The sites to act on, none overlapping another, then those worth reporting, in program order.
+
+    A site that cannot be acted on never stands in the way of one that can, and is not reported where a match of
+    greater benefit took its place.
+    """
+    ranked = sorted(found, key=lambda s: (-s.rule.rule.benefit, -s.root.serial))
+    taken: set[Value] = set()
+    acted, others = [], []
+    for site in ranked:
+        if not isinstance(site.verdict, Holds) or not usable(site):
+            others.append(site)
+        elif not taken & _extent(site):
+            taken |= _extent(site)
+            acted.append(site)
+    reported: dict[object, Site] = {}
+    for site in others:
+        if any(_replaced(site, by) for by in acted):
+            continue
+        key = (site.root, site.rule.rule.code)
+        best = reported.get(key)
+        reported[key] = site if best is None or _weight(site) > _weight(best) else best
+    return sorted([*acted, *reported.values()], key=lambda s: s.root.serial)
+
+
+def _replaced(site: Site, by: Site) -> bool:
+    """Whether acting on `by` leaves nothing to say about `site`."""
+    if site.root in by.doomed.values:
+        return True
+    return site.rule.rule.code == by.rule.rule.code and bool(_extent(by) & {*site.steps, site.root})
+
+
+def _weight(site: Site) -> tuple[bool, int]:
+    """Of several reasons for one place, the one from the match that came furthest."""
+    return isinstance(site.verdict, Holds), len(site.steps)
+
+
+def _extent(site: Site) -> set[Value]:
+    """What acting on a site replaces."""
+    return {*site.doomed.values, *(r.value for r in site.results)}

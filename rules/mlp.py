@@ -1,0 +1,201 @@
+"""MLPs spelled out -> one operation, which keeps the wide intermediate out of memory where a kernel can.
+
+Gated: SwiGLU, GeGLU and ReGLU (Shazeer, arXiv:2002.05202), with two projections or one that is chunked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autofuse.rule import Fused, Kept, Rule
+
+if TYPE_CHECKING:
+    import torch.nn.functional as F
+    from torch import Tensor
+
+    from autofuse import ops
+
+
+class GatedMlp(Rule):
+    """A gated MLP's two projections and its gate."""
+
+    code = "AF303"
+    benefit = 4
+
+    @staticmethod
+    def before(
+        x: Tensor, activation: str, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None, up_bias: Tensor | None
+    ) -> Tensor:  # fmt: skip
+        return ops.activation(F.linear(x, gate_weight, gate_bias), activation) * F.linear(x, up_weight, up_bias)
+
+    @staticmethod
+    def after(
+        x: Tensor, activation: str, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None, up_bias: Tensor | None
+    ) -> Tensor:  # fmt: skip
+        return ops.gated_mlp(x, gate_weight, up_weight, gate_bias, up_bias, activation=activation)
+
+    examples = (
+        Fused(
+            "SwiGLU: one projection is activated and gates the other",
+            before="""
+                import torch.nn.functional as F
+                from torch import nn
+
+                class Mlp(nn.Module):
+                    def __init__(self, dim: int, hidden: int):
+                        super().__init__()
+                        self.gate = nn.Linear(dim, hidden, bias=False)
+                        self.up = nn.Linear(dim, hidden, bias=False)
+                        self.down = nn.Linear(hidden, dim, bias=False)
+
+                    def forward(self, x):
+                        return self.down(F.silu(self.gate(x)) * self.up(x))
+            """,
+        ),
+        Kept(
+            "the two projections read different inputs",
+            """
+                import torch.nn.functional as F
+                from torch import nn
+
+                class Mix(nn.Module):
+                    def __init__(self, dim: int):
+                        super().__init__()
+                        self.gate = nn.Linear(dim, dim)
+                        self.up = nn.Linear(dim, dim)
+
+                    def forward(self, x, y):
+                        return F.silu(self.gate(x)) * self.up(y)
+            """,
+        ),
+    )
+
+
+class PackedGatedMlp(Rule):
+    """A gated MLP whose two projections are one, the gate in the first half."""
+
+    code = "AF303"
+    benefit = 4
+
+    @staticmethod
+    def before(x: Tensor, activation: str, weight: Tensor, bias: Tensor | None) -> Tensor:
+        gate, up = F.linear(x, weight, bias).chunk(2, -1)
+        return ops.activation(gate, activation) * up
+
+    @staticmethod
+    def after(x: Tensor, activation: str, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return ops.packed_gated_mlp(x, weight, bias, activation=activation, gate_first=True)
+
+    examples = (
+        Fused(
+            "one projection, chunked; the first half gates",
+            before="""
+                import torch.nn.functional as F
+                from torch import nn
+
+                class Mlp(nn.Module):
+                    def __init__(self, dim: int, hidden: int):
+                        super().__init__()
+                        self.proj = nn.Linear(dim, 2 * hidden)
+
+                    def forward(self, x):
+                        gate, up = self.proj(x).chunk(2, dim=-1)
+                        return F.gelu(gate) * up
+            """,
+        ),
+    )
+
+
+class PackedGatedMlpGateLast(Rule):
+    """A gated MLP whose two projections are one, the gate in the second half."""
+
+    code = "AF303"
+    benefit = 4
+
+    @staticmethod
+    def before(x: Tensor, activation: str, weight: Tensor, bias: Tensor | None) -> Tensor:
+        up, gate = F.linear(x, weight, bias).chunk(2, -1)
+        return ops.activation(gate, activation) * up
+
+    @staticmethod
+    def after(x: Tensor, activation: str, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return ops.packed_gated_mlp(x, weight, bias, activation=activation, gate_first=False)
+
+    examples = (
+        Fused(
+            "one projection, chunked; the second half gates",
+            before="""
+                import torch.nn.functional as F
+                from torch import nn
+
+                class Mlp(nn.Module):
+                    def __init__(self, dim: int, hidden: int):
+                        super().__init__()
+                        self.proj = nn.Linear(dim, 2 * hidden)
+
+                    def forward(self, x):
+                        x, gate = self.proj(x).chunk(2, dim=-1)
+                        return x * F.relu(gate)
+            """,
+        ),
+    )
+
+
+class Mlp(Rule):
+    """Linear, activation, (dropout,) linear."""
+
+    code = "AF304"
+    benefit = 5
+
+    @staticmethod
+    def before(
+        x: Tensor, activation: str, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
+        p: float = 0.0, training: bool = False,
+    ) -> Tensor:  # fmt: skip
+        hidden = ops.activation(F.linear(x, up_weight, up_bias), activation)
+        return F.linear(F.dropout(hidden, p, training), down_weight, down_bias)
+
+    @staticmethod
+    def after(
+        x: Tensor, activation: str, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
+        p: float, training: bool,
+    ) -> Tensor:  # fmt: skip
+        return ops.mlp(
+            x, up_weight, up_bias, down_weight, down_bias, activation=activation, dropout_p=p, training=training
+        )
+
+    examples = (
+        Fused(
+            "two linear layers with GELU between them",
+            before="""
+                from torch import nn
+
+                class Mlp(nn.Module):
+                    def __init__(self, dim: int):
+                        super().__init__()
+                        self.up = nn.Linear(dim, 4 * dim)
+                        self.act = nn.GELU()
+                        self.down = nn.Linear(4 * dim, dim)
+
+                    def forward(self, x):
+                        return self.down(self.act(self.up(x)))
+            """,
+        ),
+        Kept(
+            "the hidden layer is returned too",
+            """
+                import torch.nn.functional as F
+                from torch import nn
+
+                class Mlp(nn.Module):
+                    def __init__(self, dim: int):
+                        super().__init__()
+                        self.up = nn.Linear(dim, dim)
+                        self.down = nn.Linear(dim, dim)
+
+                    def forward(self, x):
+                        hidden = F.gelu(self.up(x))
+                        return self.down(hidden), hidden
+            """,
+        ),
+    )

@@ -1,0 +1,219 @@
+"""Residual add (+ dropout) + norm -> one operation that goes through memory once.
+
+Post-norm needs only what is normed; pre-norm carries the sum on as the residual stream, so the rule has two results.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autofuse.rule import Captures, Fails, Fused, Holds, Kept, Rule, Unknown, Verdict
+
+if TYPE_CHECKING:
+    import torch.nn.functional as F
+    from torch import Tensor
+
+    from autofuse import ops
+
+
+class PostNorm(Rule):
+    """Residual add, then layer norm."""
+
+    code = "AF203"
+    benefit = 6
+
+    @staticmethod
+    def before(
+        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor | float = 1.0,
+        bias: Tensor | float = 0.0, p: float = 0.0, training: bool = False,
+    ) -> Tensor:  # fmt: skip
+        return F.layer_norm(residual + F.dropout(x, p, training), shape, None, None, eps) * weight + bias
+
+    @staticmethod
+    def after(
+        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor, bias: Tensor, p: float, training: bool
+    ) -> Tensor:  # fmt: skip
+        return ops.dropout_add_norm(x, residual, weight, bias, eps=eps, dropout_p=p, training=training, norm="layer")
+
+    @staticmethod
+    def where(captures: Captures) -> Verdict:
+        return two_tensors_and_a_norm(captures)
+
+    examples = (
+        Fused(
+            "a post-norm block adds the residual to what the sublayer's dropout leaves",
+            before="""
+                from torch import nn
+
+                class Block(nn.Module):
+                    def __init__(self, dim: int):
+                        super().__init__()
+                        self.dense = nn.Linear(dim, dim)
+                        self.drop = nn.Dropout(0.1)
+                        self.norm = nn.LayerNorm(dim)
+
+                    def forward(self, x):
+                        return self.norm(x + self.drop(self.dense(x)))
+            """,
+        ),
+        Kept(
+            "the norm runs over two dimensions",
+            """
+                import torch.nn.functional as F
+
+                def block(x, y, weight, bias):
+                    return F.layer_norm(x + y, (4, 8), weight, bias)
+            """,
+        ),
+    )
+
+
+class PreNorm(Rule):
+    """Residual add, then layer norm; the sum lives on."""
+
+    code = "AF203"
+    benefit = 6
+
+    @staticmethod
+    def before(
+        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor | float = 1.0,
+        bias: Tensor | float = 0.0, p: float = 0.0, training: bool = False,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        total = residual + F.dropout(x, p, training)
+        return total, F.layer_norm(total, shape, None, None, eps) * weight + bias
+
+    @staticmethod
+    def after(
+        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor, bias: Tensor, p: float, training: bool
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        return ops.dropout_add_norm(
+            x, residual, weight, bias, eps=eps, dropout_p=p, training=training, norm="layer", prenorm=True
+        )
+
+    @staticmethod
+    def where(captures: Captures) -> Verdict:
+        return two_tensors_and_a_norm(captures)
+
+    examples = (
+        Fused(
+            "a pre-norm block norms the sum and carries it on",
+            before="""
+                from torch import nn
+
+                class Block(nn.Module):
+                    def __init__(self, dim: int):
+                        super().__init__()
+                        self.attend = nn.Linear(dim, dim)
+                        self.norm = nn.LayerNorm(dim)
+                        self.mlp = nn.Linear(dim, dim)
+
+                    def forward(self, x):
+                        x = x + self.attend(x)
+                        return x + self.mlp(self.norm(x))
+            """,
+        ),
+    )
+
+
+class PostRmsNorm(Rule):
+    """Residual add, then RMS norm."""
+
+    code = "AF203"
+    benefit = 6
+
+    @staticmethod
+    def before(
+        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor | float = 1.0, p: float = 0.0,
+        training: bool = False,
+    ) -> Tensor:  # fmt: skip
+        return F.rms_norm(residual + F.dropout(x, p, training), shape, None, eps) * weight
+
+    @staticmethod
+    def after(
+        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor, p: float, training: bool
+    ) -> Tensor:
+        return ops.dropout_add_norm(x, residual, weight, eps=eps, dropout_p=p, training=training, norm="rms")
+
+    @staticmethod
+    def where(captures: Captures) -> Verdict:
+        return two_tensors_and_a_norm(captures)
+
+    examples = (
+        Fused(
+            "the residual is added and RMS normed",
+            before="""
+                from torch import nn
+
+                class Block(nn.Module):
+                    def __init__(self, dim: int):
+                        super().__init__()
+                        self.dense = nn.Linear(dim, dim)
+                        self.norm = nn.RMSNorm(dim, eps=1e-6)
+
+                    def forward(self, x):
+                        return self.norm(self.dense(x) + x)
+            """,
+        ),
+    )
+
+
+class PreRmsNorm(Rule):
+    """Residual add, then RMS norm; the sum lives on."""
+
+    code = "AF203"
+    benefit = 6
+
+    @staticmethod
+    def before(
+        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor | float = 1.0, p: float = 0.0,
+        training: bool = False,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        total = residual + F.dropout(x, p, training)
+        return total, F.rms_norm(total, shape, None, eps) * weight
+
+    @staticmethod
+    def after(
+        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor, p: float, training: bool
+    ) -> tuple[Tensor, Tensor]:
+        return ops.dropout_add_norm(
+            x, residual, weight, eps=eps, dropout_p=p, training=training, norm="rms", prenorm=True
+        )
+
+    @staticmethod
+    def where(captures: Captures) -> Verdict:
+        return two_tensors_and_a_norm(captures)
+
+    examples = (
+        Fused(
+            "the sum is RMS normed and carried on",
+            before="""
+                from torch import nn
+
+                class Block(nn.Module):
+                    def __init__(self, dim: int):
+                        super().__init__()
+                        self.attend = nn.Linear(dim, dim)
+                        self.norm = nn.RMSNorm(dim, eps=1e-6)
+                        self.mlp = nn.Linear(dim, dim)
+
+                    def forward(self, x):
+                        x = x + self.attend(x)
+                        return x + self.mlp(self.norm(x))
+            """,
+        ),
+    )
+
+
+def two_tensors_and_a_norm(captures: Captures) -> Verdict:
+    """Both sides of the sum are tensors of one shape; the norm runs over the last dimension."""
+    if captures.number("x") or captures.number("residual"):
+        return Fails("a number is added, not a residual")
+    if captures.rank("x") != captures.rank("residual") and None not in (captures.rank("x"), captures.rank("residual")):
+        return Fails("what is added is broadcast, so it is no residual")
+    if any(not captures.absent(n) and captures.rank(n) not in (1, None) for n in ("weight", "bias")):
+        return Fails("the weight or bias does not have the shape of the last dimension")
+    if captures.literal("shape") == -1:
+        return Holds()
+    if not captures.attribute("shape"):
+        return Fails("the norm may run over more than the last dimension")
+    return Unknown("whether the norm runs over the last dimension alone cannot be read from the text")
