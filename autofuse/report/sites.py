@@ -74,7 +74,7 @@ class Report:
 
     def to_json(self, indent: int | None = 2) -> str:
         """to_dict() as strict JSON."""
-        return json.dumps(_finite(self.to_dict()), indent=indent, allow_nan=False)
+        return json.dumps(finite(self.to_dict()), indent=indent, allow_nan=False)
 
     def __rich__(self) -> RenderableType:
         return terminal.drawn(self.table())
@@ -113,10 +113,10 @@ def _where(site: SiteReport) -> str:
     return name if site.line is None else f"{name}:{site.line}"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The same data with infinities and NaN as None: JSON has no other word for them."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
     return value if not isinstance(value, float) or abs(value) < float("inf") else None
