@@ -72,7 +72,10 @@ CASES: dict[str, tuple[type[nn.Module], type[nn.Module], int]] = {
 }
 
 
-def microseconds(first: Callable[[], object], second: Callable[[], object], rounds: int, calls: int) -> tuple[float, float]:
+Call = Callable[[], object]
+
+
+def microseconds(first: Call, second: Call, rounds: int, calls: int) -> tuple[float, float]:
     """The median round of each, in microseconds a call; which goes first in a round is left to chance."""
     times: tuple[list[float], list[float]] = ([], [])
     order = random.Random(0)

@@ -41,7 +41,8 @@ def tree(folder: Path, files: int = FILES) -> int:
     for i in range(files):
         path = folder / f"package_{i // 50:02}" / f"module_{i:04}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
-        written += path.write_text("import json\nimport os\n" + "".join(_function(draw) for _ in range(draw.randint(3, 30))))
+        functions = "".join(_function(draw) for _ in range(draw.randint(3, 30)))
+        written += path.write_text("import json\nimport os\n" + functions)
     return written
 
 

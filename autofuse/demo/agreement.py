@@ -33,8 +33,9 @@ class Agreement:
         """The verdict for a reader."""
         verb = "agree" if self.agrees else "do NOT agree"
         return (
-            f"The loss curves {verb} within the bound: at step {self.step + 1}, where they come closest to it, they differ by "
-            f"{self.difference:.1e} nats of {self.bound:.1e} that gradients wrong by {self.gradient_error:.1e} would explain."
+            f"The loss curves {verb} within the bound: at step {self.step + 1}, where they come closest to it, "
+            f"they differ by {self.difference:.1e} nats, and gradients that are wrong by {self.gradient_error:.1e}, "
+            f"the largest error that verification saw, explain {self.bound:.1e}."
         )
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from autofuse.demo import page, terminal
 from autofuse.demo.run import Plan, run
+from autofuse.report.sites import finite
 
 _DONE, _FAILED = 0, 2
 PAGE, DATA = "demo.html", "demo.json"
@@ -29,11 +30,11 @@ def main(argv: Sequence[str], console: Console | None = None) -> int:
         return _FAILED
     with terminal.progress(aside) as advance:
         result = run(Plan(options.steps, options.seed, options.length, options.pairs), advance)
-    data = result.to_dict()
-    (options.output / DATA).write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    data = json.dumps(finite(result.to_dict()), indent=2, allow_nan=False) + "\n"
+    (options.output / DATA).write_text(data, encoding="utf-8")
     (options.output / PAGE).write_text(page.html(result), encoding="utf-8")
     if options.json:
-        console.file.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
+        console.file.write(data)
     else:
         terminal.show(result, console)
         console.print(f"Written: {options.output / PAGE} and {options.output / DATA}", markup=False, soft_wrap=True)

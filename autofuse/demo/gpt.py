@@ -4,6 +4,8 @@
 `autofuse rewrite` would change in this very file. It knows nothing of autofuse.
 """
 
+# mypy: disable-error-code="no-any-return, no-untyped-call"
+
 from __future__ import annotations
 
 import math
@@ -139,8 +141,7 @@ class GPT(nn.Module):
         x = self.drop(self.wte(idx) + self.wpe(pos))
         for block in self.h:
             x = block(x)
-        logits: Tensor = self.lm_head(self.ln_f(x))
-        return logits
+        return self.lm_head(self.ln_f(x))
 
 
 def configure_optimizer(model: GPT, learning_rate: float = 2e-3) -> torch.optim.AdamW:

@@ -55,6 +55,14 @@ class Result:
     seconds: float
 
     @property
+    def summary(self) -> str:
+        """What was run, in one sentence."""
+        return (
+            f"A character-level GPT of {self.parameters:,} parameters, trained for {self.plan.steps} steps on "
+            f"sequences of {self.plan.length} characters, eager and optimized, from the same seed ({self.plan.seed})."
+        )
+
+    @property
     def diff(self) -> str:
         """What `autofuse rewrite --diff` prints for the model's file."""
         return "".join(text for text, _ in self.diff_pieces())
@@ -118,9 +126,7 @@ def _optimized(original: gpt.GPT, ids: Tensor, advance: Advance) -> gpt.GPT:
     return fused
 
 
-def _curve(
-    stage: str, model: gpt.GPT, corpus: Corpus, plan: Plan, error: float, advance: Advance
-) -> tuple[float, ...]:
+def _curve(stage: str, model: gpt.GPT, corpus: Corpus, plan: Plan, error: float, advance: Advance) -> tuple[float, ...]:
     curve: list[float] = []
     advance(stage, 0, plan.steps)
     for loss in losses(model, corpus, plan.steps, plan.seed, error):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -37,12 +38,11 @@ def progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
 
 def show(result: Result, console: Console) -> None:
     """Print everything."""
-    say = lambda text: console.print(text, markup=False, highlight=False)  # noqa: E731
-    plan = result.plan
-    say(
-        f"A character-level GPT of {result.parameters:,} parameters, {plan.steps} steps on sequences of "
-        f"{plan.length} characters, from seed {plan.seed}, in {result.seconds:.0f} seconds."
-    )
+
+    def say(text: str | Text) -> None:
+        console.print(text, markup=False, highlight=False)
+
+    say(result.summary)
     heading(console, "What was fused")
     console.print(result.sites)
     heading(console, "The loss, in nats a character")
@@ -69,6 +69,6 @@ def sparkline(curve: Sequence[float], limits: tuple[float, float], ascii_only: b
     bars = _PLAIN_BARS if ascii_only else _BARS
     count = min(WIDTH, len(curve))
     edges = [len(curve) * i // count for i in range(count + 1)]
-    means = [sum(curve[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    means = [sum(curve[a:b]) / (b - a) for a, b in pairwise(edges)]
     top = len(bars) - 1
     return "".join(bars[min(top, max(0, round((mean - low) / (high - low or 1.0) * top)))] for mean in means)

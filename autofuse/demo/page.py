@@ -1,0 +1,53 @@
+"""The demo's result as one HTML page. Knows the result's parts and in what order a reader wants them."""
+
+from __future__ import annotations
+
+from autofuse.demo.run import Result
+from autofuse.demo.terminal import NO_DROPOUT
+from autofuse.report.charts import LineChart, StripChart
+from autofuse.report.comparison import TONES, Comparison, size
+from autofuse.report.html import Code, Figure, Section, page
+
+
+def html(result: Result) -> str:
+    """The page, to be written as UTF-8. It needs nothing but itself."""
+    sections = (
+        Section("What was fused", (result.sites.table(),)),
+        Section("The loss", (_loss_chart(result), result.agreement.sentence, NO_DROPOUT)),
+        Section("What a whole training step costs", (result.comparison.table(), _times_chart(result.comparison))),
+        Section("Which operators run", (result.comparison.operators_table(),)),
+        Section("What autofuse rewrite would change in the model's file", (Code(result.diff, is_diff=True),)),
+        Section("Where this was measured", tuple(f"{k}: {v}" for k, v in result.comparison.environment.items())),
+    )
+    return page("autofuse demo", result.summary, sections, _figures(result))
+
+
+def _figures(result: Result) -> tuple[Figure, ...]:
+    comparison, agreement = result.comparison, result.agreement
+    ratio = f"95 % interval {comparison.interval}, control {comparison.control}"
+    curves = Figure(
+        "Loss curves",
+        "agree" if agreement.agrees else "differ",
+        f"by {agreement.difference:.1e} nats; the bound there is {agreement.bound:.1e}",
+        "good" if agreement.agrees else "bad",
+    )
+    peaks = size(comparison.before_peak_bytes), size(comparison.after_peak_bytes)
+    return (
+        Figure("Training step", f"{comparison.ratio:.2f}x", ratio, TONES[comparison.verdict]),
+        Figure("Verdict", comparison.verdict, comparison.reason, TONES[comparison.verdict]),
+        Figure("Peak memory", peaks[1] or "n/a", f"of one step, on top of the parameters; before, {peaks[0]}"),
+        curves,
+    )
+
+
+def _loss_chart(result: Result) -> LineChart:
+    series = {"eager": result.eager, "optimized": result.optimized}
+    return LineChart("Loss by training step", "step", "nats a character", series)
+
+
+def _times_chart(comparison: Comparison) -> StripChart:
+    samples = {
+        "eager": [seconds * 1e3 for seconds in comparison.before_seconds],
+        "optimized": [seconds * 1e3 for seconds in comparison.after_seconds],
+    }
+    return StripChart("Every timed step", "milliseconds", samples)
