@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from autofuse.graph import Value
-from autofuse.rule import Holds
+from autofuse.rule import Fails, Holds, Unknown
 
 if TYPE_CHECKING:
     from autofuse.engine import Site
@@ -47,9 +47,9 @@ def _replaced(site: Site, by: Site) -> bool:
     return site.rule.rule.code == by.rule.rule.code and bool(_extent(by) & {*site.steps, site.root})
 
 
-def _weight(site: Site) -> tuple[bool, int]:
+def _weight(site: Site) -> tuple[int, int]:
     """Of several reasons for one place, the one from the match that came furthest."""
-    return isinstance(site.verdict, Holds), len(site.steps)
+    return (Fails, Unknown, Holds).index(type(site.verdict)), len(site.steps)
 
 
 def _extent(site: Site) -> set[Value]:
