@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from autofuse.report.findings import Piece
-from autofuse.rule import Rule
+from autofuse.rule import Fused, Kept, Rule
 
 if TYPE_CHECKING:
     from autofuse.registry import LoadedRule
@@ -31,22 +31,24 @@ def as_json(rules: Sequence[LoadedRule]) -> dict[str, object]:
     return {"version": 1, "rules": [_facts(r.rule) for r in rules]}
 
 
-def explained(loaded: LoadedRule) -> Iterator[Piece]:
-    """What a rule does and why, its two sides, and its examples."""
+def explained(loaded: LoadedRule, rewritten: Callable[[str, Sequence[LoadedRule]], str]) -> Iterator[Piece]:
+    """What a rule does and why, its two sides, and its examples with what `rewritten` makes of their text."""
     rule = loaded.rule
-    yield f"{rule.code} {rule.__name__}", "bold"
-    yield f"\n{title(rule)}\n\n", ""
+    yield f"{rule.code} {rule.__name__}\n", "bold"
+    yield f"{title(rule)}\n\n", ""
     if why(rule):
         yield why(rule) + "\n\n", ""
-    yield from _code("before", source_of(rule.before))
-    yield from _code("after", source_of(rule.after))
-    for example in getattr(rule, "examples", ()):
-        after = getattr(example, "after", "")
-        yield ("Fused: " if hasattr(example, "after") else "Left alone: "), "bold"
-        yield example.sentence + "\n", ""
-        yield from _code("", example.before)
-        if after:
-            yield from _code("becomes", after)
+    yield from _code(source_of(rule.before))
+    yield from _code(source_of(rule.after))
+    for example in rule.examples:
+        if isinstance(example, Fused):
+            yield f"Fused: {example.why}\n\n", "green"
+            yield from _code(example.before)
+            yield "becomes\n\n", ""
+            yield from _code(rewritten(_text(example.before), [loaded]))
+        else:
+            yield f"Left alone: {example.why}\n\n", "yellow"
+            yield from _code(example.source)
     yield f"Switch it off with `# autofuse: ignore[{rule.code}]`, or in [tool.autofuse] of pyproject.toml.\n\n", "dim"
 
 
@@ -76,10 +78,15 @@ def _facts(rule: type[Rule]) -> dict[str, object]:
         "why": why(rule),
         "before": source_of(rule.before),
         "after": source_of(rule.after),
+        "fused": [{"why": e.why, "source": _text(e.before)} for e in rule.examples if isinstance(e, Fused)],
+        "kept": [{"why": e.why, "source": _text(e.source)} for e in rule.examples if isinstance(e, Kept)],
     }
 
 
-def _code(heading: str, text: str) -> Iterator[Piece]:
-    if heading:
-        yield f"{heading}\n", "bold"
-    yield textwrap.indent(textwrap.dedent(text).strip("\n"), "    ") + "\n\n", "cyan"
+def _text(source: str) -> str:
+    """An example as a file holds it: in the rule it is indented as the rule is."""
+    return textwrap.dedent(source).strip("\n") + "\n"
+
+
+def _code(source: str) -> Iterator[Piece]:
+    yield textwrap.indent(_text(source), "    ") + "\n", "cyan"

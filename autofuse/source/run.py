@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.registry import LoadedRule, load_rules
@@ -114,6 +114,15 @@ class Run:
     def _internal(self, path: str, error: Exception) -> Trouble:
         detail = "\n" + "".join(traceback.format_exception(error)) if self.debug else ""
         return Trouble(f"internal error on {path}: {type(error).__name__}: {error}; please report it.{detail}")
+
+
+def rewritten(text: str, rules: Sequence[LoadedRule]) -> str:
+    """A text with every edit of `rules` made, safe or not, by operations of torch where it has them."""
+    for target in ("torch", "autofuse"):
+        found = proposals(text.encode(), "", rules=rules, target=target)
+        if wanted := _wanted(found, unsafe=True):
+            return applied(text.encode(), wanted).decode()
+    return text
 
 
 def _wanted(found: Iterable[Proposal], unsafe: bool) -> list[Proposal]:
