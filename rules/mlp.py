@@ -71,20 +71,20 @@ class GatedMlp(Rule):
     )
 
 
-class PackedGatedMlp(Rule):
+class GatedHalves(Rule):
     """A gated MLP whose two projections are one, the gate in the first half."""
 
     code = "AF303"
-    benefit = 4
+    benefit = 3
 
     @staticmethod
-    def before(x: Tensor, activation: str, weight: Tensor, bias: Tensor | None) -> Tensor:
-        gate, up = F.linear(x, weight, bias).chunk(2, -1)
+    def before(x: Tensor, activation: str) -> Tensor:
+        gate, up = x.chunk(2, -1)
         return ops.activation(gate, activation) * up
 
     @staticmethod
-    def after(x: Tensor, activation: str, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return ops.packed_gated_mlp(x, weight, bias, activation=activation, gate_first=True)
+    def after(x: Tensor, activation: str) -> Tensor:
+        return ops.gated_activation(x, activation=activation, gate_first=True)
 
     examples = (
         Fused(
@@ -103,23 +103,33 @@ class PackedGatedMlp(Rule):
                         return F.gelu(gate) * up
             """,
         ),
+        Kept(
+            "three chunks, of which one is not used",
+            """
+                import torch.nn.functional as F
+
+                def gate(x):
+                    gate, up, rest = x.chunk(3, dim=-1)
+                    return F.gelu(gate) * up
+            """,
+        ),
     )
 
 
-class PackedGatedMlpGateLast(Rule):
+class GatedHalvesGateLast(Rule):
     """A gated MLP whose two projections are one, the gate in the second half."""
 
     code = "AF303"
-    benefit = 4
+    benefit = 3
 
     @staticmethod
-    def before(x: Tensor, activation: str, weight: Tensor, bias: Tensor | None) -> Tensor:
-        up, gate = F.linear(x, weight, bias).chunk(2, -1)
+    def before(x: Tensor, activation: str) -> Tensor:
+        up, gate = x.chunk(2, -1)
         return ops.activation(gate, activation) * up
 
     @staticmethod
-    def after(x: Tensor, activation: str, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return ops.packed_gated_mlp(x, weight, bias, activation=activation, gate_first=False)
+    def after(x: Tensor, activation: str) -> Tensor:
+        return ops.gated_activation(x, activation=activation, gate_first=False)
 
     examples = (
         Fused(

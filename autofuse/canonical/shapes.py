@@ -71,6 +71,12 @@ def _item(view: View, container: Value, index: Value) -> Value | None:
     return None
 
 
+@rewrites("chunk")
+def _chunk(view: View, x: Value, chunks: Value, dim: Value) -> Value | None:
+    place = from_end(view, x, dim)
+    return None if place is None or place == dim.data else view.plain("chunk", x, chunks, view.const(place))
+
+
 def elements(v: Value) -> tuple[Value, ...]:
     """What a variadic argument holds: `f(1, 2)` and `f((1, 2))` are one."""
     return v.inputs[0].inputs if len(v.inputs) == 1 and v.inputs[0].op == TUPLE else v.inputs

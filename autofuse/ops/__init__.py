@@ -5,7 +5,7 @@ which rule put them where they are.
 """
 
 from autofuse.ops.activations import activation, gelu, gelu_tanh, silu
-from autofuse.ops.feed_forward import gated_mlp, mlp, packed_gated_mlp
+from autofuse.ops.feed_forward import gated_activation, gated_mlp, mlp
 from autofuse.ops.kernels import kernel_of
 from autofuse.ops.masks import masked
 from autofuse.ops.norms import dropout_add_norm, layer_norm, rms_norm
@@ -15,6 +15,7 @@ __all__ = [
     "activation",
     "attention",
     "dropout_add_norm",
+    "gated_activation",
     "gated_mlp",
     "gelu",
     "gelu_tanh",
@@ -22,7 +23,6 @@ __all__ = [
     "layer_norm",
     "masked",
     "mlp",
-    "packed_gated_mlp",
     "rms_norm",
     "silu",
 ]

@@ -24,20 +24,18 @@ def gated_mlp(
     return activated(F.linear(x, gate_weight, gate_bias), activation) * F.linear(x, up_weight, up_bias)
 
 
-def packed_gated_mlp(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str = "silu", gate_first: bool = True
-) -> Tensor:
-    """`gated_mlp` from one projection whose result is cut in two halves along the last dimension.
+def gated_activation(x: Tensor, *, activation: str = "silu", gate_first: bool = True) -> Tensor:
+    """activation(gate) * up, where gate and up are the halves of `x` along its last dimension.
 
-    Shapes: x (..., in), weight (2 * hidden, in), bias (2 * hidden,); the result is (..., hidden). The gate is the
-    first half if `gate_first`, else the second. Raises ValueError for an unknown activation or an odd number of rows.
+    Shapes: x (..., 2 * hidden); the result is (..., hidden). The gate is the first half if `gate_first`, else the
+    second. Raises ValueError for an unknown activation or an odd last dimension.
     """
-    if weight.shape[0] % 2:
+    if x.shape[-1] % 2:
         raise ValueError(
-            f"packed_gated_mlp was given a weight of {weight.shape[0]} rows, which do not divide into a gate and an up "
-            "half. Pass the rows of both, one half after the other."
+            f"gated_activation was given a last dimension of {x.shape[-1]}, which does not divide into a gate and an up "
+            "half. Pass both, one half after the other."
         )
-    first, second = F.linear(x, weight, bias).chunk(2, dim=-1)
+    first, second = x.chunk(2, dim=-1)
     gate, up = (first, second) if gate_first else (second, first)
     return activated(gate, activation) * up
 

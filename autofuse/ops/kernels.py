@@ -17,7 +17,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "silu": "torch silu",
         "activation": "torch activation",
         "gated_mlp": "torch linear, activation, mul",
-        "packed_gated_mlp": "torch linear, activation, mul",
+        "gated_activation": "torch activation, mul",
         "mlp": "torch linear, activation, linear",
     }
 )

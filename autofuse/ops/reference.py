@@ -114,13 +114,10 @@ def gated_mlp(
     return _activated(_linear(x, gate_weight, gate_bias), activation) * _linear(x, up_weight, up_bias)
 
 
-def packed_gated_mlp(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str = "silu", gate_first: bool = True
-) -> Tensor:
-    """`gated_mlp` from one projection, the gate in its first or second half."""
-    hidden = weight.shape[0] // 2
-    packed = _linear(x, weight, bias)
-    first, second = packed[..., :hidden], packed[..., hidden:]
+def gated_activation(x: Tensor, *, activation: str = "silu", gate_first: bool = True) -> Tensor:
+    """The first or second half of the last dimension, activated, times the other half."""
+    hidden = x.shape[-1] // 2
+    first, second = x[..., :hidden], x[..., hidden:]
     return _activated(first, activation) * second if gate_first else first * _activated(second, activation)
 
 
