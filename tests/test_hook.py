@@ -1,0 +1,82 @@
+"""The hooks, as pre-commit itself installs and runs them on a small repository."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).parents[1]
+ATTENTION = """\
+import torch
+
+
+def attend(q, k, v):
+    return torch.softmax(q @ k.transpose(-2, -1), dim=-1) @ v
+"""
+
+
+def git(*arguments: str, cwd: Path) -> str:
+    identity = ("-c", "user.name=tester", "-c", "user.email=tester@example.com", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", *identity, *arguments], cwd=cwd, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def committed(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    git("init", "-q", cwd=folder)
+    git("add", "--force", ".", cwd=folder)
+    git("commit", "-q", "-m", "start", cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def hooks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This tree as a repository that a hook can be installed from, whether or not it is committed."""
+    listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=REPOSITORY).split("\0")
+    files = {name: (REPOSITORY / name).read_bytes() for name in listed if name and (REPOSITORY / name).is_file()}
+    return committed(tmp_path_factory.mktemp("hooks"), files)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return committed(tmp_path, {"model.py": ATTENTION.encode(), "plain.py": b"x = 1\n", "readme.md": b"softmax\n"})
+
+
+def try_repo(hooks: Path, hook: str, project: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pre_commit", "try-repo", str(hooks), hook, "--all-files", "--verbose"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    if "No matching distribution" in done.stdout + done.stderr:
+        pytest.skip("pip reaches no package index, and a hook's environment is installed from one")
+    return done
+
+
+def test_both_hooks_run_one_process_on_python_files() -> None:
+    described = yaml.safe_load((REPOSITORY / ".pre-commit-hooks.yaml").read_text())
+    assert [hook["id"] for hook in described] == ["autofuse-check", "autofuse-rewrite"]
+    for hook in described:
+        assert (hook["language"], hook["types_or"], hook["require_serial"]) == ("python", ["python"], True)
+        assert "additional_dependencies" not in hook
+
+
+@pytest.mark.slow
+def test_the_check_hook_fails_on_a_finding_and_changes_nothing(hooks: Path, project: Path) -> None:
+    done = try_repo(hooks, "autofuse-check", project)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "model.py:5:" in done.stdout and "AF101" in done.stdout
+    assert git("status", "--porcelain", cwd=project) == ""
+
+
+@pytest.mark.slow
+def test_the_rewrite_hook_rewrites_and_is_content_the_second_time(hooks: Path, project: Path) -> None:
+    first = try_repo(hooks, "autofuse-rewrite", project)
+    assert first.returncode == 1, first.stdout + first.stderr
+    assert "files were modified by this hook" in first.stdout
+    assert "scaled_dot_product_attention(" in (project / "model.py").read_text()
+    second = try_repo(hooks, "autofuse-rewrite", project)
+    assert second.returncode == 0, second.stdout + second.stderr

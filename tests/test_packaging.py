@@ -1,0 +1,152 @@
+"""What is installed is what is here, and the README's commands are the ones that CI runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+README = (REPOSITORY / "README.md").read_text()
+ATTENTION = """\
+import torch
+def attend(q, k, v):
+    return torch.softmax(q @ k.transpose(-2, -1), dim=-1) @ v
+"""
+
+
+def commands() -> dict[str, str]:
+    """The README's marked commands by name."""
+    return dict(re.findall(r"<!-- command: (\w+) -->\n```sh\n(.*?)\n```", README))
+
+
+def tree(root: str, package: str) -> set[str]:
+    folders = {f.parent.relative_to(REPOSITORY / root) for f in (REPOSITORY / root).rglob("*.py")}
+    return {".".join((package, *f.parts)) for f in folders}
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, cwd=cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_every_folder_with_code_is_a_package_that_is_installed() -> None:
+    listed = PROJECT["tool"]["setuptools"]["packages"]
+    assert sorted(listed) == sorted(tree("autofuse", "autofuse") | tree("rules", "autofuse.rules"))
+    assert len(set(listed)) == len(listed)
+
+
+def test_every_package_says_what_it_is() -> None:
+    missing = [
+        p for p in (REPOSITORY / "autofuse").rglob("*/") if list(p.glob("*.py")) and not (p / "__init__.py").exists()
+    ]
+    assert missing == []
+
+
+def test_every_other_file_of_a_package_is_declared_as_its_data() -> None:
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["*"]
+    data = [f for f in (REPOSITORY / "autofuse").rglob("*") if f.is_file() and f.suffix not in (".py", ".pyc")]
+    assert data
+    assert [f for f in data if not any(f.match(p) for p in patterns)] == []
+
+
+def test_installing_without_extras_brings_few_things_and_no_torch() -> None:
+    names = {re.split(r"[<>=\[ ]", d)[0] for d in PROJECT["project"]["dependencies"]}
+    assert names == {"libcst", "rich", "jinja2"}
+
+
+def test_every_tool_and_library_is_pinned() -> None:
+    pinned = {line.split("==")[0] for line in (REPOSITORY / "constraints.txt").read_text().splitlines() if "==" in line}
+    extras = [d for group in PROJECT["project"]["optional-dependencies"].values() for d in group]
+    wanted = {re.split(r"[<>=\[ ]", d)[0] for d in (*PROJECT["project"]["dependencies"], *extras)} - {"autofuse"}
+    assert wanted <= pinned
+    assert "torch==2.13.0\n" in (REPOSITORY / "constraints.txt").read_text()
+
+
+def test_the_readme_has_exactly_two_set_up_commands_and_each_is_complete() -> None:
+    found = commands()
+    assert list(found) == ["demo", "test"]
+    for command in found.values():
+        steps = [shlex.split(step) for step in command.split(" && ")]
+        assert steps[0] == ["python3.11", "-m", "venv", ".venv"]
+        assert steps[1][:4] == [".venv/bin/pip", "install", "-c", "constraints.txt"]
+        assert steps[1][-1] in (".[torch]", ".[test]")
+        assert all(step[0].startswith(".venv/bin/") for step in steps[1:])
+    assert found["demo"].endswith(".venv/bin/autofuse demo")
+
+
+def test_ci_runs_the_readmes_test_command_word_for_word(tmp_path: Path) -> None:
+    # The shell of CI is given an empty tree with our README, and a `python3.11` that tells how it was called.
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".ci" / "run").write_text((REPOSITORY / ".ci" / "run").read_text())
+    (tmp_path / "README.md").write_text(README)
+    (tmp_path / "bin").mkdir()
+    fake = tmp_path / "bin" / "python3.11"
+    fake.write_text("#!/bin/sh\necho called with: $*\nexit 7\n")
+    fake.chmod(0o755)
+    run("git", "init", "-q", tmp_path)
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", ".ci/run"], cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.stdout.splitlines() == [f"+ {commands()['test']}", "called with: -m venv .venv"]
+    assert done.returncode == 7
+    assert os.access(REPOSITORY / ".ci" / "run", os.X_OK)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that this tree builds: from a copy, for a build leaves folders behind."""
+    copy, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=REPOSITORY).stdout
+    for name in filter(None, listed.split("\0")):
+        if (REPOSITORY / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes((REPOSITORY / name).read_bytes())
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(out), str(copy)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode and "No matching distribution" in done.stderr:
+        pytest.skip("pip reaches no package index, and building needs setuptools from one")
+    assert done.returncode == 0, done.stderr
+    (built,) = out.glob("*.whl")
+    return built
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_every_module_rule_and_data_file(wheel: Path) -> None:
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    modules = {f.relative_to(REPOSITORY).as_posix() for f in (REPOSITORY / "autofuse").rglob("*") if f.is_file()}
+    rules = {f"autofuse/rules/{f.name}" for f in (REPOSITORY / "rules").glob("*.py")}
+    assert {m for m in modules if not m.endswith(".pyc")} | rules <= inside
+    assert not [name for name in inside if name.startswith(("tests/", "rules/", "examples/"))]
+    assert any(name.endswith("licenses/LICENSE") for name in inside)
+
+
+@pytest.mark.slow
+def test_the_wheel_rewrites_a_file_where_torch_is_not_installed(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    bin_ = tmp_path / "venv" / "bin"
+    done = subprocess.run(
+        [bin_ / "pip", "install", "-q", "-c", REPOSITORY / "constraints.txt", wheel], capture_output=True, text=True
+    )
+    if done.returncode and "No matching distribution" in done.stderr:
+        pytest.skip("pip reaches no package index")
+    assert done.returncode == 0, done.stderr
+    assert "torch" not in run(bin_ / "pip", "list").stdout
+    model = tmp_path / "model.py"
+    model.write_text(ATTENTION)
+    run(bin_ / "autofuse", "rewrite", "model.py", cwd=tmp_path)
+    assert "scaled_dot_product_attention(" in model.read_text()
+    assert run(bin_ / "autofuse", "--version").stdout.startswith("autofuse 0.")
+    refused = subprocess.run([bin_ / "autofuse", "demo"], capture_output=True, text=True)
+    assert (refused.returncode, "pip install 'autofuse[torch]'" in refused.stderr) == (2, True)

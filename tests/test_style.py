@@ -1,0 +1,25 @@
+"""The house rules that a tool can hold: ruff's, and strict types."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def passes(*arguments: str) -> None:
+    done = subprocess.run([sys.executable, "-m", *arguments], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_ruff_has_nothing_to_say() -> None:
+    passes("ruff", "check", "--no-cache", "--quiet")
+
+
+@pytest.mark.slow
+def test_types_are_strict_throughout(tmp_path: Path) -> None:
+    passes("mypy", "--cache-dir", str(tmp_path))
