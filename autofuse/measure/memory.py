@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import accumulate
@@ -12,6 +12,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from autofuse.measure.timing import Action, synchronize
+
+_COUNTED_BEFORE = ("Parameter", "Buffer", "Optstate", "Total")
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def _cuda_peak(action: Action, device: torch.device) -> Peak:
 def allocation_events_peak(action: Action) -> int:
     """The highest running sum of the profiler's `[memory]` events on the CPU: frees count negative.
 
+    A free of memory from before the run is no event, so memory that is freed and taken again counts as new.
     `key_averages().self_cpu_memory_usage` is no peak: it nets out what a step frees again.
     """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
@@ -64,9 +67,13 @@ def allocation_events_peak(action: Action) -> int:
 
 
 def mem_tracker_peak(action: Action) -> int:
-    """The same from torch's MemTracker, which sees the storages of results but not memory within a kernel."""
+    """The same from torch's MemTracker, which sees the storages of results but not memory within a kernel.
+
+    It counts parameters, buffers and optimizer state too when they are first used; they stood before and are left out.
+    """
     # Loaded by name where it is needed: builds without torch.distributed have no such module.
     tracker: Any = import_module("torch.distributed._tools.mem_tracker").MemTracker()
     with tracker:
         action()
-    return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
+    held: Mapping[str, int] = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
+    return sum(size for kind, size in held.items() if kind not in _COUNTED_BEFORE)

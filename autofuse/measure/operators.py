@@ -24,15 +24,21 @@ CATEGORIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("attention", r"attention|flash|fmha|sdpa"),
         ("softmax", r"softmax|logsumexp"),
         ("norm", r"(layer|rms|batch|group|instance|add)_?norm"),
-        ("activation", r"gelu|silu|swiglu|geglu|gated_mlp|sigmoid|relu|tanh|\berf|softplus|hardswish|mish|\b(elu|glu)"),
+        (
+            "activation",
+            r"gelu|silu|swiglu|geglu|gated_mlp|sigmoid|relu|tanh|\berf|softplus|threshold|hardswish|mish|\b(elu|glu)",
+        ),
         ("matmul", r"\b_?(add|badd)?b?mm(_|$|\b)|\b(addmv|mv|dot|vdot|linear|mlp)|convolution|mkldnn|einsum|matmul"),
         ("random", r"dropout|bernoulli|multinomial|exponential|uniform|normal_|\brand"),
         ("copy", r"copy|clone|\bcat\b|stack|gather|scatter|index|embedding|repeat|roll|\bpad\b|constant_pad|tri[ul]"),
-        ("reduction", r"\b(sum|mean|var|std|amax|amin|max|min|argmax|prod|cumsum|linalg_vector_norm|norm|all|any)"),
+        (
+            "reduction",
+            r"\b(sum|mean|var|std|amax|amin|max|min|argmax|prod|cumsum|linalg_vector_norm|norm|all|any)(?![a-z])",
+        ),
         (
             "elementwise",
-            r"\b_?(add|sub|rsub|mul|div|pow|exp|log|sqrt|rsqrt|neg|abs|reciprocal|where|masked_fill|clamp|sin|cos|"
-            r"fill|zero|eq|ne|lt|le|gt|ge|bitwise|logical|maximum|minimum|addcmul|addcdiv|lerp|sign|square|arange)",
+            r"\b_?(add|sub|rsub|mul|div|pow|exp|expm|log|sqrt|rsqrt|neg|abs|reciprocal|where|masked_fill|clamp|sin|cos|"
+            r"fill|zero|eq|ne|lt|le|gt|ge|bitwise|logical|maximum|minimum|addcmul|addcdiv|lerp|sign|square|arange)(?![a-z])",
         ),
     )
 )
@@ -89,7 +95,8 @@ def category_of(name: str) -> str:
     if _COMPILED.search(name):
         return "compiled"
     namespace, separator, operator = name.partition("::")
-    if not separator or not namespace.isidentifier() or namespace in ("autograd", "torch") or ":" in operator:
+    named = namespace.isidentifier() and operator.isidentifier()
+    if not separator or not named or namespace in ("autograd", "torch"):
         return ""
     if namespace == "aten" and (operator in _COMPOSITES or operator.rstrip("_") in _SILENT):
         return ""

@@ -31,7 +31,7 @@ class Judgement:
     reason: str
 
 
-def estimate(before: Sequence[float], after: Sequence[float], *, seed: int = 0) -> Estimate:
+def estimate(before: Sequence[float], after: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
     """median(before) / median(after), so that above 1 means that `after` is faster, with a 95 % interval.
 
     The i-th of both were measured next to each other; the bootstrap draws such pairs, so that what slowed both down
@@ -41,16 +41,16 @@ def estimate(before: Sequence[float], after: Sequence[float], *, seed: int = 0) 
     draws = random.Random(seed)
     positions = range(len(before))
     ratios = []
-    for _ in range(RESAMPLES):
+    for _ in range(resamples):
         sample = draws.choices(positions, k=len(before))
         ratios.append(median([before[i] for i in sample]) / median([after[i] for i in sample]))
     ratios.sort()
     outside = (1 - LEVEL) / 2
-    interval = Interval(ratios[math.floor(outside * RESAMPLES)], ratios[math.ceil((1 - outside) * RESAMPLES) - 1])
+    interval = Interval(ratios[math.floor(outside * resamples)], ratios[math.ceil((1 - outside) * resamples) - 1])
     return Estimate(median(before) / median(after), interval)
 
 
-def control(before: Sequence[float], *, seed: int = 0) -> Estimate:
+def control(before: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
     """The A/A control: half of the before-runs against the other half.
 
     Neighbours in time form the pairs, as in the comparison itself, and chance decides which of the two plays "after".
@@ -60,7 +60,7 @@ def control(before: Sequence[float], *, seed: int = 0) -> Estimate:
         raise ValueError(f"An A/A control needs at least two runs to compare with each other; there are {len(before)}.")
     draws = random.Random(seed)
     pairs = [draws.sample((one, other), 2) for one, other in zip(before[::2], before[1::2], strict=False)]
-    return estimate([one for one, _ in pairs], [other for _, other in pairs], seed=seed)
+    return estimate([one for one, _ in pairs], [other for _, other in pairs], seed=seed, resamples=resamples)
 
 
 def judge(effect: Estimate, control: Estimate, pairs: int) -> Judgement:

@@ -1,0 +1,92 @@
+"""Which operators a step runs, by category."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from autofuse.measure.operators import CATEGORIES, category_of, operators_of
+
+CPU = torch.device("cpu")
+QUERY, KEY, VALUE = (torch.randn(1, 2, 8, 4, requires_grad=True) for _ in range(3))
+
+
+def by_hand() -> Tensor:
+    return torch.softmax(QUERY @ KEY.transpose(-2, -1) / 2, dim=-1) @ VALUE
+
+
+def test_attention_by_hand_is_two_matmuls_and_a_softmax() -> None:
+    found = operators_of(by_hand, CPU)
+    assert (found["matmul"].count, found["softmax"].count) == (2, 1)
+    assert "attention" not in found
+
+
+def test_the_fused_kernel_is_named_forward_and_backward() -> None:
+    found = operators_of(lambda: F.scaled_dot_product_attention(QUERY, KEY, VALUE).sum().backward(), CPU)
+    assert found["attention"].operators == {
+        "aten::_scaled_dot_product_flash_attention_for_cpu": 1,
+        "aten::_scaled_dot_product_flash_attention_for_cpu_backward": 1,
+    }
+    assert not {"softmax", "matmul"} & set(found)
+
+
+def test_a_composite_is_counted_by_what_it_calls_and_once() -> None:
+    linear = nn.Linear(4, 4)
+    found = operators_of(lambda: linear(torch.ones(2, 4)), CPU)
+    assert found["matmul"].operators == {"aten::addmm": 1}
+
+
+def test_views_and_allocations_are_no_work() -> None:
+    assert operators_of(lambda: torch.empty(4, 4).transpose(0, 1)[1:].unsqueeze(0).detach(), CPU) == {}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_what_runs_under_an_optimizers_step_is_the_optimizers(fused: bool) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
+    model(torch.ones(2, 4)).sum().backward()
+    found = operators_of(optimizer.step, CPU)
+    assert set(found) == {"optimizer"}
+    assert ("aten::_fused_adamw_" in found["optimizer"].operators) is fused
+
+
+def test_counts_are_sums_and_seconds_are_durations() -> None:
+    found = operators_of(by_hand, CPU)
+    assert all(category.count == sum(category.operators.values()) > 0 for category in found.values())
+    assert all(0 <= category.seconds < 60 for category in found.values())
+
+
+def test_categories_come_in_one_order() -> None:
+    order = [name for name, _ in CATEGORIES]
+    found = list(operators_of(lambda: by_hand().sum().backward(), CPU))
+    assert found == sorted(found, key=order.index)
+
+
+@pytest.mark.parametrize(
+    "category, names",
+    [
+        ("attention", ["aten::_scaled_dot_product_flash_attention_for_cpu", "flash_attn::_flash_attn_forward"]),
+        ("attention", ["aten::_efficient_attention_forward", "autofuse::attention"]),
+        ("softmax", ["aten::_softmax", "aten::_softmax_backward_data", "aten::_log_softmax", "aten::_safe_softmax"]),
+        ("norm", ["aten::native_layer_norm", "aten::_fused_rms_norm", "aten::native_batch_norm_backward"]),
+        ("norm", ["autofuse::dropout_add_norm", "aten::native_group_norm"]),
+        ("activation", ["aten::gelu", "aten::gelu_backward", "aten::silu", "aten::erf", "aten::tanh_backward"]),
+        ("activation", ["aten::relu", "aten::threshold_backward", "autofuse::gated_mlp", "aten::sigmoid_"]),
+        ("matmul", ["aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::mkldnn_convolution"]),
+        ("random", ["aten::bernoulli_", "aten::native_dropout", "aten::normal_", "aten::uniform_"]),
+        ("copy", ["aten::copy_", "aten::cat", "aten::index_select", "aten::embedding_dense_backward", "aten::tril"]),
+        ("reduction", ["aten::sum", "aten::mean", "aten::var", "aten::amax", "aten::linalg_vector_norm"]),
+        ("elementwise", ["aten::add", "aten::mul_", "aten::div", "aten::pow", "aten::rsqrt", "aten::masked_fill_"]),
+        ("elementwise", ["aten::exp", "aten::where", "aten::fill_", "aten::zero_", "aten::addcmul_"]),
+        ("optimizer", ["aten::_foreach_add_", "aten::_fused_adamw_"]),
+        ("compiled", ["triton_poi_fused_add_0", "graph_0_cpp_fused_add_mul_0"]),
+        ("other", ["aten::sort", "mine::anything"]),
+        ("", ["aten::view", "aten::linear", "aten::softmax", "aten::empty", "aten::as_strided_", "aten::matmul"]),
+        ("", ["autograd::engine::evaluate_function: MmBackward0", "MmBackward0", "torch::autograd::AccumulateGrad"]),
+        ("", ["Optimizer.step#AdamW.step", "[memory]", "void at::native::copy_kernel<float>", "mod::encoder.layer"]),
+    ],
+)
+def test_a_name_belongs_to_its_category(category: str, names: list[str]) -> None:
+    assert {name: category_of(name) for name in names} == dict.fromkeys(names, category)

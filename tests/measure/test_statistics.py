@@ -1,0 +1,197 @@
+"""Statistics on synthetic samples, whose true ratio is known. Every generator is seeded."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autofuse.measure.statistics import FEWEST_PAIRS, RESOLUTION, control, estimate, judge
+from autofuse.report.comparison import Estimate, Interval, Verdict
+
+EXPERIMENTS, RESAMPLES, PAIRS = 200, 300, 30
+Times = list[float]
+
+
+def machine(draws: random.Random) -> Callable[[float], float]:
+    """A shared machine: its speed wanders from run to run, every run jitters by 3 %, one in ten is disturbed."""
+    speed = 0.0
+
+    def run(seconds: float) -> float:
+        nonlocal speed
+        speed += draws.gauss(0, 0.01)
+        disturbed = 1 + draws.random() if draws.random() < 0.1 else 1
+        return seconds * math.exp(speed + draws.gauss(0, 0.03)) * disturbed
+
+    return run
+
+
+def interleaved(draws: random.Random, true_ratio: float) -> tuple[Times, Times]:
+    run, before, after = machine(draws), [], []
+    for _ in range(PAIRS):
+        if draws.random() < 0.5:
+            before.append(run(true_ratio))
+            after.append(run(1.0))
+        else:
+            after.append(run(1.0))
+            before.append(run(true_ratio))
+    return before, after
+
+
+def verdicts(true_ratio: float) -> list[Verdict]:
+    found: list[Verdict] = []
+    for seed in range(EXPERIMENTS):
+        before, after = interleaved(random.Random(seed), true_ratio)
+        effect = estimate(before, after, seed=seed, resamples=RESAMPLES)
+        found.append(judge(effect, control(before, seed=seed, resamples=RESAMPLES), PAIRS).verdict)
+    return found
+
+
+def test_identical_variants_are_called_different_no_more_often_than_the_level_allows() -> None:
+    found = verdicts(true_ratio=1.0)
+    assert found.count("confirmed") + found.count("regressed") <= 0.05 * EXPERIMENTS
+
+
+def test_the_same_machine_deceives_who_measures_one_variant_after_the_other() -> None:
+    """The generator is hard enough for the test above to mean something."""
+    false_positives = 0
+    for seed in range(EXPERIMENTS):
+        run = machine(random.Random(seed))
+        before, after = [run(1.0) for _ in range(PAIRS)], [run(1.0) for _ in range(PAIRS)]
+        false_positives += 1 not in estimate(before, after, seed=seed, resamples=RESAMPLES).interval
+    assert false_positives > 0.4 * EXPERIMENTS
+
+
+def test_a_large_gain_is_confirmed_and_never_called_a_loss() -> None:
+    found = verdicts(true_ratio=1.5)
+    assert found.count("confirmed") > 0.95 * EXPERIMENTS
+    assert "regressed" not in found
+
+
+def test_a_large_loss_is_a_regression_and_never_called_a_gain() -> None:
+    found = verdicts(true_ratio=1 / 1.5)
+    assert found.count("regressed") > 0.95 * EXPERIMENTS
+    assert "confirmed" not in found
+
+
+def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says() -> None:
+    covered = 0
+    for seed in range(EXPERIMENTS):
+        draws = random.Random(seed)
+        before = [1.3 * draws.lognormvariate(0, 0.05) for _ in range(PAIRS)]
+        after = [draws.lognormvariate(0, 0.05) for _ in range(PAIRS)]
+        covered += 1.3 in estimate(before, after, seed=seed, resamples=RESAMPLES).interval
+    # 95 % less three standard deviations of a binomial with 200 trials, 1.5 % each.
+    assert covered >= (0.95 - 3 * 0.0154) * EXPERIMENTS
+
+
+def test_the_ratio_is_that_of_the_medians_so_one_wild_run_does_not_move_it() -> None:
+    assert estimate([2.0, 2.0, 2.0, 2.0, 900.0], [1.0] * 5).ratio == 2.0
+
+
+def test_equal_times_give_a_ratio_of_one_and_an_interval_of_no_width() -> None:
+    assert estimate([0.5] * 9, [0.5] * 9) == Estimate(1.0, Interval(1.0, 1.0))
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    before, after = interleaved(random.Random(7), 1.1)
+    assert estimate(before, after, seed=3) == estimate(before, after, seed=3)
+    assert control(before, seed=3) == control(before, seed=3)
+
+
+def test_what_slows_both_runs_of_a_pair_leaves_the_interval_narrow() -> None:
+    """Pairs are drawn together: a machine that is twice as slow in every other pair costs no precision."""
+    slow = [1.0, 2.0] * 20
+    paired = estimate([1.2 * s for s in slow], slow)
+    assert paired.interval.high - paired.interval.low < 1e-9
+
+
+seconds = st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=20)
+
+
+@given(seconds, st.randoms(use_true_random=False))
+def test_turning_the_sides_round_inverts_the_ratio(before: Times, draws: random.Random) -> None:
+    after = [draws.uniform(1e-6, 1e3) for _ in before]
+    there, back = estimate(before, after, resamples=20), estimate(after, before, resamples=20)
+    assert there.ratio * back.ratio == pytest.approx(1.0)
+    assert there.interval.low <= there.interval.high
+
+
+@given(seconds)
+def test_the_control_uses_every_run_once(before: Times) -> None:
+    """Scaling all runs alike cannot move a ratio between them; an odd last run is left out."""
+    scaled = [2 * time for time in before]
+    assert control(before, resamples=20).ratio == pytest.approx(control(scaled, resamples=20).ratio)
+    assert control([*before, 1.0][: len(before) // 2 * 2], resamples=20) == control(before, resamples=20)
+
+
+def test_a_control_of_one_run_is_refused_with_a_sentence() -> None:
+    with pytest.raises(ValueError, match="at least two runs"):
+        control([1.0])
+
+
+@pytest.mark.parametrize("before, after", [([], []), ([1.0], [1.0, 2.0])])
+def test_times_without_a_partner_are_refused(before: Times, after: Times) -> None:
+    with pytest.raises(ValueError, match="come in pairs"):
+        estimate(before, after)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, math.nan])
+def test_times_that_are_no_durations_are_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match="positive and finite"):
+        estimate([1.0, wrong], [1.0, 1.0])
+
+
+def effect(low: float, ratio: float, high: float) -> Estimate:
+    return Estimate(ratio, Interval(low, high))
+
+
+STEADY = effect(0.98, 1.0, 1.02)
+MOVED = effect(1.03, 1.05, 1.07)
+
+
+@pytest.mark.parametrize(
+    "found, control, verdict",
+    [
+        pytest.param(effect(1.04, 1.05, 1.06), STEADY, "confirmed", id="above 1 and above the noise"),
+        pytest.param(effect(1.01, 1.05, 1.09), STEADY, "confirmed", id="the ratio beyond the noise is enough"),
+        pytest.param(effect(0.94, 0.95, 0.96), STEADY, "regressed", id="below 1 and beyond the noise"),
+        pytest.param(effect(0.98, 1.00, 1.02), STEADY, "no-change", id="contains 1, narrow"),
+        pytest.param(effect(1.005, 1.01, 1.015), STEADY, "no-change", id="excludes 1, within the noise"),
+        pytest.param(effect(1.005, 1.015, 1.05), STEADY, "inconclusive", id="excludes 1, the ratio within the noise"),
+        pytest.param(effect(0.80, 1.00, 1.20), STEADY, "inconclusive", id="contains 1, too wide to tell"),
+        pytest.param(effect(1.00, 1.01, 1.02), MOVED, "inconclusive", id="identical runs differed"),
+        pytest.param(effect(1.02, 1.10, 1.20), MOVED, "inconclusive", id="identical runs differed, partly beyond"),
+        pytest.param(effect(1.30, 1.40, 1.50), MOVED, "confirmed", id="identical runs differed, wholly beyond"),
+        pytest.param(effect(0.60, 0.70, 0.80), MOVED, "regressed", id="identical runs differed, wholly below"),
+    ],
+)
+def test_each_verdict_follows_its_documented_rule(found: Estimate, control: Estimate, verdict: Verdict) -> None:
+    assert judge(found, control, PAIRS).verdict == verdict
+
+
+def test_a_handful_of_pairs_is_never_enough() -> None:
+    clear = effect(1.9, 2.0, 2.1)
+    assert judge(clear, STEADY, FEWEST_PAIRS - 1).verdict == "inconclusive"
+    assert judge(clear, STEADY, FEWEST_PAIRS).verdict == "confirmed"
+
+
+ratios = st.floats(0.3, 3.0)
+
+
+@given(st.lists(ratios, min_size=3, max_size=3), st.lists(ratios, min_size=3, max_size=3))
+def test_every_pair_of_estimates_has_a_verdict_that_its_interval_allows(found: Times, identical: Times) -> None:
+    interval = Interval(min(found), max(found))
+    judgement = judge(Estimate(median(found), interval), effect(*sorted(identical)), PAIRS)
+    assert judgement.reason.endswith(".")
+    if judgement.verdict == "confirmed":
+        assert interval.low > 1
+    if judgement.verdict == "regressed":
+        assert interval.high < 1
+    if judgement.verdict == "no-change":
+        assert max(interval.high, 1 / interval.low) <= (1 + RESOLUTION) * (1 + 1e-12)

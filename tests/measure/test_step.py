@@ -1,0 +1,77 @@
+"""The default step, on every kind of input and output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autofuse.measure.step import called, clear_gradients, tensors_in, training_step
+
+X = torch.randn(2, 3)
+
+
+@dataclass
+class Output:
+    logits: Tensor
+    hidden: tuple[Tensor, ...] = ()
+
+
+def scaled(x: Tensor, by: float = 1.0) -> Tensor:
+    return x * by
+
+
+@pytest.mark.parametrize("inputs", [X, (X,), {"x": X}, (X, 1.0), {"x": X, "by": 1.0}])
+def test_a_tensor_a_tuple_and_a_dict_call_the_model(inputs: Any) -> None:
+    assert torch.equal(called(scaled, inputs), X)
+
+
+def test_inputs_of_another_kind_are_refused_with_a_way_out() -> None:
+    with pytest.raises(TypeError, match="pass a tensor, a tuple"):
+        called(scaled, [X])  # type: ignore[arg-type]
+
+
+def test_tensors_are_found_in_every_nest() -> None:
+    nest = {"a": X, "b": [X, (X, None)], "c": Output(X, (X,)), "d": "text", "e": Output}
+    assert len(list(tensors_in(nest))) == 5
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(lambda y: y, id="tensor"),
+        pytest.param(lambda y: (y, y.argmax(-1)), id="tuple with integers"),
+        pytest.param(lambda y: {"logits": y, "loss": None}, id="dict with None"),
+        pytest.param(lambda y: Output(y, (y,)), id="dataclass"),
+    ],
+)
+def test_every_floating_output_sends_gradients_back(shape: Callable[[Tensor], Any]) -> None:
+    reached: list[Tensor] = []
+    linear = nn.Linear(3, 3)
+    linear.weight.register_hook(reached.append)
+    training_step(lambda x: shape(linear(x)), (X,))
+    assert reached and reached[0].abs().sum() > 0
+
+
+def test_no_gradient_is_left_on_parameters_or_inputs() -> None:
+    model, x = nn.Linear(3, 3), torch.randn(2, 3, requires_grad=True)
+    training_step(model, x)
+    assert model.weight.grad is None and x.grad is None
+
+
+def test_a_frozen_model_runs_forward_only() -> None:
+    model = nn.Linear(3, 3).requires_grad_(False)
+    training_step(model, X)
+    with torch.no_grad():
+        training_step(nn.Linear(3, 3), X)
+
+
+def test_gradients_of_tensors_in_a_nest_are_cleared() -> None:
+    x = torch.randn(3, requires_grad=True)
+    x.sum().backward()
+    clear_gradients(scaled, ({"deep": [x]},))
+    assert x.grad is None
