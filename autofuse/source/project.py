@@ -97,7 +97,7 @@ class Project:
                 if not _left_out(entry) and not settings.excludes(entry.path):
                     yield from self._walk(entry.path)
             elif entry.name.endswith((".py", ".pyw")) and entry.is_file() and not settings.excludes(entry.path):
-                yield SourceFile(entry.path, settings, named=False)
+                yield SourceFile(entry.path.removeprefix("./"), settings, named=False)
 
 
 def _left_out(entry: os.DirEntry[str]) -> bool:

@@ -34,7 +34,7 @@ def paths(*given: str, everywhere: bool = False) -> list[str]:
 
 def test_folders_are_walked_in_the_order_of_names() -> None:
     touch("b.py", "a/z.py", "a/b/c.pyw", "c.txt", "d.pyc", "e.ipynb")
-    assert paths(".") == ["./a/b/c.pyw", "./a/z.py", "./b.py"]
+    assert paths(".") == ["a/b/c.pyw", "a/z.py", "b.py"]
 
 
 def test_a_file_is_read_once_however_often_it_is_meant() -> None:
@@ -45,13 +45,13 @@ def test_a_file_is_read_once_however_often_it_is_meant() -> None:
 @pytest.mark.parametrize("name", sorted(EXCLUDED))
 def test_folders_of_others_are_left_out_unless_named(name: str) -> None:
     touch(f"{name}/x.py", "x.py")
-    assert paths(".") == ["./x.py"]
+    assert paths(".") == ["x.py"]
     assert paths(name) == [f"{name}/x.py"]
 
 
 def test_a_virtual_environment_is_left_out_whatever_its_name() -> None:
     touch("my_env/lib/x.py", "my_env/pyvenv.cfg", "x.py")
-    assert paths(".") == ["./x.py"]
+    assert paths(".") == ["x.py"]
 
 
 def test_named_files_are_read_whatever_they_are_called_and_wherever_they_are() -> None:
@@ -62,7 +62,7 @@ def test_named_files_are_read_whatever_they_are_called_and_wherever_they_are() -
 def test_configured_patterns_hold_below_folders_and_on_request_everywhere() -> None:
     touch("old/x.py", "x_pb2.py", "x.py")
     Path("pyproject.toml").write_text('[tool.autofuse]\nexclude = ["old", "*_pb2.py"]\n')
-    assert paths(".") == ["./x.py"]
+    assert paths(".") == ["x.py"]
     assert paths("old/x.py") == ["old/x.py"]
     assert paths("old/x.py", "x.py", everywhere=True) == ["x.py"]
 
@@ -72,7 +72,7 @@ def test_links_to_files_are_followed_and_links_to_folders_are_not() -> None:
     Path("real/circle").symlink_to(Path.cwd())
     Path("link.py").symlink_to("real/x.py")
     Path("dangling.py").symlink_to("nowhere.py")
-    assert paths(".") == ["./link.py", "./real/x.py"]
+    assert paths(".") == ["link.py", "real/x.py"]
 
 
 def test_each_folder_has_the_settings_of_its_own_configuration() -> None:
