@@ -1,6 +1,7 @@
 """Products and sums: flat, literals folded, numbers behind tensors, so that every bracketing is one form.
 
-A product lists tensors (in program order), then numbers that are not literals, then one literal. A sum does the same.
+A product lists tensors, then numbers that are not literals, each in the order in which the view met them, then one
+literal. A sum does the same.
 Quotients are products with a reciprocal, differences are sums with a factor of -1. Knows no layout, mask or dtype.
 """
 
@@ -59,8 +60,8 @@ def product(view: View, factors: Sequence[Value]) -> Value:
     flat = [g for f in factors for g in factors_of(f)]
     constant = math.prod(c for f in flat if (c := literal(f)) is not None)
     rest = [f for f in flat if literal(f) is None]
-    tensors = powers(view, [f for f in rest if not view.number(f)])
-    numbers = sorted((f for f in rest if view.number(f)), key=lambda f: f.serial)
+    tensors = sorted(powers(view, [f for f in rest if not view.number(f)]), key=_met)
+    numbers = sorted((f for f in rest if view.number(f)), key=_met)
     if len(tensors) == 1 and tensors[0].op == PERMUTE and (numbers or constant != 1):
         inner = product(view, [tensors[0].inputs[0], *numbers, view.const(constant)])
         return view.permuted(inner, order_of(tensors[0]))
@@ -77,12 +78,16 @@ def total(view: View, terms: Sequence[Value]) -> Value:
     flat = [g for t in terms for g in terms_of(t)]
     constant = sum(c for t in flat if (c := literal(t)) is not None)
     rest = [t for t in flat if literal(t) is None]
-    ordered = [t for t in rest if not view.number(t)] + sorted((t for t in rest if view.number(t)), key=lambda t: t.serial)
+    ordered = sorted((t for t in rest if not view.number(t)), key=_met) + sorted((t for t in rest if view.number(t)), key=_met)
     for recognised in RECOGNISED_IN_SUMS:
         found = recognised(view, ordered, constant)
         if found is not None:
             return found
     return _joined(view, "add", ordered, constant, 0)
+
+
+def _met(v: Value) -> int:
+    return v.serial
 
 
 def factors_of(v: Value) -> tuple[Value, ...]:
