@@ -142,7 +142,9 @@ class Comparison:
         return "".join(markup.table(table) for table in self._tables())
 
     def _tables(self) -> tuple[Table, ...]:
-        return (self.table(), self.operators_table()) if self.operators_before else (self.table(),)
+        if not (self.operators_before or self.operators_after):
+            return (self.table(),)
+        return (self.table(), self.operators_table())
 
     def _measured(self) -> tuple[tuple[Cell, ...], ...]:
         times = (Cell("median step"), Cell(milliseconds(self.before_median)), Cell(milliseconds(self.after_median)))
