@@ -1,0 +1,124 @@
+"""The documentation is true: its links lead somewhere, its code is code, and what it names exists."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from autofuse.arguments import parser
+from autofuse.registry import load_rules
+from autofuse.report.findings import FIELDS
+from autofuse.rule import Fused
+from autofuse.source.config import _KEYS
+from autofuse.source.run import rewritten
+
+REPOSITORY = Path(__file__).parents[1]
+PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").glob("*.md"))]
+BLOCKS = [
+    (page, language, code)
+    for page in PAGES
+    for language, code in re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+]
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(REPOSITORY))
+
+
+def blocks(*languages: str) -> list[object]:
+    found = [(page, code) for page, language, code in BLOCKS if language in languages]
+    return [pytest.param(page, code, id=f"{named(page)}-{i}") for i, (page, code) in enumerate(found)]
+
+
+def options_of(command: str) -> set[str]:
+    """Every option that a command takes, out of the parser itself."""
+    (commands,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
+    return {o for a in commands.choices[command]._actions for o in a.option_strings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_link_leads_to_a_file_that_is_there(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_path_that_is_named_is_there(page: Path) -> None:
+    paths = re.findall(r"`((?:autofuse|rules|tests|docs|benchmarks|examples)/[\w./-]*)`", page.read_text())
+    planned = {"autofuse/kernels"}
+    assert [p for p in paths if p not in planned and not (REPOSITORY / p).exists()] == []
+
+
+@pytest.mark.parametrize(("page", "code"), blocks("python", "py"))
+def test_every_python_block_parses(page: Path, code: str) -> None:
+    ast.parse(code)
+
+
+@pytest.mark.parametrize(("page", "code"), blocks("toml", "yaml", "json"))
+def test_every_data_block_parses(page: Path, code: str) -> None:
+    read = {"{": json.loads, "[": tomllib.loads, "-": yaml.safe_load}[code.lstrip()[0]]
+    assert read(code)
+
+
+@pytest.mark.parametrize(("page", "code"), blocks("sh"))
+def test_every_command_that_is_shown_exists_with_its_options(page: Path, code: str) -> None:
+    for name, rest in re.findall(r"^(?:.*/)?autofuse (\w+)([^#\n<]*)", code, re.MULTILINE):
+        if name == "demo":
+            continue
+        arguments = parser().parse_args([name, *rest.split()])
+        assert arguments.command == name
+
+
+def test_every_option_of_the_commands_is_described() -> None:
+    described = (REPOSITORY / "docs" / "cli.md").read_text()
+    options = {o for name in ("check", "rewrite", "rules") for o in options_of(name)} - {"-h", "--help"}
+    assert [o for o in sorted(options) if o not in described] == []
+
+
+def test_the_options_that_are_described_exist() -> None:
+    described = set(re.findall(r"`(--[\w-]+)", (REPOSITORY / "docs" / "cli.md").read_text()))
+    options = {o for name in ("check", "rewrite", "rules", "explain") for o in options_of(name)}
+    assert described <= options
+
+
+def test_the_json_that_is_described_is_the_json_that_is_printed() -> None:
+    page = (REPOSITORY / "docs" / "cli.md").read_text()
+    (described,) = (json.loads(code) for code in re.findall(r"```json\n(.*?)```", page, re.DOTALL))
+    assert list(described) == ["version", "findings"]
+    assert tuple(described["findings"][0]) == FIELDS
+
+
+def test_every_key_of_the_configuration_is_described() -> None:
+    page = (REPOSITORY / "docs" / "configuration.md").read_text()
+    assert re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE) == list(_KEYS)
+
+
+def test_the_readme_lists_every_rule() -> None:
+    table = re.findall(r"^\| (AF\d+) \|", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
+    assert table == sorted({loaded.rule.code for loaded in load_rules()})
+
+
+def test_the_architecture_names_every_part_of_the_package() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text()
+    parts = [p for p in (REPOSITORY / "autofuse").iterdir() if not p.name.startswith(("__", "py.typed"))]
+    names = [f"autofuse/{p.name}" + ("/" if p.is_dir() else "") for p in parts]
+    assert [n for n in sorted(names) if f"`{n}" not in page] == []
+
+
+def test_the_rule_that_is_shown_loads_and_does_what_its_examples_say(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "writing-rules.md").read_text()
+    (shown,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "(Rule)" in code)
+    (tmp_path / "shown.py").write_text(shown)
+    (rule,) = [r for r in load_rules((tmp_path,)) if not r.rule.__module__.startswith("autofuse.")]
+    for example in rule.rule.examples:
+        source = example.before if isinstance(example, Fused) else example.source
+        text = "\n".join(line[16:] for line in source.strip("\n").splitlines()) + "\n"
+        result = rewritten(text, [rule])
+        assert example.after in result if isinstance(example, Fused) else result == text
