@@ -45,8 +45,8 @@ CATEGORIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 _COMPOSITES = frozenset(
     "linear matmul einsum softmax log_softmax layer_norm rms_norm batch_norm group_norm instance_norm dropout "
     "scaled_dot_product_attention _scaled_dot_product_attention_math to _to_copy contiguous clone repeat stack "
-    "masked_fill embedding embedding_backward cross_entropy_loss convolution _convolution where_ square ones_like "
-    "zeros zeros_like ones full full_like new_zeros std multi_head_attention_forward index_select_backward".split()
+    "masked_fill embedding embedding_backward cross_entropy_loss convolution _convolution square ones_like "
+    "zeros zeros_like ones full full_like new_zeros".split()
 )
 _SILENT = frozenset(
     "view _unsafe_view _reshape_alias reshape transpose t permute numpy_T mT expand expand_as as_strided slice select "
@@ -54,7 +54,9 @@ _SILENT = frozenset(
     "movedim swapaxes empty empty_like empty_strided new_empty resize set resolve_conj resolve_neg result_type "
     "lift_fresh item is_nonzero _local_scalar_dense can_cast size slice_backward select_backward".split()
 )
-_COMPILED = re.compile(r"cpp_fused|^triton_")
+# On a CPU, kernels within a graph of Inductor's leave no events of their own: their time is the graph's.
+_COMPILED_GRAPH = "CompiledFxGraph"
+_COMPILED = re.compile(rf"^## Call {_COMPILED_GRAPH} |cpp_fused|^triton_")
 
 
 def operators_of(action: Action, device: torch.device) -> dict[str, Category]:
@@ -74,7 +76,7 @@ def operators_of(action: Action, device: torch.device) -> dict[str, Category]:
     # Events of the device itself repeat, under kernels' names, what the operators that launched them account for.
     for event in profiled.events() or ():
         if event.device_type.name == "CPU" and (category := _category_in_place(event)):
-            counts[category][event.name] += 1
+            counts[category][_COMPILED_GRAPH if _COMPILED_GRAPH in event.name else event.name] += 1
             seconds[category] += (event.self_device_time_total if accelerated else event.self_cpu_time_total) * 1e-6
     order = (*(name for name, _ in CATEGORIES), "compiled", "other")
     return {name: Category(counts[name].total(), seconds[name], dict(counts[name])) for name in order if name in counts}

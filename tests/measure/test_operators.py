@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.profiler import record_function
 
 from autofuse.measure.operators import CATEGORIES, category_of, operators_of
 
@@ -52,6 +53,16 @@ def test_what_runs_under_an_optimizers_step_is_the_optimizers(fused: bool) -> No
     assert ("aten::_fused_adamw_" in found["optimizer"].operators) is fused
 
 
+def test_compiled_graphs_are_counted_under_one_name() -> None:
+    def step() -> None:
+        with record_function("## Call CompiledFxGraph first ##"):
+            torch.ones(2).exp()
+        with record_function("## Call CompiledFxGraph second ##"):
+            pass
+
+    assert operators_of(step, CPU)["compiled"].operators == {"CompiledFxGraph": 2}
+
+
 def test_counts_are_sums_and_seconds_are_durations() -> None:
     found = operators_of(by_hand, CPU)
     assert all(category.count == sum(category.operators.values()) > 0 for category in found.values())
@@ -81,7 +92,7 @@ def test_categories_come_in_one_order() -> None:
         ("elementwise", ["aten::add", "aten::mul_", "aten::div", "aten::pow", "aten::rsqrt", "aten::masked_fill_"]),
         ("elementwise", ["aten::exp", "aten::where", "aten::fill_", "aten::zero_", "aten::addcmul_"]),
         ("optimizer", ["aten::_foreach_add_", "aten::_fused_adamw_"]),
-        ("compiled", ["triton_poi_fused_add_0", "graph_0_cpp_fused_add_mul_0"]),
+        ("compiled", ["triton_poi_fused_add_0", "graph_0_cpp_fused_add_mul_0", "## Call CompiledFxGraph f3a ##"]),
         ("other", ["aten::sort", "mine::anything"]),
         ("", ["aten::view", "aten::linear", "aten::softmax", "aten::empty", "aten::as_strided_", "aten::matmul"]),
         ("", ["autograd::engine::evaluate_function: MmBackward0", "MmBackward0", "torch::autograd::AccumulateGrad"]),
