@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -11,12 +11,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from autofuse.measure import memory, statistics, timing
 from autofuse.measure.environment import environment
+from autofuse.measure.memory import Peak, peak_of
 from autofuse.measure.operators import operators_of
 from autofuse.measure.state import preserved
-from autofuse.measure.step import Inputs, Model, Step, tensors_in, training_step
-from autofuse.report.comparison import Comparison
+from autofuse.measure.statistics import control, estimate, judge
+from autofuse.measure.step import Inputs, Model, Step, clear_gradients, tensors_in, training_step
+from autofuse.measure.timing import Timings, interleaved
+from autofuse.report.comparison import Category, Comparison
 
 
 def compare(
@@ -43,22 +45,31 @@ def compare(
     """
     if pairs < 2:
         raise ValueError(
-            f"{pairs} pair was asked for, and the A/A control needs two before-runs: pass pairs=30 or more."
+            f"The A/A control needs two before-runs, and pairs={pairs} was asked for: pass pairs=30 or more."
         )
     device = device_of(before, inputs)
     modules = [model for model in (before, after) if isinstance(model, nn.Module)]
-    actions = tuple(partial(step or training_step, model, inputs) for model in (before, after))
+    actions = (partial(step or training_step, before, inputs), partial(step or training_step, after, inputs))
     with preserved(modules, list(tensors_in(inputs))), _bar(pairs, progress) as advance:
-        times = timing.interleaved(*actions, pairs=pairs, warmup=warmup, seed=seed, device=device, done=advance)
-        peaks = [memory.peak_of(action, device) for action in actions]
+        times = interleaved(*actions, pairs=pairs, warmup=warmup, seed=seed, device=device, done=advance)
+        # Gradients count as the step's, also where a step drops the last ones at its start instead of its end.
+        clear_gradients((before, after), inputs)
+        peaks = [peak_of(action, device) for action in actions]
         operators = [operators_of(action, device) for action in actions]
-    effect = statistics.estimate(times.before, times.after, seed=seed)
-    control = statistics.control(times.before, seed=seed)
-    judgement = statistics.judge(effect, control, pairs)
+    return _comparison(times, peaks, operators, seed, device)
+
+
+def _comparison(
+    times: Timings, peaks: Sequence[Peak], operators: Sequence[Mapping[str, Category]], seed: int, device: torch.device
+) -> Comparison:
+    """What the figures amount to; of `peaks` and `operators` the first is before, the second after."""
+    effect = estimate(times.before, times.after, seed=seed)
+    identical = control(times.before, seed=seed)
+    judgement = judge(effect, identical, len(times.before))
     return Comparison(
         ratio=effect.ratio,
         interval=effect.interval,
-        control=control,
+        control=identical,
         verdict=judgement.verdict,
         reason=judgement.reason,
         before_seconds=times.before,

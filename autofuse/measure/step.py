@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Model = Callable[..., Any]
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
@@ -24,7 +25,7 @@ def training_step(model: Model, inputs: Inputs) -> None:
     if not losses:
         return
     torch.autograd.backward(losses)
-    clear_gradients(model, inputs)
+    clear_gradients((model,), inputs)
 
 
 def called(model: Model, inputs: Inputs) -> Any:
@@ -44,10 +45,10 @@ def called(model: Model, inputs: Inputs) -> Any:
     )
 
 
-def clear_gradients(model: Model, inputs: Inputs) -> None:
-    """Drop the gradients of the model's parameters and of the tensors among the inputs."""
-    parameters = model.parameters() if isinstance(model, torch.nn.Module) else ()
-    for tensor in (*parameters, *tensors_in(inputs)):
+def clear_gradients(models: Iterable[Model], inputs: Inputs) -> None:
+    """Drop the gradients of the models' parameters and of the tensors among the inputs."""
+    modules = (model for model in models if isinstance(model, nn.Module))
+    for tensor in (*chain.from_iterable(module.parameters() for module in modules), *tensors_in(inputs)):
         if tensor.is_leaf:
             tensor.grad = None
 

@@ -100,6 +100,20 @@ def test_models_that_a_step_trains_come_back_untrained() -> None:
     assert torch.equal(torch.random.get_rng_state(), random_state)
 
 
+def test_gradients_count_as_the_steps_wherever_it_drops_the_last_ones() -> None:
+    def at_the_end(model: nn.Module, inputs: Tensor) -> None:
+        model(inputs).sum().backward()
+        model.zero_grad()
+
+    def at_the_start(model: nn.Module, inputs: Tensor) -> None:
+        model.zero_grad()
+        model(inputs).sum().backward()
+
+    model = Attention()
+    peaks = [compare(model, model, X, step, pairs=2).before_peak_bytes for step in (at_the_end, at_the_start)]
+    assert peaks[0] == peaks[1]
+
+
 def test_functions_can_be_compared_too() -> None:
     assert compare(torch.sin, torch.cos, X, pairs=2, warmup=0).operators_before["elementwise"].operators == {
         "aten::sin": 1

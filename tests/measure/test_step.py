@@ -73,5 +73,5 @@ def test_a_frozen_model_runs_forward_only() -> None:
 def test_gradients_of_tensors_in_a_nest_are_cleared() -> None:
     x = torch.randn(3, requires_grad=True)
     x.sum().backward()
-    clear_gradients(scaled, ({"deep": [x]},))
+    clear_gradients((scaled,), ({"deep": [x]},))
     assert x.grad is None
