@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autofuse.rule import Captures, Fails, Fused, Holds, Kept, Rule, Unknown, Verdict
+from autofuse.rule import Captures, Fails, Fused, Kept, Rule, Unknown, Verdict
+from autofuse.rules.norm import of_the_last_dimension
 
 if TYPE_CHECKING:
     import torch.nn.functional as F
@@ -210,10 +211,9 @@ def two_tensors_and_a_norm(captures: Captures) -> Verdict:
         return Fails("a number is added, not a residual")
     if captures.rank("x") != captures.rank("residual") and None not in (captures.rank("x"), captures.rank("residual")):
         return Fails("what is added is broadcast, so it is no residual")
-    if any(not captures.absent(n) and captures.rank(n) not in (1, None) for n in ("weight", "bias")):
-        return Fails("the weight or bias does not have the shape of the last dimension")
-    if captures.literal("shape") == -1:
-        return Holds()
-    if not captures.attribute("shape"):
-        return Fails("the norm may run over more than the last dimension")
+    affine = of_the_last_dimension(captures)
+    if isinstance(affine, Fails) or captures.literal("shape") == -1:
+        return affine
+    if captures.literal("shape") is not None:
+        return Fails("the norm runs over more than the last dimension")
     return Unknown("whether the norm runs over the last dimension alone cannot be read from the text")

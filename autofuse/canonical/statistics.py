@@ -1,7 +1,7 @@
 """Means, variances, norms and softmax, however they are spelled out.
 
 Introduces three operations: layer_norm(x, axes, eps) and rms_norm(x, axes, eps) without weight or bias, whose `axes` is
--1 for the last dimension, and softmax(x, dim). Knows statistics; knows no layout beyond which dimension is meant.
+-n for the last n dimensions, and softmax(x, dim). Knows statistics; knows no layout beyond which dimension is meant.
 """
 
 from __future__ import annotations
@@ -177,15 +177,14 @@ def _affine(view: View, normed: Value, weight: Value, bias: Value) -> Value:
 
 
 def _axes(view: View, shape: Value) -> Value:
-    """-1 where `shape` has one element, as the last dimension's shape has; else `shape`, of which nothing is known."""
-    one = view.const(-1)
-    if isinstance(shape.data, tuple):
-        return one if shape.op == CONST and len(shape.data) == 1 else shape
+    """-n where `shape` is known to have n elements, as the shape of the last n dimensions has; else `shape` itself."""
+    if shape.op == CONST and isinstance(shape.data, tuple):
+        return view.const(-len(shape.data))
     if shape.op == TUPLE:
-        return one if len(shape.inputs) == 1 else shape
-    if shape.op == CONST or view.number(shape):
-        return one
-    return one if _last_of_a_shape(shape) else shape
+        return view.const(-len(shape.inputs))
+    if shape.op == CONST or view.number(shape) or _last_of_a_shape(shape):
+        return view.const(-1)
+    return shape
 
 
 def _last_of_a_shape(v: Value) -> bool:
