@@ -60,7 +60,8 @@ class Bench:
         changed = change(model)
         optimizer = configure_optimizer(model)
         if fused_optimizer:
-            optimizer = torch.optim.AdamW(model.parameters(), **{**optimizer.defaults, "fused": True})
+            same = {name: optimizer.defaults[name] for name in ("lr", "betas", "eps", "weight_decay")}
+            optimizer = torch.optim.AdamW(model.parameters(), **same, fused=True)
         train_step(changed, optimizer, *self.batch)
         return Variant(name, changed, optimizer, time.perf_counter() - start)
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from autofuse.demo.run import Result
 
 WIDTH = 60
-_BARS, _PLAIN_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
+_BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
 
 NO_DROPOUT = (
     "The model is trained without dropout: a fused kernel draws its random numbers in another order, "
@@ -46,8 +46,9 @@ def show(result: Result, console: Console) -> None:
     heading(console, "What was fused")
     console.print(result.sites)
     heading(console, "The loss, in nats a character")
+    limits = min(result.eager), max(result.eager)
     for name, curve in (("eager", result.eager), ("optimized", result.optimized)):
-        bars = sparkline(curve, (0.0, max(result.eager)), console.options.ascii_only)
+        bars = sparkline(curve, limits, console.options.ascii_only)
         say(f"{name:>10} {bars} {curve[0]:.3f} to {curve[-1]:.3f}")
     say(Text(result.agreement.sentence, "green" if result.agreement.agrees else "bold red"))
     say(Text(NO_DROPOUT, "dim"))
@@ -64,7 +65,10 @@ def heading(console: Console, text: str) -> None:
 
 
 def sparkline(curve: Sequence[float], limits: tuple[float, float], ascii_only: bool = False) -> str:
-    """The curve as one line of bars, at most WIDTH of them, each the mean of its share of the steps."""
+    """The curve as one line of bars, at most WIDTH of them, each the mean of its share of the steps.
+
+    `limits` are the values of the lowest and the highest bar.
+    """
     low, high = limits
     bars = _PLAIN_BARS if ascii_only else _BARS
     count = min(WIDTH, len(curve))

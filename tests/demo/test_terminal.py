@@ -4,12 +4,12 @@ from autofuse.demo.terminal import WIDTH, sparkline
 
 
 def test_a_falling_curve_is_drawn_falling():
-    assert sparkline([8.0, 4.0, 1.0], (0.0, 8.0)) == "█▄▁"
+    assert sparkline([7.0, 4.0, 0.0], (0.0, 7.0)) == "█▅▁"
 
 
 def test_a_long_curve_is_averaged_to_the_width():
     bars = sparkline([1.0] * 100 + [0.0] * 100, (0.0, 1.0))
-    assert bars == "█" * (WIDTH // 2) + " " * (WIDTH // 2)
+    assert bars == "█" * (WIDTH // 2) + "▁" * (WIDTH // 2)
 
 
 def test_it_has_a_form_for_terminals_without_blocks():
