@@ -1,0 +1,84 @@
+"""How far a fused result may lie from the exact one, and how far it does.
+
+The original rounds too, so its own error says what its dtype is good for. A fused kernel rounds at other places: where
+the original happens to be exact, random rounding of every step (autofuse.fx.arithmetic) says what rounding may do.
+Knows tensors of numbers; must not know how they were made.
+
+Two comparisons are made of each tensor, of the root mean square and of the largest entry of the error:
+
+    error(fused) <= C * max(error(original), spread) + 2 * unit * size(exact)
+
+`unit` is the unit roundoff of the coarsest dtype at work, half its eps: writing a result down costs one, and a second
+stands for the last operation before. `spread` is the root mean square over DRAWS randomly rounded runs.
+C = 4 * (1 + 4 / n) for n entries: two errors that differ only in where they were rounded have about the same size, and
+the less is known of that size (few entries) the more room it needs. For a single number, DRAWS = 4 draws and C = 20
+leave a false alarm a chance of 4e-5 (Student's t, 4 degrees of freedom), from four entries on of 5e-7 or less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+DRAWS = 4
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An error and its bound, both relative to the largest entry of the exact result (absolute, where that is 0)."""
+
+    error: float = 0.0
+    bound: float = 0.0
+
+    @property
+    def within(self) -> bool:
+        return self.error <= self.bound
+
+    @property
+    def ratio(self) -> float:
+        """How much of the bound is used up: above 1 the error is too large."""
+        if self.error == 0.0:
+            return 0.0
+        return self.error / self.bound if self.bound else math.inf
+
+
+def gap(fused: Tensor, original: Tensor, exact: Tensor, unit: float, rounded: Sequence[Tensor] = ()) -> Gap:
+    """The worse of the two comparisons. `rounded` are results of randomly rounded runs; all tensors have one shape.
+
+    Where the original is NaN, anything goes; where it is finite, fused must be, and where it overflows, fused may do
+    so too or be right.
+    """
+    fused, original, exact, *rounded = (_flat(t) for t in (fused, original, exact, *rounded))
+    exact = torch.where(exact.isnan(), original, exact)
+    if ((fused != original) & ~fused.isfinite() & ~original.isnan()).any():
+        return Gap(math.inf)
+    compared = ~original.isnan() & fused.isfinite() & exact.isfinite()
+    if not compared.any():
+        return Gap()
+    exact = exact[compared]
+    room = 4.0 * (1.0 + 4.0 / exact.numel())
+    scale = exact.abs().max().item() or 1.0
+    candidates = []
+    for size in (_root_mean_square, _largest):
+        own = size((original[compared] - exact).nan_to_num(0.0, 0.0, 0.0))  # where it overflows it says nothing
+        spread = _root_mean_square(torch.tensor([size(r[compared] - exact) for r in rounded] or [0.0]))
+        bound = room * max(own, spread) + 2.0 * unit * size(exact)
+        candidates.append(Gap(size(fused[compared] - exact) / scale, bound / scale))
+    return max(candidates, key=lambda g: g.ratio)
+
+
+def _flat(t: Tensor) -> Tensor:
+    t = torch.view_as_real(t) if t.is_complex() else t
+    return t.detach().to(torch.float64).flatten()
+
+
+def _root_mean_square(t: Tensor) -> float:
+    return t.square().mean().sqrt().item()
+
+
+def _largest(t: Tensor) -> float:
+    return t.abs().max().item()

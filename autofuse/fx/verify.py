@@ -1,0 +1,309 @@
+"""Verification: does a rewritten module compute what the original computes, forward and backward?
+
+Two questions are asked of every result and every gradient, in training (with dropout off) and in evaluation:
+meaning, whether both agree when all is computed in double; and precision, whether in its own dtype the rewritten module
+errs by no more than the original does (autofuse.fx.bounds derives how much more is no more). Where there is dropout,
+its rate and scaling are compared too (autofuse.fx.draws). Must not know what was rewritten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autofuse.fx import bounds
+from autofuse.fx.arithmetic import AsWritten, InDouble, RandomlyRounded
+from autofuse.fx.bounds import Gap, gap
+from autofuse.fx.draws import DRAWS, Draw, difference, draw
+from autofuse.fx.runs import SEED, Call, Run, drawn, in_double, run
+
+# Constants that are one number in single precision are one constant: a traced tensor may have been made in it. In a
+# model of doubles they may still be decimals: 0.79788456 is written for sqrt(2 / pi), and 1e-9 of it away.
+_SAME_CONSTANT, _SAME_DECIMAL = 2.0**-24, 1e-9
+_UNEXPLAINED = 32.0  # units of error that are put down to rounding where the original does not run in double
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The verdict. `max_error` and `bound` belong to the result or gradient that came nearest to its bound.
+
+    Both are relative to the largest entry of that tensor. `culprit` names it, or what else differs: "result[0]",
+    "gradient of x", "gradient of self.proj.weight". `reason` is a sentence, and empty where `ok`.
+    """
+
+    ok: bool
+    max_error: float = 0.0
+    bound: float = 0.0
+    reason: str = ""
+    culprit: str = ""
+
+
+def verify(
+    original: nn.Module,
+    rewritten: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    unread: frozenset[int] = frozenset(),
+) -> Outcome:
+    """Whether `rewritten` may stand for `original`, judged by a call with `args` and `kwargs`.
+
+    The two are modules with equal parameters. Both are run in both modes, with gradients, and are left as they were:
+    parameters, buffers, attributes, gradients, modes, and the random number generators. `unread` are the elements of a
+    returned tuple that no caller reads; they are not compared.
+    """
+    return Reference(original, args, kwargs, unread=unread).check(rewritten)
+
+
+class Reference:
+    """What an original computes, to check any number of rewritten modules against: its own runs are made once."""
+
+    def __init__(
+        self,
+        original: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        unread: frozenset[int] = frozenset(),
+    ) -> None:
+        self._original, self._call = original, Call(tuple(args), dict(kwargs or {}), unread)
+
+    def check(self, rewritten: nn.Module) -> Outcome:
+        """Whether `rewritten` may stand for the original. What it raises is a reason, and is not raised."""
+        checks: list[_Check] = []
+        for expected in (self._in_training, self._in_evaluation):
+            if isinstance(expected, str):
+                continue
+            checks.append(_Check(expected, rewritten, checks[0] if checks else None))
+            if not checks[-1].outcome.ok:
+                return checks[-1].outcome
+        if not checks:
+            return Outcome(False, reason=f"The original does not run on the example inputs: {self._in_evaluation}.")
+        return max((c.outcome for c in checks), key=lambda o: o.max_error / o.bound if o.bound else 0.0)
+
+    @cached_property
+    def _in_training(self) -> _Expected | str:
+        return self._expected(True, None)
+
+    @cached_property
+    def _in_evaluation(self) -> _Expected | str:
+        return self._expected(False, None if isinstance(self._in_training, str) else self._in_training)
+
+    def _expected(self, training: bool, other: _Expected | None) -> _Expected | str:
+        try:
+            return _Expected(self._original, self._call, training, other)
+        except Exception as error:  # a model of one mode only, or not for these inputs
+            return f"{type(error).__name__}: {error}"
+
+
+class _Expected:
+    """What the original computes in one mode: in its own dtypes, in double, and under random rounding."""
+
+    def __init__(self, module: nn.Module, call: Call, training: bool, other: _Expected | None) -> None:
+        self.module, self.call, self.training = module, call, training
+        self.own = run(module, call, training, AsWritten(), masks_too=False)
+        self.dtype = _coarsest(module, self.own)
+        self._other = other if other and _equal(self.own, other.own) else None
+        self._rounded: dict[float, list[Run]] = {}
+
+    @cached_property
+    def exact(self) -> Run | None:
+        """In double; None where the forward does not run in it."""
+        return self._other.exact if self._other else _run_in_double(self.module, self)
+
+    @cached_property
+    def draws(self) -> list[Draw]:
+        """With dropout."""
+        return _draws(self.module, self, SEED)
+
+    def depends_on_mode(self) -> bool:
+        """Whether this mode differs from the other in more than dropout."""
+        return self._other is None
+
+    def rounded(self, unit: float) -> list[Run]:
+        """Some runs in which each step is rounded at random to `unit`."""
+        if self._other:
+            return self._other.rounded(unit)
+        if unit not in self._rounded:
+            module = in_double(self.module)
+            modes = [RandomlyRounded(self.dtype, unit, SEED + i) for i in range(bounds.DRAWS)]
+            self._rounded[unit] = [run(module, self.call, self.training, mode) for mode in modes]
+        return self._rounded[unit]
+
+
+class _Check:
+    """A rewritten module against what is expected in one mode, given the same in the other."""
+
+    def __init__(self, expected: _Expected, rewritten: nn.Module, other: _Check | None) -> None:
+        self._expected, self._rewritten = expected, rewritten
+        self._mode = "in training" if expected.training else "in evaluation"
+        try:
+            self._own = run(rewritten, expected.call, expected.training, AsWritten(), masks_too=False)
+        except Exception as error:
+            reason = f"The rewritten forward raises {type(error).__name__} {self._mode}: {error}"
+            self.outcome = Outcome(False, math.inf, reason=reason)
+            return
+        if other and not expected.depends_on_mode() and _equal(self._own, other._own):
+            self.outcome = self._dropout() or other.outcome
+        else:
+            self.outcome = self._judged()
+
+    def _judged(self) -> Outcome:
+        difference = difference_in_kind(self._expected.own, self._own)
+        if difference:
+            culprit, what = difference
+            return Outcome(False, math.inf, reason=f"{_capital(culprit)} {what} {self._mode}.", culprit=culprit)
+        precision = self._precision()
+        if not precision.ok:
+            return precision
+        return self._meaning() or self._dropout() or precision
+
+    def _precision(self) -> Outcome:
+        """In the original's dtypes, no more error than it has."""
+        expected, unit = self._expected, torch.finfo(self._expected.dtype).eps / 2
+        if expected.dtype is torch.float64:
+            return self._compared(self._own, expected.own, expected.own, _SAME_DECIMAL, "")
+        if expected.exact is None:
+            return self._compared(self._own, expected.own, None, _UNEXPLAINED * unit, "")
+        return self._compared(self._own, expected.own, expected.exact, unit, "")
+
+    def _meaning(self) -> Outcome | None:
+        """In double, the same but for the rounding of constants. None where that is so, or cannot be asked."""
+        exact = self._expected.exact
+        if self._expected.dtype is torch.float64 or exact is None:
+            return None
+        actual = _run_in_double(self._rewritten, self._expected)
+        if actual is None or difference_in_kind(exact, actual):
+            return None
+        outcome = self._compared(actual, exact, exact, _SAME_CONSTANT, "computed in double, ")
+        return None if outcome.ok else outcome
+
+    def _dropout(self) -> Outcome | None:
+        """Drops out at the same rate, with the same scaling. None where that is so."""
+        if not self._expected.own.rates and not self._own.rates:
+            return None
+        reason = difference(self._expected.draws, _draws(self._rewritten, self._expected, SEED + DRAWS))
+        return Outcome(False, math.inf, reason=f"{reason} ({self._mode})", culprit="dropout") if reason else None
+
+    def _compared(self, actual: Run, original: Run, exact: Run | None, unit: float, how: str) -> Outcome:
+        """The tensor that comes nearest to its bound, or the first that is beyond it."""
+        worst = Outcome(True)
+        for name, (fused, own, truth) in _triples(actual, original, exact or original):
+            found = gap(fused, own, truth, unit)
+            if not found.within and exact is not None:
+                rounded = [_tensor(r, name, own) for r in self._expected.rounded(unit)]
+                found = gap(fused, own, truth, unit, rounded)
+            if not found.within:
+                return Outcome(False, found.error, found.bound, self._reason(name, found, how), name)
+            if found.ratio >= (worst.max_error / worst.bound if worst.bound else 0.0):
+                worst = Outcome(True, found.error, found.bound)
+        return worst
+
+    def _reason(self, name: str, found: Gap, how: str) -> str:
+        if math.isinf(found.error):
+            return f"{_capital(how + name)} is not finite {self._mode} where the original is."
+        return (
+            f"{_capital(how + name)} is off by {found.error:.1e} of its largest entry {self._mode}; "
+            f"rounding explains {found.bound:.1e}."
+        )
+
+
+def difference_in_kind(original: Run, rewritten: Run) -> tuple[str, str] | None:
+    """What differs between two runs before any number is compared: (culprit, difference), or None."""
+    for name, value in {**original.tensors, **original.others}.items():
+        if name not in rewritten.tensors and name not in rewritten.others:
+            return name, "is missing from what the rewritten module does"
+        other = rewritten.tensors.get(name, rewritten.others.get(name))
+        if what := _difference_of(value, other):
+            return name, what
+    for name in {**rewritten.tensors, **rewritten.others}:
+        if name.startswith("result") and name not in original.tensors and name not in original.others:
+            return name, "is returned by the rewritten module only"
+    for name in sorted(original.with_gradient ^ rewritten.with_gradient):
+        return name, "carries a gradient" if name in rewritten.with_gradient else "no longer carries a gradient"
+    return None
+
+
+def _difference_of(value: Any, other: Any) -> str:
+    if isinstance(value, Tensor) and isinstance(other, Tensor):
+        for aspect in ("dtype", "shape", "device"):
+            was, is_ = getattr(value, aspect), getattr(other, aspect)
+            if was != is_:
+                return f"has {aspect} {_plain(is_)} instead of {_plain(was)}"
+        exact = not (value.is_floating_point() or value.is_complex())
+        return "has other entries" if exact and not torch.equal(value, other) else ""
+    if type(value) is not type(other) or (isinstance(value, _COMPARABLE) and value != other):
+        return f"is {_plain(other)} instead of {_plain(value)}"
+    return ""
+
+
+_COMPARABLE = (int, str, bytes, type, torch.dtype, torch.device, torch.Size, type(None))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, torch.Size):
+        return str(tuple(value))
+    return "a tensor" if isinstance(value, Tensor) else getattr(value, "__name__", repr(value))
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _equal(one: Run, other: Run) -> bool:
+    """Whether two runs left the same behind, bit by bit."""
+    return (
+        difference_in_kind(one, other) is None
+        and all(torch.equal(t, other.tensors[n]) for n, t in one.tensors.items())
+        and all(_equal_gradients(g, other.gradients.get(n)) for n, g in one.gradients.items())
+    )
+
+
+def _equal_gradients(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other if one is None or other is None else torch.equal(one, other)
+
+
+def _triples(fused: Run, original: Run, exact: Run) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
+    """Each tensor and gradient three times. No gradient is a gradient of zero."""
+    for name, own in original.tensors.items():
+        yield name, (fused.tensors[name], own, _tensor(exact, name, own))
+    for name, g in original.gradients.items():
+        other = fused.gradients.get(name)
+        like = g if g is not None else other
+        if like is not None:
+            zero, gradient = torch.zeros_like(like), f"gradient of {name}"
+            yield gradient, (zero if other is None else other, zero if g is None else g, _tensor(exact, gradient, zero))
+
+
+def _tensor(found: Run, name: str, like: Tensor) -> Tensor:
+    """A tensor or a gradient of a run by its name."""
+    t = found.tensors.get(name, found.gradients.get(name.removeprefix("gradient of ")))
+    return torch.zeros_like(like) if t is None else t
+
+
+def _run_in_double(module: nn.Module, expected: _Expected) -> Run | None:
+    try:
+        return run(in_double(module), expected.call, expected.training, InDouble(expected.dtype))
+    except Exception:  # a kernel or a check that has no double
+        return None
+
+
+def _draws(module: nn.Module, expected: _Expected, seed: int) -> list[Draw]:
+    runs = (drawn(module, expected.call, expected.training, seed + i) for i in range(DRAWS))
+    return [draw(results, expected.own.tensors) for results in runs]
+
+
+def _coarsest(module: nn.Module, own: Run) -> torch.dtype:
+    """The dtype with the greatest eps among parameters, results and gradients, and autocast's."""
+    tensors = (*module.parameters(), *own.tensors.values(), *own.gradients.values())
+    dtypes = {t.dtype.to_real() for t in tensors if t is not None and (t.is_floating_point() or t.is_complex())}
+    for device in {t.device.type for t in tensors if t is not None}:
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+            dtypes.add(torch.get_autocast_dtype(device))
+    return max(dtypes or {torch.get_default_dtype()}, key=lambda d: torch.finfo(d).eps)
