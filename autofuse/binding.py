@@ -41,7 +41,7 @@ def bound_arguments(graph: Graph, op: Op, arguments: list[Value], named: dict[st
         elif default is REQUIRED:
             return None
         else:
-            inputs.append(graph.const(default))  # type: ignore[arg-type]
+            inputs.append(graph.const(default))
     rest.pop("_stacklevel", None)  # where torch warns, not what it computes
     for name, harmless in _WITHOUT_EFFECT.items():
         if name in rest and is_const(rest[name], harmless):

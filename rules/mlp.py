@@ -24,13 +24,15 @@ class GatedMlp(Rule):
 
     @staticmethod
     def before(
-        x: Tensor, activation: str, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None, up_bias: Tensor | None
+        x: Tensor, activation: str, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None,
+        up_bias: Tensor | None,
     ) -> Tensor:  # fmt: skip
         return ops.activation(F.linear(x, gate_weight, gate_bias), activation) * F.linear(x, up_weight, up_bias)
 
     @staticmethod
     def after(
-        x: Tensor, activation: str, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None, up_bias: Tensor | None
+        x: Tensor, activation: str, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None,
+        up_bias: Tensor | None,
     ) -> Tensor:  # fmt: skip
         return ops.gated_mlp(x, gate_weight, up_weight, gate_bias, up_bias, activation=activation)
 
@@ -159,16 +161,16 @@ class Mlp(Rule):
 
     @staticmethod
     def before(
-        x: Tensor, activation: str, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
-        p: float = 0.0, training: bool = False,
+        x: Tensor, activation: str, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor,
+        down_bias: Tensor | None, p: float = 0.0, training: bool = False,
     ) -> Tensor:  # fmt: skip
         hidden = ops.activation(F.linear(x, up_weight, up_bias), activation)
         return F.linear(F.dropout(hidden, p, training), down_weight, down_bias)
 
     @staticmethod
     def after(
-        x: Tensor, activation: str, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
-        p: float, training: bool,
+        x: Tensor, activation: str, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor,
+        down_bias: Tensor | None, p: float, training: bool,
     ) -> Tensor:  # fmt: skip
         return ops.mlp(
             x, up_weight, up_bias, down_weight, down_bias, activation=activation, dropout_p=p, training=training

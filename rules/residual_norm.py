@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autofuse.rule import Captures, Fails, Fused, Kept, Rule, Unknown, Verdict
 from autofuse.rules.norm import of_the_last_dimension
+
+from autofuse.rule import Captures, Fails, Fused, Holds, Kept, Rule, Unknown, Verdict
 
 if TYPE_CHECKING:
     import torch.nn.functional as F
@@ -32,7 +33,8 @@ class PostNorm(Rule):
 
     @staticmethod
     def after(
-        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor, bias: Tensor, p: float, training: bool
+        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor, bias: Tensor, p: float,
+        training: bool,
     ) -> Tensor:  # fmt: skip
         return ops.dropout_add_norm(x, residual, weight, bias, eps=eps, dropout_p=p, training=training, norm="layer")
 
@@ -85,7 +87,8 @@ class PreNorm(Rule):
 
     @staticmethod
     def after(
-        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor, bias: Tensor, p: float, training: bool
+        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor, bias: Tensor, p: float,
+        training: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         return ops.dropout_add_norm(
             x, residual, weight, bias, eps=eps, dropout_p=p, training=training, norm="layer", prenorm=True
@@ -216,4 +219,6 @@ def two_tensors_and_a_norm(captures: Captures) -> Verdict:
         return affine
     if captures.literal("shape") is not None:
         return Fails("the norm runs over more than the last dimension")
-    return Unknown("whether the norm runs over the last dimension alone cannot be read from the text")
+    if not captures.attribute("shape"):
+        return Unknown("whether the norm runs over the last dimension alone cannot be read from the text")
+    return Holds("unsafe", "assumes that the norm runs over the last dimension alone")

@@ -43,7 +43,8 @@ def test_a_graph_made_by_its_own_methods_is_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "inputs", "said"), [("exp", 0, "has 0 inputs"), ("no such op", 1, "no table names"), (ATTRIBUTE, 2, "has 2 inputs")]
+    ("op", "inputs", "said"),
+    [("exp", 0, "has 0 inputs"), ("no such op", 1, "no table names"), (ATTRIBUTE, 2, "has 2 inputs")],
 )
 def test_a_wrong_value_is_named(op: str, inputs: int, said: str) -> None:
     graph = Graph()

@@ -22,19 +22,31 @@ def attention_sites(text: str) -> list[Site]:
     found: list[Site] = []
     for defined in functions(file_scope(ast.parse(HEAD + textwrap.dedent(text)))):
         captured = capture(defined.function, defined.scope, defined.owner)
-        found += [s for s in sites(captured.graph, View(Facts(captured.known)), load_rules()) if s.rule.rule.code == "AF101"]
+        found += [
+            s for s in sites(captured.graph, View(Facts(captured.known)), load_rules()) if s.rule.rule.code == "AF101"
+        ]
     return found
 
 
 REFUSED = {
     "returned": ("def f(q, k, v):\n    w = (q @ k.mT).softmax(-1)\n    return w @ v, w", "probabilities is returned"),
     "stored": ("def f(self, q, k, v):\n    w = (q @ k.mT).softmax(-1)\n    self.w = w\n    return w @ v", "is stored"),
-    "appended": ("def f(q, k, v, log):\n    w = (q @ k.mT).softmax(-1)\n    log.append(w)\n    return w @ v", "probabilities"),
+    "appended": (
+        "def f(q, k, v, log):\n    w = (q @ k.mT).softmax(-1)\n    log.append(w)\n    return w @ v",
+        "probabilities",
+    ),
     "printed": ("def f(q, k, v):\n    s = q @ k.mT\n    print(s)\n    return s.softmax(-1) @ v", "product of matrices"),
-    "asserted": ("def f(q, k, v):\n    s = q @ k.mT\n    assert not s.isnan().any()\n    return s.softmax(-1) @ v", "product"),
-    "passed on": ("def f(q, k, v, hook):\n    w = (q @ k.mT).softmax(-1)\n    hook(w)\n    return w @ v", "probabilities"),
+    "asserted": (
+        "def f(q, k, v):\n    s = q @ k.mT\n    assert not s.isnan().any()\n    return s.softmax(-1) @ v",
+        "product",
+    ),
+    "passed on": (
+        "def f(q, k, v, hook):\n    w = (q @ k.mT).softmax(-1)\n    hook(w)\n    return w @ v",
+        "probabilities",
+    ),
     "used after a loop": (
-        "def f(q, k, v, n):\n    for _ in range(n):\n        w = (q @ k.mT).softmax(-1)\n        o = w @ v\n    return o, w",
+        "def f(q, k, v, n):\n    for _ in range(n):\n        w = (q @ k.mT).softmax(-1)\n        o = w @ v\n"
+        "    return o, w",
         "",
     ),
     "a mask of the scores": (
@@ -69,11 +81,17 @@ def test_what_would_be_noticed_is_refused(text: str, said: str) -> None:
 
 ALLOWED = {
     "a shape is read": "def f(q, k, v):\n    s = q @ k.mT\n    n = s.shape[-1]\n    return s.softmax(-1) @ v, n",
-    "a dtype is read": "def f(q, k, v):\n    s = q @ k.mT\n    w = s.softmax(-1, dtype=torch.float32).to(s.dtype)\n    return w @ v",
+    "a dtype is read": (
+        "def f(q, k, v):\n    s = q @ k.mT\n    w = s.softmax(-1, dtype=torch.float32).to(s.dtype)\n    return w @ v"
+    ),
     "query is used elsewhere": "def f(q, k, v):\n    return (q @ k.mT).softmax(-1) @ v + q",
     "value is changed afterwards": "def f(q, k, v):\n    o = (q @ k.mT).softmax(-1) @ v\n    v.zero_()\n    return o",
-    "scores are masked in place": "def f(q, k, v, m):\n    s = q @ k.mT\n    s.masked_fill_(m, -1e9)\n    return s.softmax(-1) @ v",
-    "another branch returns": "def f(q, k, v, x=None):\n    if x is not None:\n        return x\n    return (q @ k.mT).softmax(-1) @ v",
+    "scores are masked in place": (
+        "def f(q, k, v, m):\n    s = q @ k.mT\n    s.masked_fill_(m, -1e9)\n    return s.softmax(-1) @ v"
+    ),
+    "another branch returns": (
+        "def f(q, k, v, x=None):\n    if x is not None:\n        return x\n    return (q @ k.mT).softmax(-1) @ v"
+    ),
 }
 
 

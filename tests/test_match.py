@@ -46,7 +46,9 @@ def test_a_cast_inside_is_taken_off_the_operands() -> None:
 
 
 def test_a_cast_of_the_input_alone_stays() -> None:
-    (site,) = sites_in("import torch\ndef f(x, w):\n    x = x.float()\n    return x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-6)")
+    (site,) = sites_in(
+        "import torch\ndef f(x, w):\n    x = x.float()\n    return x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-6)"
+    )
     assert site.captures["x"].op == "cast"
 
 

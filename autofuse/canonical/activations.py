@@ -8,7 +8,14 @@ from __future__ import annotations
 
 import math
 
-from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, factors_of, product, total, without
+from autofuse.canonical.arithmetic import (
+    RECOGNISED_IN_PRODUCTS,
+    RECOGNISED_IN_SUMS,
+    factors_of,
+    product,
+    total,
+    without,
+)
 from autofuse.canonical.view import View, literal, rewrites
 from autofuse.graph import Value, is_const
 
@@ -40,7 +47,9 @@ def _silu_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
     """x * sigmoid(x)."""
     for gate in factors:
         x = gate.inputs[0] if gate.op == "sigmoid" else None
-        rest = without(factors, (gate, *factors_of(x))) if x is not None and literal(factors_of(x)[-1]) is None else None
+        rest = (
+            without(factors, (gate, *factors_of(x))) if x is not None and literal(factors_of(x)[-1]) is None else None
+        )
         if x is not None and rest is not None:
             return [*rest, activation(view, x, "silu")], constant
     return None

@@ -78,7 +78,9 @@ def total(view: View, terms: Sequence[Value]) -> Value:
     flat = [g for t in terms for g in terms_of(t)]
     constant = sum(c for t in flat if (c := literal(t)) is not None)
     rest = [t for t in flat if literal(t) is None]
-    ordered = sorted((t for t in rest if not view.number(t)), key=_met) + sorted((t for t in rest if view.number(t)), key=_met)
+    ordered = sorted((t for t in rest if not view.number(t)), key=_met) + sorted(
+        (t for t in rest if view.number(t)), key=_met
+    )
     for recognised in RECOGNISED_IN_SUMS:
         found = recognised(view, ordered, constant)
         if found is not None:

@@ -17,9 +17,10 @@ def _choice(view: View, test: Value, yes: Value, no: Value) -> Value | None:
     if test.op == NOT:
         return view.make(CHOICE, test.inputs[0], no, yes)
     if test.op == CONST:
-        return yes if test.data else no
-    if (known := _under(test, yes, True)) is not None or (known := _under(test, no, False)) is not None:
-        return view.make(CHOICE, test, _under(test, yes, True) or yes, _under(test, no, False) or no)
+        return no if test.data in (False, 0, None, "") else yes
+    chosen, otherwise = _under(test, yes, True), _under(test, no, False)
+    if chosen is not None or otherwise is not None:
+        return view.make(CHOICE, test, chosen or yes, otherwise or no)
     return None
 
 
@@ -34,13 +35,18 @@ def _under(test: Value, side: Value, truth: bool) -> Value | None:
 def _not(view: View, x: Value) -> Value | None:
     if x.op == NOT:
         return x.inputs[0]
-    return view.const(not x.data) if x.op == CONST else None
+    return view.const(x.data in (False, 0, None, "")) if x.op == CONST else None
 
 
 @rewrites(IS_NONE)
 def _is_none(view: View, x: Value) -> Value | None:
     """A name updated where it is not None is None just where it was before."""
-    if x.op == CHOICE and x.inputs[0].op == IS_NONE and x.inputs[1] is x.inputs[0].inputs[0] and never_none(x.inputs[2]):
+    if (
+        x.op == CHOICE
+        and x.inputs[0].op == IS_NONE
+        and x.inputs[1] is x.inputs[0].inputs[0]
+        and never_none(x.inputs[2])
+    ):
         return x.inputs[0]
     return view.const(x.data is None) if x.op == CONST else view.const(False) if x.op in OPS else None
 

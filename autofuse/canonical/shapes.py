@@ -64,7 +64,11 @@ def _unsqueeze(view: View, x: Value, dim: Value) -> Value | None:
 
 @rewrites(ITEM)
 def _item(view: View, container: Value, index: Value) -> Value | None:
-    if container.op == TUPLE and isinstance(index.data, int) and -len(container.inputs) <= index.data < len(container.inputs):
+    if (
+        container.op == TUPLE
+        and isinstance(index.data, int)
+        and -len(container.inputs) <= index.data < len(container.inputs)
+    ):
         return container.inputs[index.data]
     if index.op == TUPLE and index.inputs and is_const(index.inputs[-1], None) and is_const(index.inputs[0], ...):
         return view.make("unsqueeze", container, view.const(-1)) if len(index.inputs) == 2 else None

@@ -122,8 +122,8 @@ def _squares_and_eps(view: View, root: Value) -> tuple[Value, Value] | None:
 
 def _same_but_for_casts(factors: list[Value], wanted: Value) -> list[tuple[Value, ...]]:
     """The factors that together are `wanted`."""
-    whole = [(f,) for f in factors if bare(f) is bare(wanted)]
-    return [*whole, bare(wanted).inputs] if bare(wanted).op == "mul" else whole  # type: ignore[list-item]
+    found: list[tuple[Value, ...]] = [(f,) for f in factors if bare(f) is bare(wanted)]
+    return [*found, bare(wanted).inputs] if bare(wanted).op == "mul" else found
 
 
 def _norm(view: View, squared: Value, eps: Value) -> Value:

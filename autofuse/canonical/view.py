@@ -134,7 +134,11 @@ class View:
 
     def _attribute(self, v: Value) -> Value:
         owner = self.of(v.inputs[0])
-        if v.data in _CONSTANTS and owner.op == LEAF and getattr(owner.data, "data", None) in ("math", "torch", "numpy"):
+        if (
+            v.data in _CONSTANTS
+            and owner.op == LEAF
+            and getattr(owner.data, "data", None) in ("math", "torch", "numpy")
+        ):
             return self.const(_CONSTANTS[str(v.data)])
         if v.data in ("dtype", "device"):
             return self._distinct(v, self.plain(ATTRIBUTE, self._like(owner), data=v.data))

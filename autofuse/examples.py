@@ -1,0 +1,45 @@
+"""Whether a rule's examples are what it says of them.
+
+Reads each example as a file would be read and looks whether the rule finds it, or leaves it alone. Runs no code.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+from autofuse.canonical import View
+from autofuse.engine import sites
+from autofuse.facts import Facts
+from autofuse.match import LoadedRule
+from autofuse.rule import Example, Fails, Fused, RuleError
+from autofuse.source.capture import capture
+from autofuse.source.scope import file_scope, functions
+
+
+def check_examples(loaded: LoadedRule) -> None:
+    """Raise RuleError where an example is not fused that should be, is that should not, or where none is fused."""
+    rule = loaded.rule
+    if not any(isinstance(e, Fused) for e in rule.examples):
+        raise RuleError(f"{rule.__name__} has no example that it rewrites. Add a Fused(why, before=...) to `examples`.")
+    for example in rule.examples:
+        found = is_found(loaded, example)
+        if found != isinstance(example, Fused):
+            said = "finds" if found else "does not find"
+            raise RuleError(f"{rule.__name__} {said} its example “{example.why}”. Correct the example or `before`.")
+
+
+def is_found(loaded: LoadedRule, example: Example) -> bool:
+    """Whether the rule applies somewhere in the example's source."""
+    tree = ast.parse(text_of(example))
+    for defined in functions(file_scope(tree)):
+        captured = capture(defined.function, defined.scope, defined.owner)
+        found = sites(captured.graph, View(Facts(captured.known)), (loaded,))
+        if any(not isinstance(site.verdict, Fails) for site in found):
+            return True
+    return False
+
+
+def text_of(example: Example) -> str:
+    """The example's source, not indented."""
+    return textwrap.dedent(example.before if isinstance(example, Fused) else example.source).strip() + "\n"
