@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from autofuse.arguments import parser
+from autofuse.examples import check_examples, text_of
 from autofuse.registry import load_rules
 from autofuse.report.findings import FIELDS
 from autofuse.rule import Fused
@@ -117,8 +118,7 @@ def test_the_rule_that_is_shown_loads_and_does_what_its_examples_say(tmp_path: P
     (shown,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "(Rule)" in code)
     (tmp_path / "shown.py").write_text(shown)
     (rule,) = [r for r in load_rules((tmp_path,)) if not r.rule.__module__.startswith("autofuse.")]
+    check_examples(rule)
     for example in rule.rule.examples:
-        source = example.before if isinstance(example, Fused) else example.source
-        text = "\n".join(line[16:] for line in source.strip("\n").splitlines()) + "\n"
-        result = rewritten(text, [rule])
-        assert example.after in result if isinstance(example, Fused) else result == text
+        result = rewritten(text_of(example), [rule])
+        assert example.after in result if isinstance(example, Fused) else result == text_of(example)

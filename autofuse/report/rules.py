@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from autofuse.examples import text_of
 from autofuse.report.findings import Piece
 from autofuse.rule import Fused, Kept, Rule
 
@@ -41,14 +42,16 @@ def explained(loaded: LoadedRule, rewritten: Callable[[str, Sequence[LoadedRule]
     yield from _code(source_of(rule.before))
     yield from _code(source_of(rule.after))
     for example in rule.examples:
-        if isinstance(example, Fused):
-            yield f"Fused: {example.why}\n\n", "green"
-            yield from _code(example.before)
-            yield "becomes\n\n", ""
-            yield from _code(rewritten(_text(example.before), [loaded]))
-        else:
+        text = text_of(example)
+        if isinstance(example, Kept):
             yield f"Left alone: {example.why}\n\n", "yellow"
-            yield from _code(example.source)
+            yield from _code(text)
+            continue
+        yield f"Fused: {example.why}\n\n", "green"
+        yield from _code(text)
+        result = rewritten(text, [loaded])
+        yield ("becomes\n\n" if result != text else "is reported in files, and fused in live models\n\n"), ""
+        yield from _code(result) if result != text else ()
     yield f"Switch it off with `# autofuse: ignore[{rule.code}]`, or in [tool.autofuse] of pyproject.toml.\n\n", "dim"
 
 
@@ -78,15 +81,10 @@ def _facts(rule: type[Rule]) -> dict[str, object]:
         "why": why(rule),
         "before": source_of(rule.before),
         "after": source_of(rule.after),
-        "fused": [{"why": e.why, "source": _text(e.before)} for e in rule.examples if isinstance(e, Fused)],
-        "kept": [{"why": e.why, "source": _text(e.source)} for e in rule.examples if isinstance(e, Kept)],
+        "fused": [{"why": e.why, "source": text_of(e)} for e in rule.examples if isinstance(e, Fused)],
+        "kept": [{"why": e.why, "source": text_of(e)} for e in rule.examples if isinstance(e, Kept)],
     }
 
 
-def _text(source: str) -> str:
-    """An example as a file holds it: in the rule it is indented as the rule is."""
-    return textwrap.dedent(source).strip("\n") + "\n"
-
-
 def _code(source: str) -> Iterator[Piece]:
-    yield textwrap.indent(_text(source), "    ") + "\n", "cyan"
+    yield textwrap.indent(source.rstrip(), "    ") + "\n\n", "cyan"
