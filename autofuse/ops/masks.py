@@ -5,18 +5,23 @@ A boolean mask keeps the scores where it is True; any other is added to them. Mu
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 
-def masked(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """`scores` where a boolean `mask` is True and -inf elsewhere; their sum, for an additive mask.
+def masked(
+    scores: Tensor, mask: Tensor | None = None, fill: float | None = None, mask_is_causal: bool = False
+) -> Tensor:
+    """`scores` where a boolean `mask` is True and `fill` (-inf if None) elsewhere; their sum, for an additive mask.
 
-    Shapes: scores (..., T, S), `mask` broadcasts against them.
+    Shapes: scores (..., T, S), `mask` broadcasts against them. `mask_is_causal` says what is known of the mask and
+    changes nothing.
     """
     if mask is None:
         return scores
-    return scores.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else scores + mask
+    return scores.masked_fill(~mask, -math.inf if fill is None else fill) if mask.dtype is torch.bool else scores + mask
 
 
 def causal(mask: Tensor | None, queries: int, keys: int, device: torch.device) -> Tensor:

@@ -16,6 +16,7 @@ Affine = Tensor | float | None
 def attention(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
+    mask_is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
     """softmax(query @ key.mT * scale, masked) @ value; a row without a key gives 0, or with `fill` attends evenly."""
     scores = torch.matmul(query, key.mT) * scale
@@ -33,11 +34,13 @@ def attention(
     return torch.matmul(_dropout(torch.softmax(scores, dim=-1), dropout_p, training), value)
 
 
-def masked(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """`scores` where a boolean `mask` is True and -inf elsewhere; their sum, for an additive mask."""
+def masked(
+    scores: Tensor, mask: Tensor | None = None, fill: float | None = None, mask_is_causal: bool = False
+) -> Tensor:
+    """`scores` where a boolean `mask` is True and `fill` (-inf if None) elsewhere; their sum, for an additive mask."""
     if mask is None:
         return scores
-    return torch.where(mask, scores, -math.inf) if mask.dtype is torch.bool else scores + mask
+    return torch.where(mask, scores, -math.inf if fill is None else fill) if mask.dtype is torch.bool else scores + mask
 
 
 def layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:

@@ -17,6 +17,7 @@ from autofuse.ops.masks import additive, causal, even_where_nothing_is_kept
 def attention(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
+    mask_is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
     """softmax(query @ key.mT * scale, masked) @ value, never forming the (query x key) matrix.
 
@@ -28,6 +29,8 @@ def attention(
     is_causal: query i attends to keys 0 to i (with T != S too).
     fill: None: a row that keeps no key gives 0. A number: dropped scores were filled with it, so that such a row
     attends to all keys evenly, whatever its query.
+    mask_is_causal: `mask` is proved to keep exactly keys 0 to i for query i wherever its last sizes are T == S; there
+    the kernel's own causal path takes its place.
 
     Source: Vaswani et al., arXiv:1706.03762; the kernel is Dao's, arXiv:2307.08691. Like the kernel it has no second
     derivative. Raises ValueError for a scale that differs from key to key.
@@ -35,6 +38,8 @@ def attention(
     query, scale = _scaled(query, scale)
     compute, result = _dtypes(query, key, value)
     query, key, value = query.to(compute), key.to(compute), value.to(compute)
+    if mask_is_causal and mask is not None and _covers_a_square(mask, query.shape[-2], key.shape[-2]):
+        mask, is_causal = None, True
     if mask is not None:
         if is_causal:
             mask, is_causal = causal(mask, query.shape[-2], key.shape[-2], query.device), False
@@ -44,6 +49,10 @@ def attention(
         elif fill is not None:
             query, mask = even_where_nothing_is_kept(query, mask)
     return _on_four_dimensions(query, key, value, mask, dropout_p if training else 0.0, is_causal, scale).to(result)
+
+
+def _covers_a_square(mask: Tensor, queries: int, keys: int) -> bool:
+    return queries == keys and mask.shape[-2:] == (queries, keys)
 
 
 def _scaled(query: Tensor, scale: float | Tensor) -> tuple[Tensor, float]:
