@@ -106,6 +106,14 @@ def test_the_readme_lists_every_rule() -> None:
     assert table == sorted({loaded.rule.code for loaded in load_rules()})
 
 
+def test_the_readmes_diff_is_what_a_rewrite_makes() -> None:
+    (diff,) = re.findall(r"```diff\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    lines = [line or " " for line in diff.splitlines()]
+    before, after = ("\n".join(ln[1:] for ln in lines if ln[0] in kept) + "\n" for kept in (" -", " +"))
+    imports = "import math\n\nimport torch\nimport torch.nn.functional as F\n\n\n"
+    assert rewritten(imports + before, load_rules()) == imports + after
+
+
 def test_the_architecture_names_every_part_of_the_package() -> None:
     page = (REPOSITORY / "docs" / "architecture.md").read_text()
     parts = [p for p in (REPOSITORY / "autofuse").iterdir() if not p.name.startswith(("__", "py.typed"))]
