@@ -61,17 +61,21 @@ class Script:
         losses = self.module.train(model, STEPS, SEED)
         return Outcome(self.compared(losses, error), frozenset(s.rule for s in fused), self.path.read_text())
 
-    def rewritten(self, folder: Path) -> Outcome:
+    def rewritten(self, folder: Path, *options: str) -> Outcome:
         """Train the original and what `autofuse rewrite` makes of the file; a second rewrite must change nothing."""
+        other = self.rewritten_module(folder, *options)
+        losses = other.train(self.model(other), STEPS, SEED)
+        return Outcome(self.compared(losses, gradient_error([])), frozenset(), (folder / self.path.name).read_text())
+
+    def rewritten_module(self, folder: Path, *options: str) -> ModuleType:
+        """The file after `autofuse rewrite` with these options, loaded."""
         target = folder / self.path.name
         target.write_bytes(self.path.read_bytes())
-        assert cli(["rewrite", str(target)]) == 0
+        assert cli(["rewrite", *options, str(target)]) == 0
         text = target.read_text()
-        assert cli(["rewrite", str(target)]) == 0
+        assert cli(["rewrite", *options, str(target)]) == 0
         assert target.read_text() == text
-        other = loaded(target)
-        losses = other.train(self.model(other), STEPS, SEED)
-        return Outcome(self.compared(losses, gradient_error([])), frozenset(), text)
+        return loaded(target)
 
     def compared(self, losses: list[float], error: float) -> Agreement:
         """`losses` against the original's."""
