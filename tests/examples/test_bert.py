@@ -11,7 +11,8 @@ def test_it_learns_the_same_once_optimized(script):
     ids, mask, _ = example.module.batch(example.module.Config(), torch.Generator().manual_seed(0))
     outcome = example.optimized((ids, mask))
     assert outcome.agreement.agrees, outcome.agreement.sentence
-    assert outcome.fused & {"AF201", "AF203"} and outcome.fused >= {"AF101", "AF301"}
+    assert "AF101" in outcome.fused
+    assert outcome.fused & {"AF201", "AF203"} and outcome.fused & {"AF301", "AF304"}
 
 
 @pytest.mark.parametrize("options", [(), ("--unsafe",)], ids=["safe", "unsafe"])
@@ -20,7 +21,8 @@ def test_it_learns_the_same_once_rewritten(script, tmp_path, options):
     assert outcome.agreement.agrees, outcome.agreement.sentence
     for fused in ("scaled_dot_product_attention(", "gelu(", "fused=True"):
         assert fused in outcome.text
-    assert "layer_norm(" in outcome.text or not options  # a norm is only safe where the text shows the shape of its weight
+    # A norm is safe only where the text shows that its weight has the shape of the last dimension.
+    assert "layer_norm(" in outcome.text or not options
 
 
 def test_it_trains_with_dropout_once_rewritten_and_once_optimized(script, tmp_path):

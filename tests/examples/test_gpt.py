@@ -5,13 +5,12 @@ import torch
 
 import autofuse
 
-EXPECTED = {"AF101", "AF201", "AF301"}
-
 
 def test_it_learns_the_same_once_optimized(script):
     outcome = script("gpt", "GPT", dropout=0.0).optimized(torch.zeros(2, 64, dtype=torch.long))
     assert outcome.agreement.agrees, outcome.agreement.sentence
-    assert outcome.fused >= EXPECTED
+    assert "AF101" in outcome.fused
+    assert outcome.fused & {"AF201", "AF203"} and outcome.fused & {"AF301", "AF304"}
 
 
 @pytest.mark.parametrize("options", [(), ("--unsafe",)], ids=["safe", "unsafe"])
@@ -20,7 +19,8 @@ def test_it_learns_the_same_once_rewritten(script, tmp_path, options):
     assert outcome.agreement.agrees, outcome.agreement.sentence
     for fused in ("F.scaled_dot_product_attention(", "F.gelu(", "fused=True"):
         assert fused in outcome.text
-    assert "F.layer_norm(" in outcome.text or not options  # a norm is only safe where the text shows the shape of its weight
+    # A norm is safe only where the text shows that its weight has the shape of the last dimension.
+    assert "F.layer_norm(" in outcome.text or not options
 
 
 def test_it_trains_with_dropout_once_rewritten_and_once_optimized(script, tmp_path):

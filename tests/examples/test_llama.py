@@ -16,7 +16,8 @@ def test_it_learns_the_same_once_rewritten(script, tmp_path, options):
     assert outcome.agreement.agrees, outcome.agreement.sentence
     for fused in ("F.scaled_dot_product_attention(", "fused=True"):
         assert fused in outcome.text
-    assert "F.rms_norm(" in outcome.text or not options  # a norm is only safe where the text shows the shape of its weight
+    # A norm is safe only where the text shows that its weight has the shape of the last dimension.
+    assert "F.rms_norm(" in outcome.text or not options
 
 
 def test_the_second_half_of_a_sentence_repeats_the_first(script):

@@ -9,7 +9,7 @@ def test_it_learns_the_same_once_optimized(script):
     images, _ = example.module.batch(example.module.Config(), torch.Generator().manual_seed(0))
     outcome = example.optimized(images)
     assert outcome.agreement.agrees, outcome.agreement.sentence
-    assert outcome.fused >= {"AF101", "AF201"}
+    assert "AF101" in outcome.fused and outcome.fused & {"AF201", "AF203"}
 
 
 @pytest.mark.parametrize("options", [(), ("--unsafe",)], ids=["safe", "unsafe"])
@@ -18,7 +18,8 @@ def test_it_learns_the_same_once_rewritten(script, tmp_path, options):
     assert outcome.agreement.agrees, outcome.agreement.sentence
     for fused in ("F.scaled_dot_product_attention(", "fused=True"):
         assert fused in outcome.text
-    assert "F.layer_norm(" in outcome.text or not options  # a norm is only safe where the text shows the shape of its weight
+    # A norm is safe only where the text shows that its weight has the shape of the last dimension.
+    assert "F.layer_norm(" in outcome.text or not options
 
 
 def test_patches_are_cut_row_by_row(script):
