@@ -29,6 +29,13 @@ def attention_site(masking: str, arguments: str = "mask") -> Site:
     return site
 
 
+def attention_site_or_none(masking: str) -> Site | None:
+    try:
+        return attention_site(masking)
+    except ValueError:
+        return None
+
+
 BOOLEAN = {
     "masked_fill": "s = s.masked_fill(mask == 0, float('-inf'))",
     "in place": "s.masked_fill_(mask == 0, float('-inf'))",
@@ -111,6 +118,17 @@ NOT_CAUSAL = {
 @pytest.mark.parametrize("masking", NOT_CAUSAL.values(), ids=NOT_CAUSAL)
 def test_a_mask_that_only_looks_causal_is_kept_as_it_is(masking: str) -> None:
     assert "is_causal" not in attention_site(masking).captures
+
+
+def test_a_scale_that_comes_after_the_mask_is_still_the_scale() -> None:
+    for masking in ("s = s.masked_fill(mask, float('-inf')) / math.sqrt(64)", "s = (s + mask) * 0.125"):
+        site = attention_site(masking)
+        assert site.captures["scale"].data == 0.125 and "mask" in site.captures
+
+
+def test_a_scale_of_unknown_sign_after_a_mask_is_not_moved() -> None:
+    text = "s = s.masked_fill(mask, float('-inf')) * self.c"
+    assert attention_site_or_none(text) is None
 
 
 def test_an_optional_mask_is_a_choice() -> None:

@@ -65,12 +65,19 @@ def product(view: View, factors: Sequence[Value]) -> Value:
     if len(tensors) == 1 and tensors[0].op == PERMUTE and (numbers or constant != 1):
         inner = product(view, [tensors[0].inputs[0], *numbers, view.const(constant)])
         return view.permuted(inner, order_of(tensors[0]))
+    if len(tensors) == 1 and (numbers or constant != 1) and _masked_scores(tensors[0]):
+        return total(view, [product(view, (t, *numbers, view.const(constant))) for t in tensors[0].inputs])
     items = [*tensors, *numbers]
     for recognised in RECOGNISED_IN_PRODUCTS:
         found = recognised(view, items, constant)
         if found is not None:
             return product(view, [*found[0], view.const(found[1])])
     return _joined(view, "mul", items, constant, 1)
+
+
+def _masked_scores(v: Value) -> bool:
+    """A sum of scores and a bias, which a scale that comes after multiplies both."""
+    return v.op == "add" and any(f.op == "matmul" for t in v.inputs for f in factors_of(t))
 
 
 def total(view: View, terms: Sequence[Value]) -> Value:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from autofuse.canonical.arithmetic import RECOGNISED_IN_SUMS, factors_of, product, without
+from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, factors_of, product, without
 from autofuse.canonical.view import CAST, KEEP, View, literal, rewrites
 from autofuse.graph import ATTRIBUTE, Value, is_const
 
@@ -71,6 +71,26 @@ def _fill_outside(v: Value) -> tuple[Value, float] | None:
     return (b.inputs[0], number) if b.op == "mul" and len(b.inputs) == 2 and literal(b.inputs[1]) == -1 else None
 
 
+def _scaled_after(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """Masked scores times a number known to be positive are scaled scores, masked."""
+    masked = next((f for f in factors if f.op == KEEP), None)
+    rest = without(factors, (masked,)) if masked is not None else None
+    if masked is None or not rest and constant == 1 or constant <= 0 or not all(map(_positive, rest or ())):
+        return None
+    fill = fill_of(view, masked.inputs[2])
+    if fill is None or fill > -1e8:  # nan, the lowest number, compares as False
+        return None
+    scaled = product(view, [masked.inputs[0], *(rest or ()), view.const(constant)])
+    return [view.plain(KEEP, scaled, *masked.inputs[1:])], 1
+
+
+def _positive(v: Value) -> bool:
+    """Whether a number is positive whatever it is computed from."""
+    if v.op == "reciprocal":
+        return _positive(v.inputs[0])
+    return v.op == "number_sqrt" or (literal(v) or 0) > 0
+
+
 def fill_of(view: View, v: Value) -> float | None:
     """What a mask fills with: -inf, a low number, nan for the minimum of some dtype; None if `v` is no fill."""
     if v.op == CAST or v.op == "tensor":
@@ -98,3 +118,4 @@ def is_zero_one(v: Value) -> bool:
 
 
 RECOGNISED_IN_SUMS.insert(0, _product_with_mask)
+RECOGNISED_IN_PRODUCTS.append(_scaled_after)
