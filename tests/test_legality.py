@@ -61,6 +61,10 @@ REFUSED = {
         "def f(q, k, v):\n    s = (q @ k.mT).softmax(-1)\n    k.mul_(2)\n    return s @ v",
         "in place",
     ),
+    "a view of the key overwritten": (
+        "def f(q, k, v):\n    s = q @ k.mT\n    t = v.transpose(1, 2)\n    w = s.softmax(-1)\n    t.zero_()\n    return w @ v",
+        "",
+    ),
     "scores written to the caller's buffer": (
         "def f(q, k, v, out):\n    out += q @ k.mT\n    return out.softmax(-1) @ v",
         "",
