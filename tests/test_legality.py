@@ -65,6 +65,10 @@ REFUSED = {
         "def f(q, k, v):\n    s = q @ k.mT\n    t = v.transpose(1, 2)\n    w = s.softmax(-1)\n    t.zero_()\n    return w @ v",
         "",
     ),
+    "the query overwritten by what was computed before": (
+        "def f(q, k, v):\n    y = q * 2\n    s = q @ k.mT\n    q.mul_(2)\n    return s.softmax(-1) @ v, y",
+        "in place",
+    ),
     "scores written to the caller's buffer": (
         "def f(q, k, v, out):\n    out += q @ k.mT\n    return out.softmax(-1) @ v",
         "",
