@@ -15,7 +15,7 @@ from autofuse.source.bindings import Function, bound_names
 from autofuse.source.helpers import arguments_of
 from autofuse.source.modules import Layer, layers_of
 from autofuse.source.state import State, qualified
-from autofuse.vocabulary import HARMLESS, NAMES, OPS, Op
+from autofuse.vocabulary import HARMLESS, MODULES, NAMES, OPS, Op
 
 _MUTATORS = frozenset(".append .extend .insert .add_ .update .setdefault .pop .clear .remove .sort .reverse".split())
 _SEES_NAMES = frozenset({"locals", "vars", "eval", "exec", "globals", "dir"})
@@ -66,7 +66,7 @@ class Calls(State):
             name = str(function.data) if self.builtin(function) else name
         data = (name or "a function", named)
         method = name.startswith(".")
-        if _plain(node) and name in HARMLESS and (not method or self.may_be_tensor(function.inputs[0])):
+        if _plain(node) and (name in HARMLESS or name in MODULES) and (not method or self.may_be_tensor(function.inputs[0])):
             return self.graph.value(CALL, function, *inputs, data=data)
         if name in _SEES_NAMES:
             self.sink(f"seen by {name}()", *(v for _, v in self.names.held()))
@@ -75,7 +75,7 @@ class Calls(State):
         if name in _MUTATORS and function.inputs:
             self.write(function.inputs[0], made)
         elif self.may_write_self(node, function, inputs):
-            self.graph.forget(f"{name} may assign to self")
+            self.forget(f"{name} may assign to self")
         return made
 
     # What is called.

@@ -16,11 +16,12 @@ from autofuse.source.bindings import Function
 Region = tuple[ast.AST, ...]  # the loops, `with` and `try` blocks around a statement, outermost first
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Place:
     """Where a value stands: its expression, the statement around it, and what names held just before.
 
-    `inlined`: the expression is a call of a helper, and the value was computed inside it.
+    `inlined`: the expression is a call of a helper, and the value was computed inside it. `forgets` counts the
+    assignments to attributes that came before.
     """
 
     node: ast.expr
@@ -28,6 +29,7 @@ class Place:
     names: Mapping[str, Value]
     region: Region = ()
     inlined: bool = False
+    forgets: int = 0
 
 
 @dataclass
@@ -39,6 +41,7 @@ class Captured:
     places: dict[Value, list[Place]] = field(default_factory=dict)
     known: dict[Value, Known] = field(default_factory=dict)
     assigned: dict[ast.stmt, list[Value]] = field(default_factory=dict)  # what each statement binds
+    before: dict[ast.stmt, Mapping[str, Value]] = field(default_factory=dict)  # what names held before each statement
     deleted: dict[ast.stmt, list[Value]] = field(default_factory=dict)  # what each `del` unbinds
     effects: set[ast.stmt] = field(default_factory=set)  # statements that do more than bind names
     tests: dict[ast.stmt, Value] = field(default_factory=dict)  # what each `if` tests

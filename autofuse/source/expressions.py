@@ -23,6 +23,7 @@ from autofuse.graph import (
 )  # fmt: skip
 from autofuse.source.bindings import free_names
 from autofuse.source.calls import Calls
+from autofuse.source.forms import buffer_form
 from autofuse.source.numbers import number_assigned
 from autofuse.vocabulary import METADATA, NAMES, OPS
 
@@ -52,8 +53,7 @@ class Expressions(Calls):
     def evaluate(self, node: ast.expr) -> Value:
         match node:
             case ast.Constant(value=constant):
-                plain = isinstance(constant, (str, int, float, bool, type(None)))
-                return self.graph.const(constant if plain else repr(constant))
+                return self.graph.const(constant)
             case ast.Name(id=name):
                 return self.named(name)
             case ast.Attribute(value=owner, attr=name):
@@ -114,7 +114,9 @@ class Expressions(Calls):
             return self.graph.value(ATTRIBUTE, owner, data=name)
         found = self.graph.read(ATTRIBUTE, owner, data=name)
         if owner.op == PARAMETER and owner.data == self.me and self.owner and found not in self.out.known:
-            self.know(found, number=number_assigned(self.scope, self.owner, name))
+            form = buffer_form(self.scope, self.owner, name)
+            number = number_assigned(self.scope, self.owner, name) if form is None else False
+            self.know(found, number=number, form=form)
         return found
 
     def imported(self, v: Value) -> bool:
@@ -204,7 +206,7 @@ class Expressions(Calls):
         """Anything may happen before control comes back."""
         values = list(map(self.value, _children(node)))
         self.sink("yielded" if not isinstance(node, ast.Await) else "awaited", *values)
-        self.graph.forget("other code runs")
+        self.forget("other code runs")
         self.effect()
         return self.unknown(type(node).__name__.lower(), *values)
 

@@ -39,6 +39,7 @@ class State(ABC):
         self.before = Names(self.names, 0)
         self.region: Region = ()
         self.depth = 0  # branches around the statement
+        self.forgets = 0
         self.inlining: tuple[Function, ...] = ()
         self.facts = Facts(out.known)
         self.evaluated: dict[int, Value] = {}  # expressions read ahead of their turn
@@ -54,7 +55,7 @@ class State(ABC):
         """`name` holds `value` from now on."""
         if name in self.declared:
             self.sink("stored in a global or nonlocal name", value)
-            self.graph.forget()
+            self.forget("a global or nonlocal name is assigned")
             self.effect()
             return
         self.names.set(name, value)
@@ -66,7 +67,7 @@ class State(ABC):
     def place(self, value: Value, node: ast.expr, inlined: bool) -> None:
         """Remember that `node` computes `value`."""
         if not self.quiet and not self.frames and self.statement is not None:
-            place = Place(node, self.statement, self.before, self.region, inlined)
+            place = Place(node, self.statement, self.before, self.region, inlined, self.forgets)
             self.out.places.setdefault(value, []).append(place)
 
     def binds(self, *values: Value) -> None:
@@ -99,6 +100,11 @@ class State(ABC):
             self.graph.fresh(SINK, *values, data=how)
 
     # Memory.
+
+    def forget(self, why: str) -> None:
+        """Attributes read from here on may be other ones."""
+        self.graph.forget(why)
+        self.forgets += 1
 
     def write(self, target: Value, result: Value) -> None:
         """The memory of `target` is overwritten; whatever names it holds `result`, and what overlaps it is unknown."""
