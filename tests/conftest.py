@@ -1,7 +1,30 @@
-"""Every test process computes with one thread, unless told otherwise: pytest-xdist runs a process for each core."""
+"""What all tests share: one thread each, and this repository's files as a fresh copy has them."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+from pathlib import Path
 
+import pytest
+
+# pytest-xdist runs a process for each core, so a process that used them all would only be in the others' way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+REPOSITORY = Path(__file__).parents[1]
+_LEFT_BEHIND = ("__pycache__", ".venv", ".git", ".hypothesis", "build", "dist", "autofuse-demo", "autofuse.egg-info")
+
+
+@pytest.fixture(scope="session")
+def tree() -> dict[str, bytes]:
+    """Every file of this repository that is committed, or would be, by its path."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    names = listed.stdout.split("\0") if listed.returncode == 0 else _walked()
+    return {name: (REPOSITORY / name).read_bytes() for name in names if name and (REPOSITORY / name).is_file()}
+
+
+def _walked() -> list[str]:
+    """The same where there is no git, as in an unpacked archive."""
+    files = (f.relative_to(REPOSITORY) for f in REPOSITORY.rglob("*"))
+    return [str(f) for f in files if not any(p in _LEFT_BEHIND or p.endswith("_cache") for p in f.parts)]

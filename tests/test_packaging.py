@@ -103,14 +103,12 @@ def test_ci_runs_the_readmes_test_command_word_for_word(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tree: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel that this tree builds: from a copy, for a build leaves folders behind."""
     copy, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
-    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=REPOSITORY).stdout
-    for name in filter(None, listed.split("\0")):
-        if (REPOSITORY / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            (copy / name).write_bytes((REPOSITORY / name).read_bytes())
+    for name, content in tree.items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes(content)
     done = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(out), str(copy)],
         capture_output=True, text=True,
