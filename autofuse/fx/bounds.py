@@ -18,7 +18,7 @@ leave a false alarm a chance of 4e-5 (Student's t, 4 degrees of freedom), from f
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +29,11 @@ DRAWS = 4
 
 @dataclass(frozen=True)
 class Gap:
-    """An error and its bound, both relative to the largest entry of the exact result (absolute, where that is 0)."""
+    """An error and its bound, both relative to the size of what was computed.
+
+    That is the largest entry of the exact result, or of what it is the small rest of: the gradient of a key's bias, say,
+    cancels to 0, and rounding shows how large its terms were.
+    """
 
     error: float = 0.0
     bound: float = 0.0
@@ -46,11 +50,13 @@ class Gap:
         return self.error / self.bound if self.bound else math.inf
 
 
-def gap(fused: Tensor, original: Tensor, exact: Tensor, unit: float, rounded: Sequence[Tensor] = ()) -> Gap:
+def gap(
+    fused: Tensor, original: Tensor, exact: Tensor, unit: float, rounded: Sequence[Tensor] = (), *, share: float = 1.0
+) -> Gap:
     """The worse of the two comparisons. `rounded` are results of randomly rounded runs; all tensors have one shape.
 
-    Where the original is NaN, anything goes; where it is finite, fused must be, and where it overflows, fused may do
-    so too or be right.
+    `share` of the original's error counts: its unit roundoff may be greater than `unit`. Where the original is NaN, anything
+    goes; where it is finite, fused must be, and where it overflows, fused may do so too or be right.
     """
     fused, original, exact, *rounded = (_flat(t) for t in (fused, original, exact, *rounded))
     exact = torch.where(exact.isnan(), original, exact)
@@ -60,15 +66,18 @@ def gap(fused: Tensor, original: Tensor, exact: Tensor, unit: float, rounded: Se
     if not compared.any():
         return Gap()
     exact = exact[compared]
+    error = fused[compared] - exact
+    own = share * (original[compared] - exact).nan_to_num(0.0, 0.0, 0.0)  # where it overflows it says nothing
+    spreads = [r[compared] - exact for r in rounded]
+    return max((_measured(size, error, own, exact, unit, spreads) for size in SIZES), key=lambda g: g.ratio)
+
+
+def _measured(size: Size, error: Tensor, own: Tensor, exact: Tensor, unit: float, spreads: Sequence[Tensor]) -> Gap:
     room = 4.0 * (1.0 + 4.0 / exact.numel())
-    scale = exact.abs().max().item() or 1.0
-    candidates = []
-    for size in (_root_mean_square, _largest):
-        own = size((original[compared] - exact).nan_to_num(0.0, 0.0, 0.0))  # where it overflows it says nothing
-        spread = _root_mean_square(torch.tensor([size(r[compared] - exact) for r in rounded] or [0.0]))
-        bound = room * max(own, spread) + 2.0 * unit * size(exact)
-        candidates.append(Gap(size(fused[compared] - exact) / scale, bound / scale))
-    return max(candidates, key=lambda g: g.ratio)
+    rounding = max(size(own), _root_mean_square(torch.tensor([size(s) for s in spreads] or [0.0], dtype=torch.float64)))
+    bound = room * rounding + 2.0 * unit * size(exact)
+    scale = max(_largest(exact), rounding / unit) or 1.0
+    return Gap(size(error) / scale, bound / scale)
 
 
 def _flat(t: Tensor) -> Tensor:
@@ -82,3 +91,7 @@ def _root_mean_square(t: Tensor) -> float:
 
 def _largest(t: Tensor) -> float:
     return t.abs().max().item()
+
+
+Size = Callable[[Tensor], float]
+SIZES: tuple[Size, ...] = (_root_mean_square, _largest)

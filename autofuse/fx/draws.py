@@ -9,7 +9,8 @@ all numbers of one lie above all of the other: a chance of 2 / C(26, 13) = 2e-7 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -23,7 +24,7 @@ class Draw(NamedTuple):
     kept: (
         float  # its projection onto that, as a share of it: 1 on average where what is kept is scaled up by 1 / (1 - p)
     )
-    spread: float  # the square of its distance from that, as a share: p / (1 - p) where all entries are dropped alike
+    spread: float  # its squared distance from that, as a share: about p / (1 - p) where every entry may drop
 
 
 def draw(results: Mapping[str, Tensor], still: Mapping[str, Tensor]) -> Draw:
@@ -33,20 +34,27 @@ def draw(results: Mapping[str, Tensor], still: Mapping[str, Tensor]) -> Draw:
     return Draw(*(sum(numbers) / len(found) for numbers in zip(*found, strict=True))) if found else Draw(1.0, 0.0)
 
 
-def difference(original: Sequence[Draw], rewritten: Sequence[Draw]) -> str:
-    """What tells the two apart, as a sentence; empty where nothing does."""
-    kept, spread = ([[d[i] for d in draws] for draws in (original, rewritten)] for i in (0, 1))
-    if _apart(*spread):
+def difference(original: Iterable[Draw], rewritten: Iterable[Draw]) -> str:
+    """What tells the two apart, as a sentence; empty where nothing does.
+
+    Takes draws from both in turn until the verdict stands, and no more than that: DRAWS of each to tell them apart, few
+    where they are alike.
+    """
+    one, other = list[Draw](), list[Draw]()
+    for a, b in itertools.islice(zip(original, rewritten, strict=False), DRAWS):
+        one.append(a)
+        other.append(b)
+        if not any(_apart(one, other, i) for i in (0, 1)):
+            return ""
+    if _apart(one, other, 1):
         return (
-            f"Dropout moves the results by {_mean(spread[1]):.2g} of their square where the original moves them by "
-            f"{_mean(spread[0]):.2g}: it drops at another rate, or elsewhere."
+            f"Dropout moves the results by {_mean(other, 1):.2g} of their square where the original moves them by "
+            f"{_mean(one, 1):.2g}: it drops at another rate, or elsewhere."
         )
-    if _apart(*kept):
-        return (
-            f"Dropout leaves {_mean(kept[1]):.2g} of the results on average where the original leaves "
-            f"{_mean(kept[0]):.2g}: what it keeps is scaled differently."
-        )
-    return ""
+    return (
+        f"Dropout leaves {_mean(other, 0):.2g} of the results on average where the original leaves "
+        f"{_mean(one, 0):.2g}: what it keeps is scaled differently."
+    )
 
 
 def _draw(result: Tensor, still: Tensor) -> Draw | None:
@@ -58,9 +66,10 @@ def _draw(result: Tensor, still: Tensor) -> Draw | None:
     return Draw((result * still).sum().item() / size, (result - still).square().sum().item() / size)
 
 
-def _apart(one: Sequence[float], other: Sequence[float]) -> bool:
-    return max(one) < min(other) or max(other) < min(one)
+def _apart(one: Sequence[Draw], other: Sequence[Draw], i: int) -> bool:
+    a, b = [d[i] for d in one], [d[i] for d in other]
+    return max(a) < min(b) or max(b) < min(a)
 
 
-def _mean(numbers: Sequence[float]) -> float:
-    return sum(numbers) / len(numbers)
+def _mean(draws: Sequence[Draw], i: int) -> float:
+    return sum(d[i] for d in draws) / len(draws)

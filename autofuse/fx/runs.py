@@ -40,6 +40,14 @@ class Run:
     with_gradient: frozenset[str] = frozenset()  # the results that carry one
     rates: tuple[float, ...] = ()  # of the dropouts that would have drawn
 
+    def named(self, name: str) -> Tensor | None:
+        """A tensor by its name, or a gradient by "gradient of" its source."""
+        return self.tensors.get(name, self.gradients.get(name.removeprefix("gradient of ")))
+
+    def lacks(self, name: str) -> bool:
+        """Whether there is neither a tensor nor an answer to the question for that gradient."""
+        return name not in self.tensors and name.removeprefix("gradient of ") not in self.gradients
+
 
 def run(module: nn.Module, call: Call, training: bool, arithmetic: AsWritten, *, masks_too: bool = True) -> Run:
     """Forward and backward of `module` under `arithmetic`, with the same random numbers and cotangents each time.

@@ -21,6 +21,7 @@ from autofuse.fx import bounds
 from autofuse.fx.arithmetic import AsWritten, InDouble, RandomlyRounded
 from autofuse.fx.bounds import Gap, gap
 from autofuse.fx.draws import DRAWS, Draw, difference, draw
+from autofuse.fx.kinds import difference_in_kind, equal
 from autofuse.fx.runs import SEED, Call, Run, drawn, in_double, run
 
 # Constants that are one number in single precision are one constant: a traced tensor may have been made in it. In a
@@ -109,18 +110,24 @@ class _Expected:
         self.module, self.call, self.training = module, call, training
         self.own = run(module, call, training, AsWritten(), masks_too=False)
         self.dtype = _coarsest(module, self.own)
-        self._other = other if other and _equal(self.own, other.own) else None
+        self.unit = _SAME_DECIMAL if self.dtype is torch.float64 else torch.finfo(self.dtype).eps / 2
+        self._other = other if other and equal(self.own, other.own) else None
         self._rounded: dict[float, list[Run]] = {}
+        self._drawn: list[Draw] = []
 
     @cached_property
     def exact(self) -> Run | None:
         """In double; None where the forward does not run in it."""
+        if self.dtype is torch.float64:
+            return self.own
         return self._other.exact if self._other else _run_in_double(self.module, self)
 
-    @cached_property
-    def draws(self) -> list[Draw]:
-        """With dropout."""
-        return _draws(self.module, self, SEED)
+    def draws(self) -> Iterator[Draw]:
+        """With dropout; each is made once."""
+        for i in range(DRAWS):
+            if i == len(self._drawn):
+                self._drawn.append(_drawn(self.module, self, SEED + i))
+            yield self._drawn[i]
 
     def depends_on_mode(self) -> bool:
         """Whether this mode differs from the other in more than dropout."""
@@ -149,7 +156,7 @@ class _Check:
             reason = f"The rewritten forward raises {type(error).__name__} {self._mode}: {error}"
             self.outcome = Outcome(False, math.inf, reason=reason)
             return
-        if other and not expected.depends_on_mode() and _equal(self._own, other._own):
+        if other and not expected.depends_on_mode() and equal(self._own, other._own):
             self.outcome = self._dropout() or other.outcome
         else:
             self.outcome = self._judged()
@@ -166,44 +173,48 @@ class _Check:
 
     def _precision(self) -> Outcome:
         """In the original's dtypes, no more error than it has."""
-        expected, unit = self._expected, torch.finfo(self._expected.dtype).eps / 2
-        if expected.dtype is torch.float64:
-            return self._compared(self._own, expected.own, expected.own, _SAME_DECIMAL, "")
+        expected = self._expected
         if expected.exact is None:
-            return self._compared(self._own, expected.own, None, _UNEXPLAINED * unit, "")
-        return self._compared(self._own, expected.own, expected.exact, unit, "")
+            return self._compared(self._own, expected.own, _UNEXPLAINED * expected.unit)
+        return self._compared(self._own, expected.exact, expected.unit)
 
     def _meaning(self) -> Outcome | None:
-        """In double, the same but for the rounding of constants. None where that is so, or cannot be asked."""
-        exact = self._expected.exact
-        if self._expected.dtype is torch.float64 or exact is None:
+        """In double, the same but for the rounding of constants. None where that is so, or cannot be asked.
+
+        From single precision on, precision leaves no more room than this, except for gradients that were not asked for.
+        """
+        own, exact = self._expected.own, self._expected.exact
+        if exact is None or self._expected.unit <= _SAME_CONSTANT and own.gradients.keys() == exact.gradients.keys():
             return None
         actual = _run_in_double(self._rewritten, self._expected)
         if actual is None or difference_in_kind(exact, actual):
             return None
-        outcome = self._compared(actual, exact, exact, _SAME_CONSTANT, "computed in double, ")
+        outcome = self._compared(actual, exact, _SAME_CONSTANT, "computed in double, ")
         return None if outcome.ok else outcome
 
     def _dropout(self) -> Outcome | None:
         """Drops out at the same rate, with the same scaling. None where that is so."""
         if not self._expected.own.rates and not self._own.rates:
             return None
-        reason = difference(self._expected.draws, _draws(self._rewritten, self._expected, SEED + DRAWS))
+        seeds = range(SEED + DRAWS, SEED + 2 * DRAWS)
+        try:
+            reason = difference(self._expected.draws(), (_drawn(self._rewritten, self._expected, s) for s in seeds))
+        except Exception as error:
+            reason = f"With dropout, the rewritten forward raises {type(error).__name__}: {error}"
         return Outcome(False, math.inf, reason=f"{reason} ({self._mode})", culprit="dropout") if reason else None
 
-    def _compared(self, actual: Run, original: Run, exact: Run | None, unit: float, how: str) -> Outcome:
+    def _compared(self, fused: Run, exact: Run, unit: float, how: str = "") -> Outcome:
         """The tensor that comes nearest to its bound, or the first that is beyond it."""
-        worst = Outcome(True)
-        for name, (fused, own, truth) in _triples(actual, original, exact or original):
-            found = gap(fused, own, truth, unit)
-            if not found.within and exact is not None:
-                rounded = [_tensor(r, name, own) for r in self._expected.rounded(unit)]
-                found = gap(fused, own, truth, unit, rounded)
+        expected, share, worst = self._expected, min(1.0, unit / self._expected.unit), Gap()
+        for name, (result, own, truth) in _triples(fused, expected.own, exact):
+            found = gap(result, own, truth, unit, share=share)
+            if not found.within and expected.exact is not None:
+                rounded = [_tensor(r, name, truth) for r in expected.rounded(unit)]
+                found = gap(result, own, truth, unit, rounded, share=share)
             if not found.within:
                 return Outcome(False, found.error, found.bound, self._reason(name, found, how), name)
-            if found.ratio >= (worst.max_error / worst.bound if worst.bound else 0.0):
-                worst = Outcome(True, found.error, found.bound)
-        return worst
+            worst = max(worst, found, key=lambda g: g.ratio)
+        return Outcome(True, worst.error, worst.bound)
 
     def _reason(self, name: str, found: Gap, how: str) -> str:
         if math.isinf(found.error):
@@ -214,76 +225,22 @@ class _Check:
         )
 
 
-def difference_in_kind(original: Run, rewritten: Run) -> tuple[str, str] | None:
-    """What differs between two runs before any number is compared: (culprit, difference), or None."""
-    for name, value in {**original.tensors, **original.others}.items():
-        if name not in rewritten.tensors and name not in rewritten.others:
-            return name, "is missing from what the rewritten module does"
-        other = rewritten.tensors.get(name, rewritten.others.get(name))
-        if what := _difference_of(value, other):
-            return name, what
-    for name in {**rewritten.tensors, **rewritten.others}:
-        if name.startswith("result") and name not in original.tensors and name not in original.others:
-            return name, "is returned by the rewritten module only"
-    for name in sorted(original.with_gradient ^ rewritten.with_gradient):
-        return name, "carries a gradient" if name in rewritten.with_gradient else "no longer carries a gradient"
-    return None
-
-
-def _difference_of(value: Any, other: Any) -> str:
-    if isinstance(value, Tensor) and isinstance(other, Tensor):
-        for aspect in ("dtype", "shape", "device"):
-            was, is_ = getattr(value, aspect), getattr(other, aspect)
-            if was != is_:
-                return f"has {aspect} {_plain(is_)} instead of {_plain(was)}"
-        exact = not (value.is_floating_point() or value.is_complex())
-        return "has other entries" if exact and not torch.equal(value, other) else ""
-    if type(value) is not type(other) or (isinstance(value, _COMPARABLE) and value != other):
-        return f"is {_plain(other)} instead of {_plain(value)}"
-    return ""
-
-
-_COMPARABLE = (int, str, bytes, type, torch.dtype, torch.device, torch.Size, type(None))
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, torch.Size):
-        return str(tuple(value))
-    return "a tensor" if isinstance(value, Tensor) else getattr(value, "__name__", repr(value))
-
-
 def _capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def _equal(one: Run, other: Run) -> bool:
-    """Whether two runs left the same behind, bit by bit."""
-    return (
-        difference_in_kind(one, other) is None
-        and all(torch.equal(t, other.tensors[n]) for n, t in one.tensors.items())
-        and all(_equal_gradients(g, other.gradients.get(n)) for n, g in one.gradients.items())
-    )
+def _triples(fused: Run, own: Run, exact: Run) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
+    """Each tensor and gradient of `fused` three times. No gradient is a gradient of zero."""
+    names = (*(n for n in fused.tensors if n in exact.tensors), *(f"gradient of {n}" for n in fused.gradients))
+    for name in names:
+        found = [t for r in (fused, own, exact) if (t := r.named(name)) is not None]
+        if found:
+            result, truth = _tensor(fused, name, found[0]), _tensor(exact, name, found[0])
+            yield name, (result, truth if own.lacks(name) else _tensor(own, name, truth), truth)
 
 
-def _equal_gradients(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is other if one is None or other is None else torch.equal(one, other)
-
-
-def _triples(fused: Run, original: Run, exact: Run) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
-    """Each tensor and gradient three times. No gradient is a gradient of zero."""
-    for name, own in original.tensors.items():
-        yield name, (fused.tensors[name], own, _tensor(exact, name, own))
-    for name, g in original.gradients.items():
-        other = fused.gradients.get(name)
-        like = g if g is not None else other
-        if like is not None:
-            zero, gradient = torch.zeros_like(like), f"gradient of {name}"
-            yield gradient, (zero if other is None else other, zero if g is None else g, _tensor(exact, gradient, zero))
-
-
-def _tensor(found: Run, name: str, like: Tensor) -> Tensor:
-    """A tensor or a gradient of a run by its name."""
-    t = found.tensors.get(name, found.gradients.get(name.removeprefix("gradient of ")))
+def _tensor(run: Run, name: str, like: Tensor) -> Tensor:
+    t = run.named(name)
     return torch.zeros_like(like) if t is None else t
 
 
@@ -294,9 +251,8 @@ def _run_in_double(module: nn.Module, expected: _Expected) -> Run | None:
         return None
 
 
-def _draws(module: nn.Module, expected: _Expected, seed: int) -> list[Draw]:
-    runs = (drawn(module, expected.call, expected.training, seed + i) for i in range(DRAWS))
-    return [draw(results, expected.own.tensors) for results in runs]
+def _drawn(module: nn.Module, expected: _Expected, seed: int) -> Draw:
+    return draw(drawn(module, expected.call, expected.training, seed), expected.own.tensors)
 
 
 def _coarsest(module: nn.Module, own: Run) -> torch.dtype:

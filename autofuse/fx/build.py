@@ -1,0 +1,174 @@
+"""Canonical values -> fx nodes at one place of a graph: what is there already is used, the rest is spelled out.
+
+Every node that is made is also computed on fakes, so that its shape and dtype are known.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.proxy import GraphAppendingTracer
+
+from autofuse.canonical import CAST, PERMUTE, View
+from autofuse.canonical.view import LEAF, order_of
+from autofuse.engine import Site
+from autofuse.fx.capture import Captured
+from autofuse.fx.sizes import Sizes, result_sizes
+from autofuse.graph import ATTRIBUTE, CONST, ITEM, MODULE, SLICE, TUPLE, Value
+from autofuse.layout import Tail
+from autofuse.spelling import SPELLINGS
+
+
+class Unwritable(Exception):
+    """Why a fused call cannot be written: a sentence."""
+
+
+class Builder:
+    """Makes nodes just before `place`."""
+
+    def __init__(self, captured: Captured, view: View, site: Site, place: fx.Node) -> None:
+        self.captured, self.view, self.site = captured, view, site
+        self.graph = captured.trace.graph
+        self.order = {node: i for i, node in enumerate(self.graph.nodes)}
+        self.limit = self.order[place]
+        self.tracer = GraphAppendingTracer(self.graph)
+
+    def build(self, v: Value) -> Any:
+        """The node, or the literal, that is canonical `v`. Raises Unwritable."""
+        if v.op == CONST:
+            return v.data
+        originals = [v.data] if v.op == LEAF and isinstance(v.data, Value) else self.view.originals(v)
+        for original in originals:
+            node = self.captured.nodes.get(original)
+            if node is not None and original not in self.site.doomed.values and self.order.get(node, self.limit) < self.limit:
+                return node
+        for original in originals:
+            if (path := self.captured.paths.get(original)) is not None:
+                return self.note(self.graph.get_attr(path))
+        return self.derived(v)
+
+    def derived(self, v: Value) -> Any:
+        match v.op:
+            case op if op == PERMUTE:
+                return self.permuted(self.build(v.inputs[0]), order_of(v))
+            case op if op in (CAST, "kept"):
+                return self.build(v.inputs[0])
+            case op if op == TUPLE:
+                return tuple(map(self.build, v.inputs))
+            case op if op == SLICE:
+                return slice(*map(self.build, v.inputs))
+            case op if op == ITEM:
+                return self.item(self.build(v.inputs[0]), self.build(v.inputs[1]))
+            case op if op == ATTRIBUTE:
+                return self.attribute(v)
+        if v.op in SPELLINGS:
+            return self.spelled(SPELLINGS[v.op], [self.build(i) for i in v.inputs])
+        raise Unwritable(f"a value that the fused call needs ({v.op}) is not available where the call would stand")
+
+    def attribute(self, v: Value) -> Any:
+        owner = v.inputs[0]
+        if owner.op == LEAF and isinstance(owner.data, Value) and owner.data.op == MODULE:
+            return getattr({"torch": torch, "math": math}.get(str(owner.data.data)), str(v.data))
+        held = self.build(owner)
+        if not isinstance(held, fx.Node):
+            return getattr(held, str(v.data))
+        return self.call(getattr, (held, v.data), {})
+
+    def spelled(self, template: str, operands: list[Any]) -> Any:
+        """`template` with operands put in, evaluated: on numbers at once, on nodes as new nodes."""
+        names = [f"_{i}" for i in range(len(operands))]
+        text = re.sub(r"\{\*(.+?)\}", lambda m: m[1].join(names), template)
+        text = re.sub(r"\{(\d+)\}", lambda m: names[int(m[1])], text)
+        before = set(self.graph.nodes)
+        scope = {n: fx.Proxy(o, self.tracer) if isinstance(o, fx.Node) else o for n, o in zip(names, operands, strict=True)}
+        try:
+            made = eval(text, {"__builtins__": {}, "torch": torch, "math": _Math(self), "float": self.number}, scope)  # noqa: S307
+        except TypeError as error:
+            raise Unwritable(f"a value that the fused call needs cannot be spelled ({error})") from error
+        for node in self.graph.nodes:
+            if node not in before:
+                self.note(node)
+        return made.node if isinstance(made, fx.Proxy) else made
+
+    def number(self, x: Any) -> Any:
+        return fx.Proxy(self.call(float, (x.node,), {}), self.tracer) if isinstance(x, fx.Proxy) else float(x)
+
+    def permuted(self, node: Any, order: Tail) -> Any:
+        """`node` with its last dimensions reordered."""
+        current = list(range(-len(order), 0))
+        for position in range(-len(order), 0):
+            source = current.index(order[position]) - len(order)
+            if source != position:
+                current[position], current[source] = current[source], current[position]
+                node = self.method("transpose", node, position, source)
+        return node
+
+    # Nodes.
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        return self.note(self.graph.call_function(function, args, kwargs))
+
+    def method(self, name: str, *args: Any) -> fx.Node:
+        return self.note(self.graph.call_method(name, args))
+
+    def item(self, container: Any, index: Any) -> Any:
+        return self.call(operator.getitem, (container, index), {}) if isinstance(container, fx.Node) else container[index]
+
+    def note(self, node: fx.Node) -> fx.Node:
+        """Compute a new node on fakes."""
+        self.order[node] = -1  # it stands before the place
+        try:
+            node.meta["v"] = evaluate(self.captured, node)
+        except Exception as error:  # an operation that refuses its operands says so in many ways
+            raise Unwritable(f"the fused operation does not take these operands: {error}") from error
+        self.captured.trace.sizes[node] = self.sizes(node)
+        return node
+
+    def sizes(self, node: fx.Node) -> Sizes:
+        """Where the sizes of a new node's result come from."""
+        result = node.meta["v"]
+        if not isinstance(result, Tensor):
+            return ()
+        if node.op == "get_attr":
+            return tuple(int(n) for n in result.shape)
+        known = {id(n.meta["v"]): s for n, s in self.captured.trace.sizes.items() if isinstance(n.meta.get("v"), Tensor)}
+        args, kwargs = (fx.node.map_arg(a, lambda n: n.meta["v"]) for a in (node.args, node.kwargs))
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        return result_sizes(name, lambda x: known.get(id(x), (None,) * x.dim()), args, kwargs, [result])[0]
+
+
+def evaluate(captured: Captured, node: fx.Node) -> Any:
+    """What `node` computes, on fakes."""
+    if node.op == "get_attr":
+        found: Any = captured.trace.twin
+        for part in str(node.target).split("."):
+            found = getattr(found, part)
+        return found
+    args = fx.node.map_arg(node.args, lambda n: n.meta["v"])
+    kwargs = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
+    with captured.trace.mode, torch.enable_grad(), torch.random.fork_rng([]):
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)  # type: ignore[index]
+        return node.target(*args, **kwargs)  # type: ignore[operator, misc]
+
+
+class _Math:
+    """The math module, over nodes."""
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(math, name)
+
+        def call(x: Any) -> Any:
+            if isinstance(x, fx.Proxy):
+                return fx.Proxy(self._builder.call(function, (x.node,), {}), self._builder.tracer)
+            return function(x)
+
+        return call

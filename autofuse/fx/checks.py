@@ -1,0 +1,147 @@
+"""Checks plans on copies before they are installed: site by site where a module fails, and the model as a whole.
+
+Knows how to make the copies and whom to blame; verify.py judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from autofuse.fx.ambient import undisturbed_randomness
+from autofuse.fx.calls import Calls
+from autofuse.fx.install import base_of, install
+from autofuse.fx.trace import Call
+from autofuse.fx.twin import World
+from autofuse.fx.verify import Outcome, Reference
+
+if TYPE_CHECKING:
+    from autofuse.fx.plan import Found, Plan
+    from autofuse.fx.session import Planner
+
+Plans = dict[bool, "Plan"]  # mode -> plan of the whole forward
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How far a module's rewritten forward may differ from the original; the sites that had to go, and why."""
+
+    max_error: float | None = None
+    failed: tuple[tuple[Found, str], ...] = ()
+
+
+class Checker:
+    """Remembers verdicts, so that equal layers are checked once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Verdict] = {}
+
+    def check(self, planner: Planner, real: Calls) -> dict[nn.Module, Verdict]:
+        """A verdict for each module that gained something; plans that fail are replaced by what of them holds."""
+        verdicts: dict[nn.Module, Verdict] = {}
+        for module in list(dict.fromkeys(m for m, _ in planner.plans)):
+            plans = whole_plans(planner, module)
+            if module not in real or not any(p.variant for p in plans.values()):
+                continue
+            key = _key(planner, module, plans)
+            if key not in self._known:
+                self._known[key] = self._judged(planner, module, real[module])
+            elif self._known[key].failed:
+                _exclude(planner, module, {f.key for f, _ in self._known[key].failed})
+            verdicts[module] = self._known[key]
+            for plan in plans.values():
+                for child, _ in plan.narrowed:
+                    verdicts.setdefault(child, Verdict(self._known[key].max_error))
+        return verdicts
+
+    def _judged(self, planner: Planner, module: nn.Module, call: Call) -> Verdict:
+        with undisturbed_randomness():
+            reference = Reference(copied(module, {}), *call)
+            outcome = _outcome(planner, module, reference)
+            if outcome.ok:
+                return Verdict(outcome.max_error)
+            return self._blame(planner, module, reference, outcome)
+
+    def _blame(self, planner: Planner, module: nn.Module, reference: Reference, outcome: Outcome) -> Verdict:
+        """Take the sites back in one by one, and leave out those that fail."""
+        sites = {f.key: f for p in whole_plans(planner, module).values() for f in p.found if f.fused}
+        failed: list[tuple[Found, str]] = []
+        out, error = set(sites), 0.0
+        for key, found in sites.items():
+            _exclude(planner, module, out - {key})
+            tried = _outcome(planner, module, reference)
+            if tried.ok:
+                out.discard(key)
+                error = max(error, tried.max_error)
+            else:
+                failed.append((found, tried.reason))
+        _exclude(planner, module, out)
+        if not _outcome(planner, module, reference).ok:
+            planner.forget(module)
+            failed = [(f, outcome.reason) for f in sites.values()]
+        return Verdict(error, tuple(failed))
+
+
+def whole_plans(planner: Planner, module: nn.Module) -> Plans:
+    """The plans for calls whose whole result is read."""
+    return {training: p for (m, (training, dropped)), p in planner.plans.items() if m is module and not dropped}
+
+
+def _key(planner: Planner, module: nn.Module, plans: Plans) -> Hashable:
+    """Equal for modules that would be checked alike."""
+    variants = tuple(p.variant.key if p.variant else None for p in plans.values())
+    children = tuple(planner.variant_key(c, d) for p in plans.values() for c, d in p.narrowed)
+    return base_of(type(module)), variants, children
+
+
+def _exclude(planner: Planner, module: nn.Module, keys: Iterable[Hashable]) -> None:
+    """Plan again without some sites."""
+    planner.session.states[module].excluded = frozenset(keys)  # type: ignore[arg-type]
+    for training in whole_plans(planner, module):
+        del planner.plans[module, (training, frozenset())]
+        planner.plan(module, training, frozenset())
+
+
+def _outcome(planner: Planner, module: nn.Module, reference: Reference) -> Outcome:
+    """Whether a copy that runs the plans computes the same."""
+    made: dict[nn.Module, nn.Module] = {}
+    rewritten = copied(module, made)
+    install_relaxed(planner, [module], made)
+    return reference.check(rewritten)
+
+
+def install_relaxed(planner: Planner, modules: Iterable[nn.Module], made: dict[nn.Module, nn.Module]) -> None:
+    """Give copies the planned forwards of `modules` and of the children they narrow, for repeating the very call."""
+    todo = list(modules)
+    wanted = set(todo)
+    for module in todo:
+        mine = [(dropped, p) for (m, (_, dropped)), p in planner.plans.items() if m is module and p.variant is not None]
+        for child in {c for _, p in mine for c, _ in p.narrowed} - wanted:
+            wanted.add(child)
+            todo.append(child)
+        full = tuple(p.variant.relaxed for dropped, p in mine if not dropped and p.variant)
+        narrow = {d: tuple(p.variant.relaxed for e, p in mine if e == d and p.variant) for d, _ in mine if d}
+        if module in made and mine:
+            install(made[module], full, narrow, _original, {})
+
+
+def _original(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    return base_of(type(module)).forward(module, *args, **kwargs)
+
+
+def copied(module: nn.Module, made: dict[nn.Module, nn.Module]) -> nn.Module:
+    """A copy with tensors of its own and no hooks, running the original forwards. `made` tells each module's copy."""
+
+    def clone(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            new = x.detach().clone()
+        return nn.Parameter(new, x.requires_grad) if isinstance(x, nn.Parameter) else new
+
+    world = World(clone, watched=False)
+    twin: nn.Module = world.of(module)
+    made.update({original: world.of(original) for original in module.modules()})
+    return twin

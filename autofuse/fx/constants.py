@@ -1,0 +1,100 @@
+"""What the numbers in a mask are, where they can be known: buffers, and what is computed from them and from sizes.
+
+A form is a word for the last two dimensions of a tensor (see facts.Known): "lower", "upper" or "bias".
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from autofuse.vocabulary import OPS
+
+_LARGEST = 1 << 26  # elements; a larger buffer is not read
+_LOW = -1e3  # canonical/masks.py: so low a fill leaves no weight
+
+_proofs: dict[int, tuple[weakref.ref[Tensor], int, str | None]] = {}
+
+
+def buffer_form(x: Tensor | None) -> str | None:
+    """The form that `x` is proved to have, None if none; proved once for each state of its memory."""
+    if x is None or x.ndim < 2 or x.is_meta or type(x) not in (Tensor, nn.Buffer):
+        return None
+    known = _proofs.get(id(x))
+    if known is not None and known[0]() is x and known[1] == x._version:
+        return known[2]
+    form = _form(x)
+    _proofs[id(x)] = (weakref.ref(x, lambda _, key=id(x): _proofs.pop(key, None)), x._version, form)
+    return form
+
+
+def holds_form(x: Tensor | None, form: str) -> bool:
+    """The guard that generated code asks: does the buffer still have the form that a proof rested on?"""
+    return torch.compiler.is_compiling() or buffer_form(x) == form
+
+
+@torch.no_grad()
+def _form(x: Tensor) -> str | None:
+    rows, columns = x.shape[-2:]
+    if rows != columns or x.numel() != rows * columns or rows < 2 or x.numel() > _LARGEST:
+        return None
+    square = x.detach().reshape(rows, columns)
+    inside = torch.ones(rows, columns, dtype=torch.bool, device=x.device).tril()
+    if torch.equal(square.to(torch.bool), inside) and _is_zero_or_one(square):
+        return "lower"
+    if torch.equal(square.to(torch.bool), ~inside):
+        return "upper" if _is_zero_or_one(square) else "bias" if _is_fill(square[~inside]) else None
+    return None
+
+
+def _is_zero_or_one(x: Tensor) -> bool:
+    return x.dtype is torch.bool or bool(((x == 0) | (x == 1)).all())
+
+
+def _is_fill(x: Tensor) -> bool:
+    return x.dtype.is_floating_point and bool((x <= _LOW).all())
+
+
+def constant(module: nn.Module, node: fx.Node) -> Tensor | None:
+    """The tensor that `node` computes in the example call, if it depends on buffers, sizes and constants alone."""
+    try:
+        found = _evaluated(module, node, {})
+    except _NotConstant:
+        return None
+    return found if isinstance(found, Tensor) else None
+
+
+class _NotConstant(Exception):
+    """A node depends on an argument or a parameter."""
+
+
+def _evaluated(module: nn.Module, node: fx.Node, done: dict[fx.Node, Any]) -> Any:
+    if node not in done:
+        done[node] = _computed(module, node, done)
+    return done[node]
+
+
+def _computed(module: nn.Module, node: fx.Node, done: dict[fx.Node, Any]) -> Any:
+    example = node.meta.get("v")
+    if isinstance(example, (int, float, bool)):
+        return example
+    if node.op == "get_attr":
+        found: Any = module
+        for part in str(node.target).split("."):
+            found = getattr(found, part)
+        if not isinstance(found, nn.Parameter):
+            return found
+    if node.op not in ("call_function", "call_method") or node.meta.get("writes") or _is_random(node):
+        raise _NotConstant
+    args = fx.node.map_arg(node.args, lambda n: _evaluated(module, n, done))
+    kwargs = fx.node.map_arg(node.kwargs, lambda n: _evaluated(module, n, done))
+    with torch.no_grad():
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs) if node.op == "call_method" else node.target(*args, **kwargs)  # type: ignore[operator, index, misc]
+
+
+def _is_random(node: fx.Node) -> bool:
+    name = getattr(node.target, "__name__", str(node.target))
+    return name in OPS and OPS[name].effect == "random" or name.startswith("rand")

@@ -1,0 +1,78 @@
+"""torch's functions and methods -> the vocabulary's operations."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import operator
+from functools import cache
+from typing import Any
+
+from torch import fx
+
+from autofuse.vocabulary import HARMLESS, NAMES, OPS, Op
+
+
+def operation_of(node: fx.Node) -> Op | None:
+    """The operation that a call of a function or method is, if the vocabulary has it. `add_` is `add` with a write."""
+    if node.op == "call_method":
+        name = str(node.target)
+        return NAMES.get(f".{name}") or (NAMES.get(f".{name[:-1]}") if name.endswith("_") and not name.endswith("__") else None)
+    return OPS.get(_functions().get(node.target, "")) if node.op == "call_function" else None
+
+
+def is_harmless(node: fx.Node) -> bool:
+    """Whether a call that is no operation is known to change nothing."""
+    if node.op == "call_method":
+        return f".{node.target}" in HARMLESS
+    return node.op == "call_function" and (node.target in _harmless() or getattr(node.target, "__name__", "").startswith("rebuilt_"))
+
+
+def is_pure(node: fx.Node) -> bool:
+    """Whether nobody notices if a node that has no users goes."""
+    if node.meta.get("writes") or node.op not in ("get_attr", "call_function", "call_method"):
+        return False
+    if node.op == "get_attr" or node.target in (operator.getitem, getattr):
+        return True
+    found = operation_of(node)
+    return found.effect != "random" if found else is_harmless(node)
+
+
+def erase_dead(graph: fx.Graph) -> None:
+    """Erase what is pure and has no users, the last first."""
+    for node in reversed(graph.nodes):
+        if not node.users and is_pure(node):
+            graph.erase_node(node)
+
+
+def called(node: fx.Node) -> str:
+    """What to call an operation that the vocabulary does not have."""
+    if node.op == "call_method":
+        return f".{node.target}"
+    if node.op == "call_module":
+        return f"self.{node.target}"
+    return getattr(node.target, "__name__", str(node.target))
+
+
+@cache
+def _functions() -> dict[Any, str]:
+    """Every function of the vocabulary that exists here -> its operation."""
+    found = {}
+    for name, op in NAMES.items():
+        module, _, function = name.rpartition(".")
+        if module and not name.startswith((".", "einops")) and (target := _imported(module, function)) is not None:
+            found[target] = op.name
+    return found
+
+
+@cache
+def _harmless() -> frozenset[Any]:
+    found = [_imported(*name.rsplit(".", 1)) for name in HARMLESS if name.startswith(("torch.", "math."))]
+    return frozenset([*filter(None, found), *(getattr(builtins, n) for n in HARMLESS if hasattr(builtins, n)), operator.contains])
+
+
+def _imported(module: str, function: str) -> Any:
+    try:
+        return getattr(importlib.import_module(module), function, None)
+    except ImportError:
+        return None

@@ -1,0 +1,151 @@
+"""What to do with one call of one module: trace it, find its sites, rewrite them, and say what became of each.
+
+A caller that reads only part of what a child returns may call the child's narrow forward instead, which leaves the rest
+out: attention that returns its probabilities to nobody can then be fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import fx, nn
+
+from autofuse import ops
+from autofuse.canonical import View
+from autofuse.engine import Site, sites
+from autofuse.facts import Facts
+from autofuse.fx.build import Unwritable
+from autofuse.fx.capture import captured
+from autofuse.fx.codegen import Variant, variant_of
+from autofuse.fx.names import erase_dead
+from autofuse.fx.narrow import is_narrow_call, narrow_caller
+from autofuse.fx.places import Place
+from autofuse.fx.pristine import guard_pristine
+from autofuse.fx.records import Path
+from autofuse.fx.trace import Call, Trace
+from autofuse.fx.write import rewrite
+from autofuse.registry import LoadedRule
+from autofuse.rule import Fails, Holds
+
+_ROUNDS = 3  # a fused operation may be part of a larger one: GELU by hand, then the MLP around it
+
+SiteKey = tuple[str, str, Place | None]  # rule, node that was replaced, line
+Ask = Callable[[nn.Module, Call, frozenset[Path]], "Plan | None"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A place where a rule applied, or nearly did: `fused` or not, and why."""
+
+    rule: str
+    key: SiteKey
+    place: Place | None
+    fused: bool
+    reason: str = ""
+    kernel: str = ""
+
+
+@dataclass
+class Plan:
+    """What one call of one module becomes. `variant` is None where nothing is gained."""
+
+    module: nn.Module
+    found: list[Found] = field(default_factory=list)
+    variant: Variant | None = None
+    narrowed: list[tuple[nn.Module, frozenset[Path]]] = field(default_factory=list)  # children that leave something out
+    entered: frozenset[str] = frozenset()  # Sequentials that were seen through
+
+
+def plan_of(trace: Trace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], ask: Ask | None) -> Plan:
+    """Rewrite `trace` by `rules`, leaving `excluded` sites alone. `ask` plans a child's narrow forward."""
+    plan = Plan(trace.module, entered=trace.seen_through)
+    called = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
+    for _ in range(_ROUNDS):
+        if not _fuse_round(trace, rules, excluded, plan):
+            break
+    if ask is not None:
+        _narrow(trace, plan, ask)
+    if plan.narrowed or any(f.fused for f in plan.found):
+        _guard_bypassed(trace, called)
+        trace.graph.lint()
+        plan.variant = variant_of(trace)
+    return plan
+
+
+def _fuse_round(trace: Trace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], plan: Plan) -> bool:
+    """Look once, and rewrite what is found; whether anything was."""
+    lowered = captured(trace)
+    view = View(Facts(lowered.known))
+    done = False
+    kept = [f for f in plan.found if f.fused]
+    others: list[Found] = []
+    for site in sites(lowered.graph, view, rules, lambda s: isinstance(s.verdict, Holds)):
+        node = lowered.nodes.get(site.root)
+        if node is None:
+            continue
+        key = (site.rule.rule.code, node.name, node.meta.get("place"))
+        if key in excluded:
+            continue
+        found = _found(site, key)
+        if isinstance(site.verdict, Holds):
+            try:
+                rewrite(lowered, view, site)
+                done = True
+                kept.append(found)
+                continue
+            except Unwritable as error:
+                found = Found(found.rule, key, found.place, False, str(error))
+        others.append(found)
+    plan.found = kept + others
+    return done
+
+
+def _found(site: Site, key: SiteKey) -> Found:
+    verdict = site.verdict
+    fused = isinstance(verdict, Holds)
+    reason = verdict.why
+    if isinstance(verdict, Fails) and verdict.advice:
+        reason = f"{reason}; {verdict.advice}"
+    kernel = ops.kernel_of(site.rule.replacement.operation) if fused else ""
+    return Found(site.rule.rule.code, key, key[2], fused, reason, kernel)
+
+
+def _guard_bypassed(trace: Trace, called: set[str]) -> None:
+    """The children that are no longer called must stay what they were when they were read."""
+    left = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
+    bypassed = (called - left) | set(trace.seen_through)
+    for node in trace.graph.nodes:
+        if node.op == "get_attr" and (owner := str(node.target).rpartition(".")[0]) in called:
+            bypassed.add(owner)
+    narrowed = {str(n.args[0].target) for n in trace.graph.nodes if is_narrow_call(n.target)}  # type: ignore[union-attr]
+    guard_pristine(trace.guards, trace.module, bypassed - narrowed)
+
+
+def _narrow(trace: Trace, plan: Plan, ask: Ask) -> None:
+    """Call the narrow forward of each child whose result is read in part, where that child gains by it."""
+    erase_dead(trace.graph)
+    for node, items in trace.results.items():
+        if node.graph is not trace.graph or node.op != "call_module" or not items or _erased(node):
+            continue
+        child = trace.module.get_submodule(str(node.target))
+        unread = frozenset(path for path, item in items.items() if item.node is None or _erased(item.node) or not item.node.users)
+        if not unread or (planned := ask(child, _call_of(node), unread)) is None or planned.variant is None:
+            continue
+        with trace.graph.inserting_before(node):
+            held = trace.graph.get_attr(str(node.target))
+            made = trace.graph.call_function(narrow_caller(unread), (held, *node.args), dict(node.kwargs))
+        made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        trace.graph.erase_node(node)
+        plan.narrowed.append((child, unread))
+
+
+def _erased(node: fx.Node) -> bool:
+    return getattr(node, "_erased", False)
+
+
+def _call_of(node: fx.Node) -> Call:
+    """The example arguments of a child call."""
+    args, kwargs = (fx.node.map_arg(a, lambda n: n.meta["v"]) for a in (node.args, node.kwargs))
+    return tuple(args), dict(kwargs)

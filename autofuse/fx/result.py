@@ -1,0 +1,57 @@
+"""The value a traced forward returns -> the output node of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+
+from autofuse.fx import foreign
+from autofuse.fx.lengths import Length
+from autofuse.fx.records import Path, is_record, record_maker
+from autofuse.fx.twin import SCALARS
+
+if TYPE_CHECKING:
+    from autofuse.fx.recorder import Recorder
+
+
+def returned(recorder: Recorder, result: Any, dropped: frozenset[Path]) -> fx.Node:
+    """End the graph; None stands where a path is `dropped`. Raises Untraceable where a graph cannot return the result."""
+    return recorder.graph.output(_output(recorder, result, dropped, ()))
+
+
+def _output(recorder: Recorder, value: Any, dropped: frozenset[Path], path: Path) -> Any:
+    if path in dropped:
+        return None
+    if isinstance(value, (Tensor, Length, *SCALARS)) or foreign.is_foreign(value):
+        return recorder.argument(value)
+    if type(value) in (tuple, list):
+        return type(value)(_output(recorder, v, dropped, (*path, i)) for i, v in enumerate(value))
+    if type(value) is dict:
+        return {k: _output(recorder, v, dropped, (*path, k)) for k, v in value.items()}
+    if is_record(value):
+        fields = [_output(recorder, v, dropped, (*path, k)) for k, v in vars(value).items()]
+        return recorder.graph.call_function(record_maker(type(value), tuple(vars(value))), tuple(fields))
+    leaves, spec = pytree.tree_flatten(value)
+    if len(leaves) == 1 and leaves[0] is value:
+        recorder.refuse(f"returns a {type(value).__name__}")
+    return recorder.graph.call_function(_rebuilder(spec), tuple(_output(recorder, x, dropped, (*path, ...)) for x in leaves))
+
+
+_REBUILDERS: list[tuple[pytree.TreeSpec, Callable[..., Any]]] = []
+
+
+def _rebuilder(spec: pytree.TreeSpec) -> Callable[..., Any]:
+    """A function of the leaves that gives the whole; one for each structure, so that equal graphs stay equal."""
+    for known, function in _REBUILDERS:
+        if known == spec:
+            return function
+
+    def rebuilt(*leaves: Any) -> Any:
+        return pytree.tree_unflatten(list(leaves), spec)
+
+    rebuilt.__name__ = rebuilt.__qualname__ = f"rebuilt_{len(_REBUILDERS)}"
+    _REBUILDERS.append((spec, rebuilt))
+    return rebuilt

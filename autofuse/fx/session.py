@@ -1,0 +1,259 @@
+"""One optimized model: which variants each of its modules runs, what was found in it, and what to do at new calls.
+
+Knows how plans become installed forwards and how they are checked first. Modules are held weakly: a model may go.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from autofuse.fx.calls import Calls, set_mode
+from autofuse.fx.checks import Checker, Verdict
+from autofuse.fx.codegen import Variant
+from autofuse.fx.install import Narrow, base_of, install
+from autofuse.fx.plan import Found, Plan, SiteKey, plan_of
+from autofuse.fx.records import Path
+from autofuse.fx.trace import Call, Untraceable, fake_world, traced
+from autofuse.fx.twin import plain_class
+from autofuse.registry import LoadedRule
+from autofuse.report.sites import Report, SiteReport
+
+PATTERNS = 8  # how many kinds of call of one module are looked at after optimize
+
+_WORTH_A_WORD = re.compile(r"softmax|@|matmul|einsum|bmm|rsqrt|\.mean\(|\.var\(|tanh|erf|sigmoid|gelu|silu|norm")
+
+_Key = tuple[bool, frozenset[Path]]  # mode, what is left out
+
+
+class _State:
+    """What one module runs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.full: list[Variant] = []
+        self.narrow: defaultdict[frozenset[Path], list[Variant]] = defaultdict(list)
+        self.left = PATTERNS
+        self.excluded: frozenset[SiteKey] = frozenset()
+
+
+class Session:
+    """Everything about one call of optimize that outlives it."""
+
+    def __init__(self, model: nn.Module, rules: tuple[LoadedRule, ...], verify: bool) -> None:
+        self.rules, self.checker = rules, Checker() if verify else None
+        self.states: WeakKeyDictionary[nn.Module, _State] = WeakKeyDictionary()
+        for name, module in model.named_modules():
+            if is_candidate(module) or module is model:
+                self.states[module] = _State(name)
+        self._reports: dict[Hashable, SiteReport] = {}
+        self._classes: dict[Hashable, type] = {}
+        self._lock = threading.RLock()
+        self._busy = threading.local()
+        self.planner: Planner | None = None  # of optimize itself, until the model has been checked
+
+    @property
+    def report(self) -> Report:
+        """What was found, in the order of the model's modules."""
+        order = {s.name: i for i, s in enumerate(self.states.values())}
+        return Report(tuple(sorted(self._reports.values(), key=lambda r: (order.get(r.module, -1), r.line or 0))))
+
+    # At optimize.
+
+    def arm(self) -> None:
+        """Have every module captured at its first call."""
+        for module in self.states:
+            self.install(module)
+
+    def fuse(self, calls: dict[bool, Calls], real: Calls | None) -> None:
+        """Plan every call in both modes, check the plans on the `real` calls, and install what holds."""
+        planner = self.planner = Planner(self, calls)
+        order = [m for m in self.states if any(m in c for c in calls.values())]
+        for module in order:
+            for training in (False, True):
+                if module in calls[training]:
+                    planner.plan(module, training, frozenset())
+        self.settle(planner, real)
+        for module, state in self.states.items():
+            if not any(module in c for c in calls.values()) and worth_a_word(module):
+                self.note(SiteReport("", state.name, "declined", "never called with these inputs"))
+
+    def settle(self, planner: Planner, real: Calls | None) -> None:
+        """Check what was planned, drop what fails, and install the rest."""
+        verdicts = self.checker.check(planner, real) if self.checker and real is not None else {}
+        for (module, (_, dropped)), plan in planner.plans.items():
+            state = self.states[module]
+            self._note_plan(state.name, plan, verdicts.get(module))
+            if plan.variant is None:
+                continue
+            variants = state.narrow[dropped] if dropped else state.full
+            if all(v.key != plan.variant.key for v in variants):
+                variants.append(plan.variant)
+        for module in {m for m, _ in planner.plans}:
+            self.install(module)
+
+    def roll_back(self, why: str) -> None:
+        """Take everything back that was fused."""
+        for module, state in self.states.items():
+            state.full.clear()
+            state.narrow.clear()
+            state.left = 0
+            self.install(module)
+        for key, site in self._reports.items():
+            if site.status == "fused":
+                self._reports[key] = replace(site, status="rolled-back", reason=why, kernel="")
+
+    def install(self, module: nn.Module) -> None:
+        state = self.states[module]
+        narrow: Narrow = {k: tuple(v) for k, v in state.narrow.items()}
+        install(module, tuple(state.full), narrow, self.missed, self._classes)
+
+    # At a call that no variant was made for.
+
+    def missed(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Look at a new kind of call, if there are not too many already; then run what fits."""
+        base = base_of(type(module))
+        state = self.states.get(module)
+        if state is None or state.left <= 0 or getattr(self._busy, "now", False) or not may_capture():
+            return base.forward(module, *args, **kwargs)
+        with self._lock:
+            self._busy.now = True
+            try:
+                self._recapture(module, state, (args, kwargs))
+                return type(module).forward(module, *args, **kwargs)
+            finally:
+                self._busy.now = False
+
+    def _recapture(self, module: nn.Module, state: _State, call: Call) -> None:
+        state.left -= 1
+        if state.left == 0:
+            why = f"called in more than {PATTERNS} ways: further ones run the original forward"
+            self.note(SiteReport("", state.name, "declined", why))
+        planner = Planner(self, {module.training: {module: call}})
+        planner.plan(module, module.training, frozenset())
+        self.settle(planner, {module: call})
+
+    # The report.
+
+    def note(self, site: SiteReport) -> None:
+        """Add to the report; of several words about one place, the best news stands."""
+        rank = ("fused", "rolled-back", "declined")
+        key = (site.rule, site.module, site.file, site.line, site.reason if not site.rule else "")
+        known = self._reports.get(key)
+        if known is None or rank.index(site.status) < rank.index(known.status):
+            self._reports[key] = site
+
+    def _note_plan(self, name: str, plan: Plan, verdict: Verdict | None) -> None:
+        for found in plan.found:
+            self.note(_site_report(name, found, verdict))
+        for found, why in verdict.failed if verdict else ():
+            self.note(_site_report(name, found, None, "rolled-back", why))
+
+    def untraceable(self, module: nn.Module, error: Untraceable) -> None:
+        """Say why a module was not looked into, if it might have held something."""
+        if worth_a_word(module):
+            file, line = (error.place.file, error.place.line) if error.place else ("", None)
+            self.note(SiteReport("", self.states[module].name, "declined", error.why, file=file, line=line))
+
+
+class Planner:
+    """Plans for the calls of one capture, each made once."""
+
+    def __init__(self, session: Session, calls: dict[bool, Calls]) -> None:
+        self.session, self.calls = session, calls
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.world = fake_world(self.mode)
+        self.plans: dict[tuple[nn.Module, _Key], Plan] = {}
+
+    def plan(self, module: nn.Module, training: bool, dropped: frozenset[Path], call: Call | None = None) -> Plan | None:
+        """The plan for a call of `module`; None where its forward cannot be traced."""
+        key = (module, (training, dropped))
+        if key not in self.plans:
+            made = self._made(module, training, dropped, self.calls[training].get(module) or call)
+            if made is None:
+                return None
+            self.plans[key] = made
+        return self.plans[key]
+
+    def forget(self, module: nn.Module) -> None:
+        """Plan nothing for `module`."""
+        for key in [k for k in self.plans if k[0] is module]:
+            self.plans[key] = Plan(module)
+
+    def variant_key(self, module: nn.Module, dropped: frozenset[Path]) -> Hashable:
+        """What tells the planned narrow forwards of a module apart."""
+        plans = [p for (m, (_, d)), p in self.plans.items() if m is module and d == dropped]
+        return tuple((p.variant.key, *(self.variant_key(c, d) for c, d in p.narrowed)) for p in plans if p.variant)
+
+    def _made(self, module: nn.Module, training: bool, dropped: frozenset[Path], call: Call | None) -> Plan | None:
+        state = self.session.states.get(module)
+        if state is None or call is None:
+            return None
+        try:
+            twin = self.world.of(module)
+            set_mode(twin, training)
+            trace = traced(module, *copy_of_call(call), self.world, self.mode, dropped)
+        except Untraceable as error:
+            self.session.untraceable(module, error)
+            return None
+
+        def ask(child: nn.Module, child_call: Call, unread: frozenset[Path]) -> Plan | None:
+            whole = self.plan(child, training, frozenset(), child_call)
+            part = self.plan(child, training, unread, child_call)
+            return part if part and whole and _gains(part) > _gains(whole) else None
+
+        with torch.enable_grad():
+            return plan_of(trace, self.session.rules, state.excluded, ask)
+
+
+def copy_of_call(call: Call) -> Call:
+    """The containers of a call made anew: a trace may run forwards that change them."""
+    return copy.copy(call[0]), dict(call[1])
+
+
+def _gains(plan: Plan) -> int:
+    return sum(f.fused for f in plan.found) + len(plan.narrowed)
+
+
+def is_candidate(module: nn.Module) -> bool:
+    """Whether a module's forward is the user's own."""
+    kind = plain_class(type(module))
+    return not kind.__module__.startswith(("torch.nn.", "torch.ao.")) and "forward" in dir(kind) and not isinstance(module, torch.jit.ScriptModule)
+
+
+def may_capture() -> bool:
+    """Whether this is an ordinary call: not one that somebody else is recording or transforming."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()  # type: ignore[no-untyped-call]
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
+    )
+
+
+def worth_a_word(module: nn.Module) -> bool:
+    """Whether a forward that was not looked into may hold something that could have been fused."""
+    try:
+        source = inspect.getsource(plain_class(type(module)).forward)
+    except (OSError, TypeError):
+        return True
+    return _WORTH_A_WORD.search(source) is not None
+
+
+def _site_report(name: str, found: Found, verdict: Verdict | None, status: str = "", why: str = "") -> SiteReport:
+    file, line = (found.place.file, found.place.line) if found.place else ("", None)
+    status = status or ("fused" if found.fused else "declined")
+    error = verdict.max_error if verdict and found.fused else None
+    return SiteReport(found.rule, name, status, why or found.reason, found.kernel, error, file, line)  # type: ignore[arg-type]
