@@ -5,7 +5,7 @@ Knows how to make the copies and whom to blame; verify.py judges.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,9 +53,8 @@ class Checker:
             elif self._known[key].failed:
                 _exclude(planner, module, {f.key for f, _ in self._known[key].failed})
             verdicts[module] = self._known[key]
-            for plan in plans.values():
-                for child, _ in plan.narrowed:
-                    verdicts.setdefault(child, Verdict(self._known[key].max_error))
+            for child in _narrowed(planner, module, plans):
+                verdicts.setdefault(child, Verdict(self._known[key].max_error))
         return verdicts
 
     def _judged(self, planner: Planner, module: nn.Module, call: Call) -> Verdict:
@@ -89,6 +88,15 @@ class Checker:
 def whole_plans(planner: Planner, module: nn.Module) -> Plans:
     """The plans for calls whose whole result is read."""
     return {training: p for (m, (training, dropped)), p in planner.plans.items() if m is module and not dropped}
+
+
+def _narrowed(planner: Planner, module: nn.Module, plans: Plans) -> Iterator[nn.Module]:
+    """The children, and theirs, whose narrow forwards a module's plans call: its verdict is theirs."""
+    todo = [p for p in plans.values()]
+    while todo:
+        for child, dropped in todo.pop().narrowed:
+            yield child
+            todo += [p for (m, (_, d)), p in planner.plans.items() if m is child and d == dropped]
 
 
 def _key(planner: Planner, module: nn.Module, plans: Plans) -> Hashable:

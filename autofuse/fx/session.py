@@ -94,7 +94,7 @@ class Session:
         verdicts = self.checker.check(planner, real) if self.checker and real is not None else {}
         for (module, (_, dropped)), plan in planner.plans.items():
             state = self.states[module]
-            self._note_plan(state.name, plan, verdicts.get(module))
+            self._note_plan(state.name, plan, verdicts.get(module), set() if dropped else planner.narrow_rules(module))
             if plan.variant is None:
                 continue
             variants = state.narrow[dropped] if dropped else state.full
@@ -154,9 +154,10 @@ class Session:
         if known is None or rank.index(site.status) < rank.index(known.status):
             self._reports[key] = site
 
-    def _note_plan(self, name: str, plan: Plan, verdict: Verdict | None) -> None:
+    def _note_plan(self, name: str, plan: Plan, verdict: Verdict | None, fused_elsewhere: set[str]) -> None:
         for found in plan.found:
-            self.note(_site_report(name, found, verdict))
+            if found.fused or found.rule not in fused_elsewhere:
+                self.note(_site_report(name, found, verdict))
         for found, why in verdict.failed if verdict else ():
             self.note(_site_report(name, found, None, "rolled-back", why))
 
@@ -190,6 +191,10 @@ class Planner:
         """Plan nothing for `module`."""
         for key in [k for k in self.plans if k[0] is module]:
             self.plans[key] = Plan(module)
+
+    def narrow_rules(self, module: nn.Module) -> set[str]:
+        """The rules that apply in `module` where part of its result is left out."""
+        return {f.rule for (m, (_, d)), p in self.plans.items() if m is module and d for f in p.found if f.fused}
 
     def variant_key(self, module: nn.Module, dropped: frozenset[Path]) -> Hashable:
         """What tells the planned narrow forwards of a module apart."""

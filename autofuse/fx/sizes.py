@@ -25,7 +25,7 @@ def result_sizes(name: str, look: Look, args: Sequence[Any], kwargs: dict[str, A
     rule = _RULES.get(name)
     try:
         found = rule(look, args, kwargs) if rule else None
-    except (IndexError, TypeError, ValueError):  # a call that the rule was not written for
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # a call that the rule was not written for
         found = None
     proposals = found if isinstance(found, list) else [found] * len(results) if found is not None else [None] * len(results)
     if len(proposals) != len(results):
