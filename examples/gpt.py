@@ -185,7 +185,8 @@ def main() -> None:
     if options.optimize:
         import autofuse
 
-        autofuse.optimize(model, torch.zeros(2, model.config.length, dtype=torch.long, device=device))
+        inputs, _ = batch(sums(), model.config.length, torch.Generator().manual_seed(options.seed))
+        autofuse.optimize(model, inputs.to(device))
         print(autofuse.report(model))
     losses = train(model, options.steps, options.seed)
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {options.steps} steps on {device}")

@@ -199,7 +199,8 @@ def main() -> None:
     if options.optimize:
         import autofuse
 
-        autofuse.optimize(model, torch.zeros(2, model.config.length, dtype=torch.long, device=device))
+        tokens = batch(model.config, torch.Generator().manual_seed(options.seed))
+        autofuse.optimize(model, tokens.to(device))
         print(autofuse.report(model))
     losses = train(model, options.steps, options.seed)
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {options.steps} steps on {device}")
