@@ -5,11 +5,11 @@ import torch
 
 import autofuse
 
+IDS = torch.randint(28, (2, 64), generator=torch.Generator().manual_seed(0))
+
 
 def test_it_learns_the_same_once_optimized(script):
-    outcome = script("gpt", "GPT", dropout=0.0).optimized(
-        torch.randint(28, (2, 64), generator=torch.Generator().manual_seed(0))
-    )
+    outcome = script("gpt", "GPT", dropout=0.0).optimized(IDS)
     assert outcome.agreement.agrees, outcome.agreement.sentence
     assert "AF101" in outcome.fused
     assert outcome.fused & {"AF201", "AF203"} and outcome.fused & {"AF301", "AF304"}
@@ -29,7 +29,7 @@ def test_it_trains_with_dropout_once_rewritten_and_once_optimized(script, tmp_pa
     example = script("gpt", "GPT")
     rewritten = example.rewritten_module(tmp_path)
     assert all(loss < 4.5 for loss in rewritten.train(example.model(rewritten), 3, seed=0))
-    model = autofuse.optimize(example.model(), torch.randint(28, (2, 64), generator=torch.Generator().manual_seed(0)))
+    model = autofuse.optimize(example.model(), IDS)
     assert all(loss < 4.5 for loss in example.module.train(model, 3, seed=0))
 
 

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+TOKENS = torch.randint(24, (2, 48), generator=torch.Generator().manual_seed(0))
+
 
 def test_it_learns_the_same_once_optimized(script):
-    outcome = script("llama", "Llama").optimized(torch.randint(24, (2, 48), generator=torch.Generator().manual_seed(0)))
+    outcome = script("llama", "Llama").optimized(TOKENS)
     assert outcome.agreement.agrees, outcome.agreement.sentence
     assert outcome.fused & {"AF202", "AF203"} and outcome.fused >= {"AF101", "AF303"}
 
