@@ -1,0 +1,359 @@
+"""What the spelling suites share: which classes there are, what their forward is given, and whether two modules agree.
+
+A spelling is a class in one of the files beside this one. Its forward's argument names say what they get (GIVEN), and
+its class attributes what is expected of it:
+
+    rule         the code it must be fused by (or the file's `rule`; "AF101" if neither says)
+    sites        in how many places of the model (1)
+    also         further codes that may be fused in it
+    safety       "unsafe" where the text can be rewritten only with assumptions
+    arguments    argument name -> entry of GIVEN, where the name does not say it
+    cross        run with keys of another length than the queries, too
+    fills        its masks fill with a finite number: a row that keeps no key must still attend evenly
+    digits       how far its constants are from the exact ones, relatively
+    random       its dropout rate is written out: in training only averages can be compared
+    numbers_only a look-alike that may be fused, if its numbers stay
+    fuses        codes that the live door alone may fuse in a look-alike
+
+A class with a parameter `p` in `__init__` has dropout of that rate. Names with an underscore are parts of spellings.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import itertools
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+HERE = Path(__file__).parent
+HEADS, HEAD_DIM = 3, 8
+DIM = HEADS * HEAD_DIM
+LIMIT = 16  # the longest sequence that the causal buffers of the spellings hold
+_numbers = itertools.count()
+
+
+def module_at(path: Path) -> ModuleType:
+    """The file at `path`, imported afresh."""
+    spec = importlib.util.spec_from_file_location(f"spelled_{path.stem}_{next(_numbers)}", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # so that its classes can be pickled, and their source found
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def _file(path: Path) -> ModuleType:
+    return module_at(path)
+
+
+@dataclass(frozen=True)
+class Spelling:
+    path: Path
+    name: str
+
+    @property
+    def cls(self) -> type[nn.Module]:
+        found = getattr(_file(self.path), self.name)
+        assert isinstance(found, type)
+        return found
+
+    def asks(self, what: str, otherwise: Any = None) -> Any:
+        return getattr(self.cls, what, otherwise)
+
+    @property
+    def rule(self) -> str:
+        return str(self.asks("rule", getattr(_file(self.path), "rule", "AF101")))
+
+    @property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        return {n: p for n, p in inspect.signature(self.cls.forward).parameters.items() if n != "self"}
+
+    @property
+    def optional(self) -> bool:
+        return any(p.default is not p.empty for p in self.parameters.values())
+
+    @property
+    def drops(self) -> bool:
+        return "p" in inspect.signature(self.cls).parameters and "drop" in inspect.getsource(self.cls).lower()
+
+    def module(self, cls: type[nn.Module] | None = None, dtype: torch.dtype = torch.float32, p: float = 0.0) -> nn.Module:
+        """An instance with reproducible weights."""
+        torch.manual_seed(0)
+        made = (cls or self.cls)(**({"p": p} if p else {}))
+        for parameter in made.parameters():
+            if parameter.ndim == 1:  # weights of norms are ones and biases zeros: neither would show an error
+                nn.init.uniform_(parameter, 0.5, 1.5)
+        return made.to(dtype)
+
+    def text(self) -> str:
+        """A file with this class and what it uses."""
+        return _extract(self.path.read_text(), self.name)
+
+
+@cache
+def spellings(*files: str) -> tuple[Spelling, ...]:
+    """Every spelling in the named files of this folder."""
+    return tuple(s for f in files for s in _spellings(HERE / f"{f}.py"))
+
+
+def _spellings(path: Path) -> Iterator[Spelling]:
+    for node in ast.parse(path.read_text()).body:
+        methods = {n.name for n in getattr(node, "body", ()) if isinstance(n, ast.FunctionDef)}
+        if isinstance(node, ast.ClassDef) and "forward" in methods and not node.name.startswith("_"):
+            yield Spelling(path, node.name)
+
+
+def _extract(text: str, name: str) -> str:
+    """`text` without the classes and functions that `name` does not need."""
+    lines, tree = text.splitlines(keepends=True), ast.parse(text)
+    defined = {n.name: n for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))}
+    wanted, todo = set[str](), [name]
+    while todo:
+        current = todo.pop()
+        if current in defined and current not in wanted:
+            wanted.add(current)
+            todo += [n.id for n in ast.walk(defined[current]) if isinstance(n, ast.Name)]
+    for node in reversed(tree.body):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name not in wanted:
+            assert node.end_lineno is not None
+            del lines[node.lineno - 1 : node.end_lineno]
+    return "".join(lines)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sizes of one call: `length` queries, `keys` keys."""
+
+    batch: int
+    length: int
+    keys: int
+    given: bool = True  # whether optional arguments are
+    rows_dropped: bool = False  # whether masks drop some rows whole
+    small: bool = False  # whether inputs are small, so that an eps shows
+
+    def __str__(self) -> str:
+        return f"{self.batch}x{self.length}x{self.keys}{'' if self.given else ' without options'}"
+
+
+def example(s: Spelling, given: bool = True) -> Case:
+    return Case(2, 6, 4 if "context" in s.parameters else 6, given)
+
+
+def cases(s: Spelling) -> list[Case]:
+    """The example, then other sizes, with and without the optional arguments."""
+    first = example(s)
+    found = [first, Case(3, 5, 7 if "context" in s.parameters else 5), replace(first, small=True)]
+    if "context" in s.parameters or s.asks("cross"):
+        found += [Case(2, 4, 7), Case(1, 5, 5)]
+    if s.optional:
+        found += [replace(c, given=False) for c in found[:2]]
+    return found
+
+
+def arguments(s: Spelling, case: Case, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
+    """What forward is given, in order; floating operands want gradients, masks do not."""
+    chosen = s.asks("arguments", {})
+    required = [n for n, p in s.parameters.items() if case.given or p.default is p.empty]
+    return tuple(_argument(n, chosen.get(n, n), case, dtype) for n in required)
+
+
+def _argument(name: str, kind: str, case: Case, dtype: torch.dtype) -> Any:
+    made = GIVEN[kind](Maker(case, torch.Generator().manual_seed(zlib.crc32(name.encode()))))
+    if not isinstance(made, Tensor) or not made.is_floating_point():
+        return made
+    if kind in MASKS:
+        return made.to(dtype)
+    return (made * (1e-2 if case.small else 1.0)).to(dtype).requires_grad_()
+
+
+@dataclass(frozen=True)
+class Maker:
+    case: Case
+    generator: torch.Generator
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.generator)
+
+    def keep(self, *shape: int) -> Tensor:
+        """True where kept; the first key always is, unless rows are to be dropped whole."""
+        kept = torch.rand(*shape, generator=self.generator) > 0.4
+        kept[..., 0] = True
+        if self.case.rows_dropped:
+            kept[(0, ..., 1) if kept.ndim > 2 else 1] = False
+        return kept
+
+    def padding(self) -> Tensor:
+        """(batch, keys): True where a key is none of the padding at the end."""
+        b, s = self.case.batch, self.case.keys
+        kept = torch.arange(s)[None, :] < (s - torch.arange(b) % 3)[:, None]
+        if self.case.rows_dropped:
+            kept[0] = False
+        return kept
+
+    @property
+    def rows(self) -> tuple[int, int, int, int]:
+        return self.case.batch, 1, self.case.length, self.case.keys
+
+
+def _of_rows(m: Maker) -> Tensor:
+    return m.keep(*m.rows)
+
+
+def _additive(m: Maker) -> Tensor:
+    return torch.zeros(m.rows).masked_fill(~_of_rows(m), float("-inf"))
+
+
+GIVEN: dict[str, Callable[[Maker], Any]] = {
+    # operands: heads apart, heads not yet apart, one head, and hidden states
+    "q": lambda m: m.normal(m.case.batch, HEADS, m.case.length, HEAD_DIM),
+    "k": lambda m: m.normal(m.case.batch, HEADS, m.case.keys, HEAD_DIM),
+    "v": lambda m: m.normal(m.case.batch, HEADS, m.case.keys, HEAD_DIM),
+    "k_t": lambda m: m.normal(m.case.batch, HEADS, HEAD_DIM, m.case.keys),
+    "wide_value": lambda m: m.normal(m.case.batch, HEADS, m.case.keys, HEAD_DIM + 4),
+    "queries": lambda m: m.normal(m.case.batch, m.case.length, HEADS, HEAD_DIM),
+    "keys": lambda m: m.normal(m.case.batch, m.case.keys, HEADS, HEAD_DIM),
+    "values": lambda m: m.normal(m.case.batch, m.case.keys, HEADS, HEAD_DIM),
+    "query": lambda m: m.normal(m.case.batch, m.case.length, DIM),
+    "key": lambda m: m.normal(m.case.batch, m.case.keys, DIM),
+    "value": lambda m: m.normal(m.case.batch, m.case.keys, DIM),
+    "matrix": lambda m: m.normal(m.case.length, HEAD_DIM),
+    "x": lambda m: m.normal(m.case.batch, m.case.length, DIM),
+    "y": lambda m: m.normal(m.case.batch, m.case.length, DIM),
+    "src": lambda m: m.normal(m.case.batch, m.case.length, DIM),
+    "residual": lambda m: m.normal(m.case.batch, m.case.length, DIM),
+    "context": lambda m: m.normal(m.case.batch, m.case.keys, DIM),
+    "fixed_x": lambda m: m.normal(m.case.batch, 4, DIM),
+    "matrix_positions": lambda m: m.normal(m.case.length, DIM),
+    "bias": lambda m: m.normal(1, HEADS, m.case.length, m.case.keys),
+    "key_factor": lambda m: m.normal(m.case.batch, 1, 1, m.case.keys).exp(),
+    # masks: what is kept or dropped, (batch, 1, queries, keys) if the name says nothing else
+    "mask": lambda m: _of_rows(m).float(),
+    "keep": _of_rows,
+    "drop": lambda m: ~_of_rows(m),
+    "keep_int": lambda m: _of_rows(m).int(),
+    "drop_int": lambda m: (~_of_rows(m)).int(),
+    "keep_rows_dropped": lambda m: _of_rows(Maker(replace(m.case, rows_dropped=True), m.generator)),
+    "mask_2d": lambda m: m.keep(m.case.length, m.case.keys),
+    "mask_3d": lambda m: m.keep(m.case.batch, m.case.length, m.case.keys),
+    "padding": lambda m: m.padding().int(),
+    "padding_4d": lambda m: m.padding()[:, None, None, :].float(),
+    "drop_padding_4d": lambda m: ~m.padding()[:, None, None, :],
+    "key_padding_mask": lambda m: ~m.padding(),
+    "additive": _additive,
+    "additive_3d": lambda m: _additive(m)[:, 0],
+    "attention_mask": lambda m: m.padding()[:, None, None, :].logical_not().float() * -1e4,
+    "extended": lambda m: m.padding()[:, None, None, :].logical_not().float() * -1e4,
+    "drop_windows": lambda m: m.keep(1, m.case.length, m.case.keys).logical_not().float() * -100.0,
+    "causal_bias": lambda m: torch.full((LIMIT, LIMIT), float("-inf")).triu(1),
+    # flags
+    "output_attentions": lambda m: True,
+}
+MASKS = frozenset(n for n in GIVEN if list(GIVEN).index(n) >= list(GIVEN).index("mask"))
+
+
+def results(module: nn.Module, args: tuple[Any, ...], training: bool, seed: int = 2) -> dict[str, Tensor]:
+    """Outputs, and the gradients of a weighted sum of them, by name."""
+    wanted = {f"argument {i}": a for i, a in enumerate(args) if isinstance(a, Tensor) and a.requires_grad}
+    wanted |= dict(module.named_parameters())
+    for tensor in wanted.values():
+        tensor.grad = None
+    torch.manual_seed(seed)
+    outputs = dict(_tensors(module.train(training)(*args), "output"))
+    loss = sum((o * torch.linspace(0.5, 1, o.numel(), dtype=o.dtype).view_as(o)).sum() for o in outputs.values() if o.requires_grad)
+    if isinstance(loss, Tensor):
+        loss.backward()
+    gradients = {f"gradient of {n}": t.grad for n, t in wanted.items() if t.grad is not None}
+    return {n: t.detach().clone() for n, t in (outputs | gradients).items()}
+
+
+def _tensors(result: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(result, Tensor):
+        yield name, result
+    elif isinstance(result, (tuple, list)):
+        for i, part in enumerate(result):
+            yield from _tensors(part, f"{name}[{i}]")
+    elif isinstance(result, dict):
+        for key, part in result.items():
+            yield from _tensors(part, f"{name}[{key!r}]")
+    else:
+        assert result is None
+
+
+def double(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same numbers in float64."""
+    return tuple(
+        a.detach().double().requires_grad_(a.requires_grad) if isinstance(a, Tensor) and a.is_floating_point() else a
+        for a in args
+    )
+
+
+def assert_as_exact(
+    s: Spelling, truth: dict[str, Tensor], original: dict[str, Tensor], fused: dict[str, Tensor], where: str
+) -> None:
+    """The fused results err by no more than a few times what the original errs by.
+
+    Against the original in float64. Four times its own error, since that is one draw of a random quantity; and sixteen
+    units in the last place of the largest entry, for where the original happens to be exact. A spelling whose constants
+    are rounded may differ by that rounding.
+    """
+    assert original.keys() == fused.keys(), (where, original.keys() ^ fused.keys())
+    for name, exact in truth.items():
+        assert fused[name].shape == original[name].shape, (where, name)
+        assert fused[name].dtype == original[name].dtype, (where, name, original[name].dtype, fused[name].dtype)
+        if not exact.numel():
+            continue
+        size = float(exact.abs().max())
+        own, new = (float((r[name].double() - exact).abs().max()) for r in (original, fused))
+        bound = 4 * own + (16 * torch.finfo(original[name].dtype).eps + s.asks("digits", 0.0)) * size
+        assert new <= bound, f"{where}: {name} is off by {new:.2e}; the original by {own:.2e}, allowed are {bound:.2e}"
+
+
+def assert_same_on_average(original: nn.Module, fused: nn.Module, args: tuple[Any, ...], runs: int = 300) -> None:
+    """Two modules with dropout draw from the same distribution: equal means, and equal variances over all.
+
+    Means may differ by six standard errors, an event of 1e-9 each. The variance of `runs` draws is known to about
+    sqrt(2 / runs) = 8 % for one entry, and better over all.
+    """
+    with torch.no_grad():
+        samples = [_samples(m, args, runs, seed) for seed, m in enumerate((original, fused))]
+    means, spreads = [s.mean(0) for s in samples], [s.var(0) for s in samples]
+    error = ((spreads[0] + spreads[1]) / runs).sqrt()
+    assert ((means[0] - means[1]).abs() <= 6 * error + 1e-5).all(), "the means differ"
+    assert float(spreads[0].sum()) > 0, "the original dropped nothing"
+    assert 0.75 < float(spreads[1].sum() / spreads[0].sum()) < 1.33, "the variances differ"
+
+
+def _samples(module: nn.Module, args: tuple[Any, ...], runs: int, seed: int) -> Tensor:
+    torch.manual_seed(seed)
+    module.train()
+    return torch.stack([torch.cat([t.flatten() for _, t in _tensors(module(*args), "")]) for _ in range(runs)]).double()
+
+
+def called(run: Callable[[], object]) -> set[tuple[str, str]]:
+    """(name, file) of every function that `run` calls; builtins have no file."""
+    found = set[tuple[str, str]]()
+
+    def watch(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            found.add((frame.f_code.co_name, frame.f_code.co_filename))
+        elif event == "c_call":
+            found.add((argument.__name__, ""))
+
+    sys.setprofile(watch)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return found

@@ -1,0 +1,492 @@
+# ruff: noqa
+"""Looks like a norm, a residual, an activation or an MLP, and must be left alone."""
+
+import math
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Affine(nn.Module):
+    def __init__(self, dim=24):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(dim))
+        self.bias = nn.Parameter(torch.randn(dim))
+        self.eps = 1e-3
+
+
+class StdOutside(Affine):
+    """The Annotated Transformer's: unbiased, and eps outside."""
+
+    def forward(self, x):
+        mean = x.mean(-1, keepdim=True)
+        std = x.std(-1, keepdim=True)
+        return self.weight * (x - mean) / (std + self.eps) + self.bias
+
+
+class StdBiasedEpsOutside(Affine):
+    def forward(self, x):
+        mean = x.mean(-1, keepdim=True)
+        std = x.std(-1, unbiased=False, keepdim=True)
+        return self.weight * (x - mean) / (std + self.eps) + self.bias
+
+
+class VarianceUnbiased(Affine):
+    def forward(self, x):
+        mean = x.mean(-1, keepdim=True)
+        var = x.var(-1, keepdim=True)
+        return (x - mean) / torch.sqrt(var + self.eps) * self.weight + self.bias
+
+
+class VarianceUnbiasedSaidSo(Affine):
+    def forward(self, x):
+        var, mean = torch.var_mean(x, dim=-1, keepdim=True, unbiased=True)
+        return (x - mean) / torch.sqrt(var + self.eps) * self.weight + self.bias
+
+
+class VarianceCorrectionOne(Affine):
+    def forward(self, x):
+        mean = x.mean(-1, keepdim=True)
+        var = x.var(dim=-1, keepdim=True, correction=1)
+        return (x - mean) / torch.sqrt(var + self.eps) * self.weight + self.bias
+
+
+class EpsOutsideRoot(Affine):
+    def forward(self, x):
+        return x / (torch.sqrt(x.pow(2).mean(-1, keepdim=True)) + self.eps) * self.weight
+
+
+class EpsByMaximum(Affine):
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True).clamp(min=self.eps)) * self.weight
+
+
+class OverTheFirstAxis(Affine):
+    def forward(self, x):
+        mean = x.mean(0, keepdim=True)
+        var = x.var(0, unbiased=False, keepdim=True)
+        return (x - mean) / torch.sqrt(var + self.eps) * self.weight + self.bias
+
+
+class OverTheMiddleAxis(Affine):
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + self.eps) * self.weight
+
+
+class OverTwoAxes(Affine):
+    def forward(self, x):
+        mean = x.mean((-2, -1), keepdim=True)
+        var = x.var((-2, -1), unbiased=False, keepdim=True)
+        return (x - mean) / torch.sqrt(var + self.eps) * self.weight + self.bias
+
+
+class OverTwoAxesRms(Affine):
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean([1, 2], keepdim=True) + self.eps) * self.weight
+
+
+class OverEverything(Affine):
+    def forward(self, x):
+        return (x - x.mean()) / torch.sqrt(x.var(unbiased=False) + self.eps)
+
+
+class MixedAxes(Affine):
+    """The mean runs over one axis, the variance over another."""
+
+    def forward(self, x):
+        mean = x.mean(1, keepdim=True)
+        var = x.var(-1, unbiased=False, keepdim=True)
+        return (x - mean) / torch.sqrt(var + self.eps)
+
+
+class NotCentredVariance(Affine):
+    """The mean is taken off, but the mean square is that of what was not centred."""
+
+    def forward(self, x):
+        mean = x.mean(-1, keepdim=True)
+        ms = x.pow(2).mean(-1, keepdim=True)
+        return (x - mean) * torch.rsqrt(ms + self.eps)
+
+
+class CentredVarianceOnly(Affine):
+    """Divided by the standard deviation, but not centred."""
+
+    def forward(self, x):
+        var = x.var(-1, unbiased=False, keepdim=True)
+        return x / torch.sqrt(var + self.eps) * self.weight
+
+
+class SumNotMean(Affine):
+    """An L2 norm: no mean."""
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + self.eps) * self.weight
+
+
+class StatisticsOfAnother(Affine):
+    """The statistics of x are applied to y."""
+
+    def forward(self, x, y):
+        ms = x.pow(2).mean(-1, keepdim=True)
+        return y * torch.rsqrt(ms + self.eps) * self.weight
+
+
+class StatisticsDetached(Affine):
+    def forward(self, x):
+        ms = x.pow(2).mean(-1, keepdim=True).detach()
+        return x * torch.rsqrt(ms + self.eps) * self.weight
+
+
+class StatisticsUnderNoGrad(Affine):
+    def forward(self, x):
+        with torch.no_grad():
+            mean = x.mean(-1, keepdim=True)
+            var = x.var(-1, unbiased=False, keepdim=True)
+        return (x - mean) / torch.sqrt(var + self.eps) * self.weight + self.bias
+
+
+class StatisticsReturned(Affine):
+    """The norm may be fused; mean and variance are computed for those who read them."""
+
+    numbers_only = True
+
+    def forward(self, x):
+        mean = x.mean(-1, keepdim=True)
+        var = x.var(-1, unbiased=False, keepdim=True)
+        return (x - mean) / torch.sqrt(var + self.eps) * self.weight + self.bias, mean, var
+
+
+class RunningStatistics(Affine):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(24))
+        self.register_buffer("running_var", torch.ones(24))
+
+    def forward(self, x):
+        if self.training:
+            mean = x.mean((0, 1))
+            var = x.var((0, 1), unbiased=False)
+            self.running_mean = 0.9 * self.running_mean + 0.1 * mean.detach()
+        else:
+            mean, var = self.running_mean, self.running_var
+        return (x - mean) / torch.sqrt(var + self.eps) * self.weight + self.bias
+
+
+class InstanceNorm(Affine):
+    def forward(self, x):
+        mean = x.mean(dim=1, keepdim=True)
+        var = x.var(dim=1, keepdim=True, unbiased=False)
+        return (x - mean) / (var + 1e-5).sqrt()
+
+
+class AdaptiveNorm(Affine):
+    """AdaLN: scale and shift are computed from a condition, one for each sample."""
+
+    numbers_only = True  # the norm alone is a layer norm without weights; scale and shift stay outside
+
+    def __init__(self):
+        super().__init__()
+        self.modulation = nn.Linear(24, 48)
+
+    def forward(self, x):
+        shift, scale = self.modulation(x.mean(1)).chunk(2, dim=-1)
+        mean = x.mean(-1, keepdim=True)
+        var = x.var(-1, unbiased=False, keepdim=True)
+        normed = (x - mean) / torch.sqrt(var + self.eps)
+        return normed * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
+
+
+class EpsIsATensor(Affine):
+    """eps is learned."""
+
+    def __init__(self):
+        super().__init__()
+        self.epsilon = nn.Parameter(torch.tensor(1e-3))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.epsilon) * self.weight
+
+
+class AbsoluteMean(Affine):
+    def forward(self, x):
+        return x / (x.abs().mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+class FourthPower(Affine):
+    def forward(self, x):
+        return x * (x.pow(4).mean(-1, keepdim=True) + self.eps).pow(-0.25) * self.weight
+
+
+class CubeRoot(Affine):
+    def forward(self, x):
+        return x * (x.pow(2).mean(-1, keepdim=True) + self.eps) ** (-1 / 3) * self.weight
+
+
+# Residual and norm.
+
+
+class Sub(nn.Module):
+    def __init__(self, dim=24):
+        super().__init__()
+        self.dense = nn.Linear(dim, dim)
+        self.norm = nn.LayerNorm(dim)
+        self.bn = nn.BatchNorm1d(dim)
+
+
+class NormThenAdd(Sub):
+    """Swin v2, ViT with post-branch norm: the norm does not see the residual."""
+
+    def forward(self, x):
+        return x + self.norm(self.dense(x))
+
+
+class NumberAdded(Sub):
+    def forward(self, x):
+        return self.norm(self.dense(x) + 1.0)
+
+
+class BiasAdded(Sub):
+    """A vector is added, not a residual."""
+
+    def __init__(self):
+        super().__init__()
+        self.offset = nn.Parameter(torch.randn(24))
+
+    def forward(self, x):
+        return self.norm(self.dense(x) + self.offset)
+
+
+class PositionsAdded(Sub):
+    """What is added is broadcast over the batch."""
+
+    arguments = {"positions": "matrix_positions"}
+
+    def forward(self, x, positions):
+        return self.norm(self.dense(x) + positions)
+
+
+class NormOverTwoDimensions(Sub):
+    arguments = {"x": "fixed_x"}
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm((4, 24))
+
+    def forward(self, x):
+        return self.norm(x + self.dense(x))
+
+
+class GroupNormed(Sub):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.GroupNorm(3, 24)
+
+    def forward(self, x):
+        return self.norm((x + self.dense(x)).transpose(1, 2))
+
+
+class BatchNormed(Sub):
+    def forward(self, x):
+        return self.bn((x + self.dense(x)).transpose(1, 2))
+
+
+class NormOfHook(Sub):
+    """The norm has a forward hook, which a fused call would not run."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm.register_forward_hook(_double)
+
+    def forward(self, x):
+        return self.norm(x + self.dense(x))
+
+
+def _double(module, arguments, result):
+    return result * 2
+
+
+class SumDetached(Sub):
+    def forward(self, x):
+        return self.norm((x + self.dense(x)).detach()) + x
+
+
+class DropoutAfterSum(Sub):
+    """The sum is dropped out, not the branch."""
+
+    def forward(self, x):
+        return self.norm(F.dropout(x + self.dense(x), 0.3, self.training))
+
+
+# Activations.
+
+
+class QuickGelu(nn.Module):
+    def forward(self, x):
+        return x * torch.sigmoid(1.702 * x)
+
+
+class AlmostErf(nn.Module):
+    """Without the root of two."""
+
+    def forward(self, x):
+        return 0.5 * x * (1 + torch.erf(x))
+
+
+class AlmostErfHalf(nn.Module):
+    """Without the half it is twice GELU: that may be written so."""
+
+    numbers_only = True
+
+    def forward(self, x):
+        return x * (1 + torch.erf(x / math.sqrt(2)))
+
+
+class AlmostTanh(nn.Module):
+    def forward(self, x):
+        return 0.5 * x * (1 + torch.tanh(0.5 * (x + 0.044715 * torch.pow(x, 3))))
+
+
+class AlmostTanhCubic(nn.Module):
+    def forward(self, x):
+        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.04 * torch.pow(x, 3))))
+
+
+class AlmostTanhSquare(nn.Module):
+    def forward(self, x):
+        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 2))))
+
+
+class OtherInside(nn.Module):
+    """The gate looks at another tensor."""
+
+    def forward(self, x, y):
+        return 0.5 * x * (1 + torch.erf(y / math.sqrt(2)))
+
+
+class SigmoidOfAnother(nn.Module):
+    def forward(self, x, y):
+        return x * torch.sigmoid(y)
+
+
+class SigmoidDetached(nn.Module):
+    def forward(self, x):
+        return x * torch.sigmoid(x).detach()
+
+
+class SigmoidReturned(nn.Module):
+    def forward(self, x):
+        gate = torch.sigmoid(x)
+        return x * gate, gate
+
+
+class SwishWithBeta(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.beta = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x):
+        return x * torch.sigmoid(self.beta * x)
+
+
+class Mish(nn.Module):
+    def forward(self, x):
+        return x * torch.tanh(F.softplus(x))
+
+
+class HardSwish(nn.Module):
+    def forward(self, x):
+        return x * F.relu6(x + 3) / 6
+
+
+# MLPs.
+
+
+class TwoProjections(nn.Module):
+    def __init__(self, dim=24, hidden=32):
+        super().__init__()
+        self.gate = nn.Linear(dim, hidden)
+        self.up = nn.Linear(dim, hidden)
+        self.down = nn.Linear(hidden, dim)
+
+
+class HiddenReturned(TwoProjections):
+    def forward(self, x):
+        hidden = F.gelu(self.up(x))
+        return self.down(hidden), hidden
+
+
+class HiddenNormed(TwoProjections):
+    def forward(self, x):
+        hidden = F.layer_norm(F.gelu(self.up(x)), (32,))
+        return self.down(hidden)
+
+
+class HiddenAdded(TwoProjections):
+    def forward(self, x):
+        hidden = F.gelu(self.up(x)) + self.gate(x)
+        return self.down(hidden)
+
+
+class SquaredReluBetween(TwoProjections):
+    """No kernel has it."""
+
+    def forward(self, x):
+        return self.down(F.relu(self.up(x)) ** 2)
+
+
+class GatesReadDifferentInputs(TwoProjections):
+    def forward(self, x, y):
+        return F.silu(self.gate(x)) * self.up(y)
+
+
+class GateIsSoftmax(TwoProjections):
+    def forward(self, x):
+        return self.down(F.softmax(self.gate(x), dim=-1) * self.up(x))
+
+
+class GateReturned(TwoProjections):
+    def forward(self, x):
+        gate = F.silu(self.gate(x))
+        return self.down(gate * self.up(x)), gate
+
+
+class ThreeChunks(nn.Module):
+    def forward(self, x):
+        gate, up, rest = x.chunk(3, dim=-1)
+        return F.gelu(gate) * up + rest
+
+
+class ChunkedOverLength(nn.Module):
+    """The halves lie along the sequence."""
+
+    arguments = {"x": "fixed_x"}
+
+    def forward(self, x):
+        gate, up = x.chunk(2, dim=1)
+        return F.silu(gate) * up
+
+
+class SameHalfTwice(nn.Module):
+    """x * silu(x) of one half; the other is not used."""
+
+    def forward(self, x):
+        gate, up = x.chunk(2, dim=-1)
+        return F.silu(gate) * gate + up
+
+
+class GlueOnly(nn.Module):
+    """GLU: a sigmoid gate, which no rule knows."""
+
+    def forward(self, x):
+        gate, up = x.chunk(2, dim=-1)
+        return torch.sigmoid(gate) * up
+
+
+class ActivationInPlaceBetween(TwoProjections):
+    """What the first layer gave is written in place, and read again."""
+
+    def forward(self, x):
+        h = self.up(x)
+        a = torch.relu_(h)
+        return self.down(a) + h.sum()

@@ -1,0 +1,403 @@
+# ruff: noqa
+"""Activations by hand, gated MLPs, and Linear-activation-Linear."""
+
+import math
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
+
+
+class Erf(nn.Module):
+    rule = "AF301"
+
+
+class ErfHalfFirst(Erf):
+    def forward(self, x):
+        return 0.5 * x * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+class ErfHalfSecond(Erf):
+    def forward(self, x):
+        return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+class ErfHalfLast(Erf):
+    def forward(self, x):
+        return x * (1.0 + torch.erf(x / math.sqrt(2.0))) * 0.5
+
+
+class ErfHalved(Erf):
+    def forward(self, x):
+        return x * (1 + torch.erf(x / 2**0.5)) / 2
+
+
+class ErfDistribution(Erf):
+    def forward(self, x):
+        cdf = 0.5 * (1.0 + torch.erf(x / np.sqrt(2.0)))
+        return x * cdf
+
+
+class ErfDigits(Erf):
+    def forward(self, x):
+        return x * 0.5 * (1.0 + torch.erf(x * 0.7071067811865476))
+
+
+class ErfDigitsDivided(Erf):
+    digits = 1e-5
+
+    def forward(self, x):
+        return x * 0.5 * (1.0 + torch.erf(x / 1.41421))
+
+
+class ErfMethod(Erf):
+    def forward(self, x):
+        return (x / math.sqrt(2)).erf().add(1).mul(x).mul(0.5)
+
+
+class ErfHalves(Erf):
+    """0.5 + 0.5 * erf."""
+
+    def forward(self, x):
+        return x * (0.5 + 0.5 * torch.erf(x / math.sqrt(2.0)))
+
+
+class ErfOfProjection(Erf):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Linear(24, 48)
+
+    def forward(self, x):
+        x = self.dense(x)
+        x = x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+        return x
+
+
+class ErfInFunction(Erf):
+    def forward(self, x):
+        return gelu(x) + 1
+
+
+def gelu(x):
+    """Implementation of the gelu activation function."""
+    return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+class TanhPow(Erf):
+    def forward(self, x):
+        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3))))
+
+
+class TanhMingpt(Erf):
+    def forward(self, x):
+        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+class TanhCube(Erf):
+    def forward(self, x):
+        return 0.5 * x * (1 + torch.tanh(SQRT_2_OVER_PI * (x + 0.044715 * x**3)))
+
+
+class TanhProduct(Erf):
+    digits = 1e-9
+
+    def forward(self, x):
+        return 0.5 * x * (1.0 + torch.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+
+
+class TanhMegatron(Erf):
+    digits = 1e-8
+
+    def forward(self, x):
+        return x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))
+
+
+class TanhFactoredOtherwise(Erf):
+    digits = 1e-9
+
+    def forward(self, x):
+        return 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x)))
+
+
+class TanhTensorRoot(Erf):
+    """The book's: the root of a tensor, which is rounded to float32."""
+
+    digits = 1e-6
+
+    def forward(self, x):
+        return 0.5 * x * (1 + torch.tanh(torch.sqrt(torch.tensor(2.0 / torch.pi)) * (x + 0.044715 * torch.pow(x, 3))))
+
+
+class TanhNumpy(Erf):
+    def forward(self, x):
+        return 0.5 * x * (1 + torch.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * torch.pow(x, 3))))
+
+
+class TanhHalfLast(Erf):
+    def forward(self, x):
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x.pow(3))
+        return (x * (1 + inner.tanh())) * 0.5
+
+
+class SiluLeft(nn.Module):
+    rule = "AF302"
+
+    def forward(self, x):
+        return x * torch.sigmoid(x)
+
+
+class SiluRight(nn.Module):
+    rule = "AF302"
+
+    def forward(self, x):
+        return x.sigmoid() * x
+
+
+class SiluFunctional(nn.Module):
+    rule = "AF302"
+
+    def forward(self, x):
+        return torch.mul(x, F.sigmoid(x))
+
+
+class SiluModule(nn.Module):
+    rule = "AF302"
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Sigmoid()
+
+    def forward(self, x):
+        return x * self.gate(x)
+
+
+class SiluDivided(nn.Module):
+    rule = "AF302"
+
+    def forward(self, x):
+        return x / (1 + torch.exp(-x))
+
+
+# Gated: SwiGLU, GeGLU, ReGLU.
+
+
+class Gated(nn.Module):
+    rule = "AF303"
+
+    def __init__(self, dim=24, hidden=32):
+        super().__init__()
+        self.gate_proj = nn.Linear(dim, hidden, bias=False)
+        self.up_proj = nn.Linear(dim, hidden, bias=False)
+        self.down_proj = nn.Linear(hidden, dim, bias=False)
+        self.act_fn = nn.SiLU()
+
+
+class SwigluOfLlama(Gated):
+    def forward(self, x):
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+class SwigluFunctional(Gated):
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class SwigluUpFirst(Gated):
+    def forward(self, x):
+        return self.down_proj(self.up_proj(x) * F.silu(self.gate_proj(x)))
+
+
+class SwigluInStatements(Gated):
+    def forward(self, x):
+        gate = self.gate_proj(x)
+        up = self.up_proj(x)
+        gate = F.silu(gate)
+        hidden = gate * up
+        return self.down_proj(hidden)
+
+
+class SwigluByHand(Gated):
+    also = ("AF302",)
+
+    def forward(self, x):
+        gate = self.gate_proj(x)
+        swish = gate * torch.sigmoid(gate)
+        return self.down_proj(swish * self.up_proj(x))
+
+
+class GegluWithBiases(nn.Module):
+    rule = "AF303"
+
+    def __init__(self, dim=24, hidden=32):
+        super().__init__()
+        self.wi_0 = nn.Linear(dim, hidden)
+        self.wi_1 = nn.Linear(dim, hidden)
+        self.wo = nn.Linear(hidden, dim)
+        self.act = nn.GELU()
+
+    def forward(self, x):
+        hidden_gelu = self.act(self.wi_0(x))
+        hidden_linear = self.wi_1(x)
+        return self.wo(hidden_gelu * hidden_linear)
+
+
+class GegluTanh(Gated):
+    def forward(self, x):
+        return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
+
+
+class RegluTwoProjections(Gated):
+    def forward(self, x):
+        return self.down_proj(F.relu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Halved(nn.Module):
+    rule = "AF303"
+
+    def __init__(self, dim=24, hidden=32):
+        super().__init__()
+        self.proj = nn.Linear(dim, 2 * hidden)
+        self.out = nn.Linear(hidden, dim)
+
+
+class SwigluChunked(Halved):
+    def forward(self, x):
+        gate, up = self.proj(x).chunk(2, dim=-1)
+        return self.out(F.silu(gate) * up)
+
+
+class SwigluOfPalm(nn.Module):
+    """lucidrains: the gate is the second half."""
+
+    rule = "AF303"
+
+    def forward(self, x):
+        x, gate = x.chunk(2, dim=-1)
+        return F.silu(gate) * x
+
+
+class GegluChunked(Halved):
+    """Diffusion: GEGLU."""
+
+    def forward(self, x):
+        x, gate = self.proj(x).chunk(2, dim=-1)
+        return self.out(x * F.gelu(gate))
+
+
+class RegluChunkFunction(Halved):
+    def forward(self, x):
+        a, b = torch.chunk(self.proj(x), 2, dim=-1)
+        return self.out(F.relu(a) * b)
+
+
+class SwigluChunkIndexed(Halved):
+    def forward(self, x):
+        halves = torch.chunk(self.proj(x), 2, dim=-1)
+        return self.out(F.silu(halves[0]) * halves[1])
+
+
+# Linear, activation, linear.
+
+
+class Mlp(nn.Module):
+    rule = "AF304"
+
+    def __init__(self, dim=24, hidden=32, p=0.0):
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden)
+        self.act = nn.GELU()
+        self.drop = nn.Dropout(p)
+        self.fc2 = nn.Linear(hidden, dim)
+        self.p = p
+
+
+class MlpOfVit(Mlp):
+    def forward(self, x):
+        x = self.fc1(x)
+        x = self.act(x)
+        x = self.drop(x)
+        x = self.fc2(x)
+        x = self.drop(x)
+        return x
+
+
+class MlpInOneLine(Mlp):
+    def forward(self, x):
+        return self.fc2(self.act(self.fc1(x)))
+
+
+class MlpFunctional(Mlp):
+    def forward(self, x):
+        return self.fc2(F.dropout(F.relu(self.fc1(x)), self.p, self.training))
+
+
+class MlpTanhGelu(Mlp):
+    def forward(self, x):
+        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+
+
+class MlpGeluByHand(Mlp):
+    also = ("AF301",)
+
+    def forward(self, x):
+        h = self.fc1(x)
+        h = 0.5 * h * (1.0 + torch.erf(h / math.sqrt(2.0)))
+        return self.fc2(h)
+
+
+class MlpWithoutBias(nn.Module):
+    rule = "AF304"
+
+    def __init__(self, dim=24):
+        super().__init__()
+        self.wi = nn.Linear(dim, 32, bias=False)
+        self.wo = nn.Linear(32, dim, bias=False)
+        self.act = nn.ReLU()
+
+    def forward(self, x):
+        return self.wo(self.act(self.wi(x)))
+
+
+class MlpSequential(nn.Module):
+    rule = "AF304"
+
+    def __init__(self, n_embd=24, p=0.0):
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(n_embd, 4 * n_embd),
+            nn.ReLU(),
+            nn.Linear(4 * n_embd, n_embd),
+            nn.Dropout(p),
+        )
+
+    def forward(self, x):
+        return self.net(x)
+
+
+class MlpSequentialWithDropout(nn.Module):
+    rule = "AF304"
+
+    def __init__(self, dim=24, hidden_dim=32, p=0.0):
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(dim, hidden_dim), nn.GELU(), nn.Dropout(p), nn.Linear(hidden_dim, dim), nn.Dropout(p)
+        )
+
+    def forward(self, x):
+        return x + self.net(x)
+
+
+class MlpLinearFunction(nn.Module):
+    rule = "AF304"
+
+    def __init__(self, dim=24, hidden=32):
+        super().__init__()
+        self.w1 = nn.Parameter(torch.randn(hidden, dim) * 0.2)
+        self.b1 = nn.Parameter(torch.zeros(hidden))
+        self.w2 = nn.Parameter(torch.randn(dim, hidden) * 0.2)
+
+    def forward(self, x):
+        return F.linear(F.silu(F.linear(x, self.w1, self.b1)), self.w2)

@@ -1,0 +1,153 @@
+"""Every spelling through `optimize`: it is found, its numbers stay, and what only looks like it is left alone."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import autofuse
+from tests.spellings.harness import (
+    Case, Spelling, arguments, assert_as_exact, assert_same_on_average, called, cases, double, example, results, spellings,
+)  # fmt: skip
+from tests.spellings.not_yet import NOT_YET
+
+ATTENTION = ("attention_scale", "attention_layout", "attention_packed", "attention_masks", "attention_softmax", "attention_modules")
+SPELLED = spellings(*ATTENTION, "norms", "residual", "mlp")
+LOOKALIKES = spellings("lookalikes_attention", "lookalikes_other")
+OPERATIONS = {
+    "AF101": {"attention"},
+    "AF201": {"layer_norm"},
+    "AF202": {"rms_norm"},
+    "AF203": {"dropout_add_norm"},
+    "AF301": {"gelu"},
+    "AF302": {"silu"},
+    "AF303": {"gated_mlp", "gated_activation"},
+    "AF304": {"mlp"},
+}
+BFLOAT16 = {
+    "NanoGpt", "T5Attention", "HuggingFaceRmsNorm", "LlamaRmsNorm", "BertSelfAttention", "AddedToFloatScores", "WhisperAttention",
+    "FilledWithMinimumOfDtype", "LayerNormInFloat32", "GemmaRmsNorm", "VarianceBiased", "PreNormWithDropout", "SwigluOfLlama",
+    "MlpOfVit", "TanhPow", "ErfHalfFirst", "FloatFirst", "InFloat32CastBackToQuery", "BothBySqrtOfSqrt", "BertOutput",
+}  # fmt: skip
+
+
+def each(wanted: tuple[Spelling, ...]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("spelling", [pytest.param(s, id=s.name) for s in wanted])
+
+
+def each_but_not_yet(wanted: tuple[Spelling, ...]) -> pytest.MarkDecorator:
+    """Known gaps must fail: one that is closed has to leave the table."""
+    return pytest.mark.parametrize("spelling", [pytest.param(s, id=s.name, marks=_gap(s)) for s in wanted])
+
+
+def _gap(s: Spelling) -> tuple[pytest.MarkDecorator, ...]:
+    reason = NOT_YET.get(("live", s.name))
+    return (pytest.mark.xfail(reason=reason, strict=True),) if reason else ()
+
+
+@cache
+def optimized(s: Spelling, given: bool = True, p: float = 0.0) -> nn.Module:
+    """The spelling after optimize with the example, optional arguments given or not."""
+    return autofuse.optimize(s.module(p=p), arguments(s, example(s, given)))
+
+
+def fused_codes(module: nn.Module) -> list[str]:
+    return [site.rule for site in autofuse.report(module).sites if site.status == "fused"]
+
+
+@each_but_not_yet(SPELLED)
+def test_a_spelling_is_found_and_runs_fused_in_every_size(spelling: Spelling) -> None:
+    for given in {True, not spelling.optional}:
+        module = optimized(spelling, given)
+        told = str(autofuse.report(module))
+        assert fused_codes(module).count(spelling.rule) >= spelling.asks("sites", 1), told
+        assert {*fused_codes(module)} <= {spelling.rule, *spelling.asks("also", ())}, told
+        for case in cases(spelling):
+            assert runs_fused(spelling, module, case), f"{case}: the original ran"
+
+
+def runs_fused(s: Spelling, module: nn.Module, case: Case) -> bool:
+    folder = str(Path(autofuse.__file__).parent / "ops")
+    args = arguments(s, case)
+    for training in (True, False):
+        found = {n for n, file in called(lambda: module.train(training)(*args)) if file.startswith(folder)}
+        if not found & OPERATIONS[s.rule]:
+            return False
+    return True
+
+
+@each(SPELLED)
+def test_numbers_stay_in_training_and_evaluation(spelling: Spelling) -> None:
+    for given in {True, not spelling.optional}:
+        for case in cases(spelling):
+            assert_agree(spelling, optimized(spelling, given), case)
+
+
+def assert_agree(s: Spelling, fused: nn.Module, case: Case, dtype: torch.dtype = torch.float32) -> None:
+    args = arguments(s, case, dtype)
+    for training in (False,) if s.asks("random") else (True, False):
+        truth = results(s.module(dtype=torch.float64), double(args), training)
+        original = results(s.module(dtype=dtype), args, training)
+        mode = "in training" if training else "in evaluation"
+        assert_as_exact(s, truth, original, results(fused, args, training), f"{s.name}, {case}, {mode}")
+
+
+@each(tuple(s for s in SPELLED if s.asks("fills")))
+def test_a_row_that_keeps_no_key_stays_as_a_finite_fill_has_it(spelling: Spelling) -> None:
+    case = replace(example(spelling), rows_dropped=True)
+    assert_agree(spelling, optimized(spelling), case)
+    assert_agree(spelling, autofuse.optimize(spelling.module(), arguments(spelling, case)), case)
+
+
+@each(tuple(s for s in SPELLED if s.name in BFLOAT16))
+def test_numbers_stay_in_bfloat16(spelling: Spelling) -> None:
+    args = arguments(spelling, example(spelling), torch.bfloat16)
+    fused = autofuse.optimize(spelling.module(dtype=torch.bfloat16), args)
+    if ("live", spelling.name) not in NOT_YET:
+        assert spelling.rule in fused_codes(fused), str(autofuse.report(fused))
+    for case in cases(spelling)[:2]:
+        assert_agree(spelling, fused, case, torch.bfloat16)
+
+
+@each(tuple(s for s in SPELLED if s.drops or s.asks("random")))
+def test_dropout_stays_what_it_is_on_average(spelling: Spelling) -> None:
+    args = arguments(spelling, example(spelling))
+    assert_same_on_average(spelling.module(p=0.3), optimized(spelling, p=0.3), args)
+    evaluated = results(spelling.module(p=0.3), args, False)
+    torch.testing.assert_close(results(optimized(spelling, p=0.3), args, False), evaluated)
+
+
+@each(SPELLED[::5])
+def test_keys_stay_and_restore_puts_the_class_back(spelling: Spelling) -> None:
+    original = spelling.module()
+    fused = autofuse.optimize(copy.deepcopy(original), arguments(spelling, example(spelling)))
+    assert list(fused.state_dict()) == list(original.state_dict())
+    assert [n for n, _ in fused.named_modules()] == [n for n, _ in original.named_modules()]
+    restored = autofuse.restore(fused)
+    assert [type(m) for m in restored.modules()] == [type(m) for m in original.modules()]
+    args = arguments(spelling, example(spelling))
+    torch.testing.assert_close(results(restored, args, False), results(original, args, False), rtol=0, atol=0)
+
+
+@each(LOOKALIKES)
+def test_a_lookalike_is_left_alone(spelling: Spelling) -> None:
+    for given in {True, not spelling.optional}:
+        fused = autofuse.optimize(spelling.module(), arguments(spelling, example(spelling, given)))
+        if not spelling.asks("numbers_only"):
+            assert {*fused_codes(fused)} <= {*spelling.asks("fuses", ())}, str(autofuse.report(fused))
+        assert all(site.reason for site in autofuse.report(fused).sites if site.status != "fused")
+        original = spelling.module()
+        for case in cases(spelling):
+            if spelling.asks("random") or spelling.asks("fuses") or fused_codes(fused):
+                assert_agree(spelling, fused, case)
+                continue
+            args = arguments(spelling, case)
+            for training in (True, False):
+                expected, actual = (results(m, args, training) for m in (original, fused))
+                torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
