@@ -97,7 +97,7 @@ class InDouble(AsWritten):
         return self.given(func(*args, **kwargs))
 
     def _finfo_of_own(self, dtype: torch.dtype | None = None) -> Any:
-        """For double: the eps of `own`, but the range of float32, since halves are often widened before they are filled."""
+        """For double: the eps of `own`, but the range of float32: halves are often widened before they are filled."""
         if dtype not in (None, torch.float64):
             return self._finfo(dtype)
         own, wide = self._finfo(self.own), self._finfo(torch.float32)

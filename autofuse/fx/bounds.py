@@ -31,8 +31,8 @@ DRAWS = 4
 class Gap:
     """An error and its bound, both relative to the size of what was computed.
 
-    That is the largest entry of the exact result, or of what it is the small rest of: the gradient of a key's bias, say,
-    cancels to 0, and rounding shows how large its terms were.
+    That is the largest entry of the exact result, or of terms that cancelled in it, whose size their rounding shows:
+    the gradient of a key's bias, say, is always 0.
     """
 
     error: float = 0.0
@@ -55,8 +55,9 @@ def gap(
 ) -> Gap:
     """The worse of the two comparisons. `rounded` are results of randomly rounded runs; all tensors have one shape.
 
-    `share` of the original's error counts: its unit roundoff may be greater than `unit`. Where the original is NaN, anything
-    goes; where it is finite, fused must be, and where it overflows, fused may do so too or be right.
+    `share` of the original's error counts: its unit roundoff may be greater than `unit`.
+    Where the original is NaN, anything goes; where it is finite, fused must be, and where it overflows, fused may do so
+    too or be right.
     """
     fused, original, exact, *rounded = (_flat(t) for t in (fused, original, exact, *rounded))
     exact = torch.where(exact.isnan(), original, exact)
@@ -67,7 +68,7 @@ def gap(
         return Gap()
     exact = exact[compared]
     error = fused[compared] - exact
-    own = share * (original[compared] - exact).nan_to_num(0.0, 0.0, 0.0)  # where it overflows it says nothing
+    own = share * (original[compared] - exact).nan_to_num(0.0, 0.0, 0.0)  # an overflow says nothing
     spreads = [r[compared] - exact for r in rounded]
     return max((_measured(size, error, own, exact, unit, spreads) for size in SIZES), key=lambda g: g.ratio)
 

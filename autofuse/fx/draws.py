@@ -24,11 +24,11 @@ class Draw(NamedTuple):
     kept: (
         float  # its projection onto that, as a share of it: 1 on average where what is kept is scaled up by 1 / (1 - p)
     )
-    spread: float  # its squared distance from that, as a share: about p / (1 - p) where every entry may drop
+    spread: float  # its squared distance from that, as a share: about p / (1 - p) if every entry may drop
 
 
 def draw(results: Mapping[str, Tensor], still: Mapping[str, Tensor]) -> Draw:
-    """The two numbers of a run with these `results`, whose results are `still` without dropout; averages over tensors."""
+    """The two numbers of a run with these `results`, which are `still` without dropout: averages over tensors."""
     found = [_draw(results[n].double().flatten(), still[n].double().flatten()) for n in results if n in still]
     found = [d for d in found if d is not None]
     return Draw(*(sum(numbers) / len(found) for numbers in zip(*found, strict=True))) if found else Draw(1.0, 0.0)

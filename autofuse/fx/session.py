@@ -125,15 +125,20 @@ class Session:
         """Look at a new kind of call, if there are not too many already; then run what fits."""
         base = base_of(type(module))
         state = self.states.get(module)
-        if state is None or state.left <= 0 or getattr(self._busy, "now", False) or not may_capture():
+        retried: set[int] = self._busy.__dict__.setdefault("modules", set())
+        if state is None or state.left <= 0 or id(module) in retried or self._busy.__dict__.get("capturing") or not may_capture():
             return base.forward(module, *args, **kwargs)
         with self._lock:
-            self._busy.now = True
+            self._busy.capturing = True
             try:
                 self._recapture(module, state, (args, kwargs))
-                return type(module).forward(module, *args, **kwargs)
             finally:
-                self._busy.now = False
+                self._busy.capturing = False
+        retried.add(id(module))  # where the new variant does not fit either, the original runs
+        try:
+            return type(module).forward(module, *args, **kwargs)
+        finally:
+            retried.discard(id(module))
 
     def _recapture(self, module: nn.Module, state: _State, call: Call) -> None:
         state.left -= 1
