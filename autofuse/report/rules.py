@@ -16,7 +16,7 @@ from autofuse.report.findings import Piece
 from autofuse.rule import Fused, Kept, Rule
 
 if TYPE_CHECKING:
-    from autofuse.registry import LoadedRule
+    from autofuse.match import LoadedRule
 
 
 def listed(rules: Sequence[LoadedRule]) -> Iterator[Piece]:

@@ -10,13 +10,14 @@ import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from autofuse.registry import LoadedRule, load_rules
+from autofuse.match import LoadedRule
+from autofuse.registry import load_rules
 from autofuse.selection import require_known, selected
 from autofuse.source.check import Proposal, proposals
 from autofuse.source.config import Settings
 from autofuse.source.project import SourceFile, Trouble
 from autofuse.source.suppress import suppressions
-from autofuse.source.write import applied
+from autofuse.source.write import CannotWrite, applied
 
 _ROUNDS = 4  # one rewrite may make room for another, such as the MLP around a GELU
 
@@ -32,12 +33,13 @@ class Checked:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """One file before and after, and how many edits lie between."""
+    """One file before and after, how many edits lie between, and why some could not be made."""
 
     path: str
     before: bytes
     after: bytes
     edits: int
+    refused: tuple[Trouble, ...] = ()
 
 
 @dataclass
@@ -102,18 +104,36 @@ class Run:
         return tuple(p for p in kept if not silent.cover(p.finding.code, p.finding.line, p.finding.end_line))
 
     def _settled(self, checked: Checked, file: SourceFile, unsafe: bool) -> Rewritten:
-        source, wanted, edits = checked.source, _wanted(checked.proposals, unsafe), 0
+        source, edits, refused = checked.source, 0, tuple[Trouble, ...]()
+        wanted = _wanted(checked.proposals, unsafe)
         for _ in range(_ROUNDS):
             if not wanted:
                 break
-            source = applied(source, wanted)
-            edits += len(wanted)
-            wanted = _wanted(self._proposals(source, file), unsafe)
-        return Rewritten(file.path, checked.source, source, edits)
+            made = _made(source, wanted, file.path)
+            edits, source, refused = edits + made.edits, made.after, made.refused
+            wanted = _wanted(self._proposals(source, file), unsafe) if made.edits else []
+        return Rewritten(file.path, checked.source, source, edits, refused)
 
     def _internal(self, path: str, error: Exception) -> Trouble:
         detail = "\n" + "".join(traceback.format_exception(error)) if self.debug else ""
         return Trouble(f"internal error on {path}: {type(error).__name__}: {error}; please report it.{detail}")
+
+
+def _made(source: bytes, wanted: list[Proposal], path: str) -> Rewritten:
+    """The text with all edits that can be made together, for one that cannot must not hold up the rest."""
+    try:
+        return Rewritten(path, source, applied(source, wanted), len(wanted))
+    except CannotWrite:
+        pass
+    after, made, refused = source, list[Proposal](), list[Trouble]()
+    for proposal in wanted:
+        try:
+            after = applied(source, [*made, proposal])
+            made.append(proposal)
+        except CannotWrite as reason:
+            place = f"{path}:{proposal.finding.line}"
+            refused.append(Trouble(f"{place}: {proposal.finding.code} not rewritten: {reason}."))
+    return Rewritten(path, source, after, len(made), tuple(refused))
 
 
 def rewritten(text: str, rules: Sequence[LoadedRule]) -> str:

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from autofuse.registry import LoadedRule, load_rules
+from autofuse.match import LoadedRule
+from autofuse.registry import load_rules
 from autofuse.report.rules import as_json, explained, listed, source_of, title
 from autofuse.source.run import rewritten
 
