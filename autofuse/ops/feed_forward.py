@@ -32,8 +32,8 @@ def gated_activation(x: Tensor, *, activation: str = "silu", gate_first: bool = 
     """
     if x.shape[-1] % 2:
         raise ValueError(
-            f"gated_activation was given a last dimension of {x.shape[-1]}, which does not divide into a gate and an up "
-            "half. Pass both, one half after the other."
+            f"gated_activation was given a last dimension of {x.shape[-1]}, which does not divide into a gate and an "
+            "up half. Pass both, one half after the other."
         )
     first, second = x.chunk(2, dim=-1)
     gate, up = (first, second) if gate_first else (second, first)

@@ -27,8 +27,11 @@ def _assert_agree(operation: Operation, reference: Operation, *args: Any, terms:
     """`operation` may err by no more than rounding may, in results and in gradients of every floating argument.
 
     Each of `terms` summands is rounded a few times, and independent roundings add up as the root of their number:
-    8 * sqrt(terms) units in the last place of the largest entry leave room for about four deviations.
+    8 * sqrt(terms) units in the last place of the largest entry, in the coarsest dtype at work, leave room for about
+    four deviations.
     """
+    floating = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and a.is_floating_point()]
+    eps = max(torch.finfo(a.dtype).eps for a in floating)
     expected = _run(reference, [_double(a) for a in args], {k: _double(a) for k, a in kwargs.items()})
     actual = _run(operation, list(args), kwargs)
     assert len(expected) == len(actual)
@@ -38,7 +41,7 @@ def _assert_agree(operation: Operation, reference: Operation, *args: Any, terms:
             continue
         assert result.shape == truth.shape
         if result.numel():
-            bound = 8 * terms**0.5 * torch.finfo(result.dtype).eps * truth.abs().max().clamp(min=1.0)
+            bound = 8 * terms**0.5 * eps * truth.abs().max().clamp(min=1.0)
             assert (result.double() - truth).abs().max() <= bound
 
 

@@ -122,6 +122,15 @@ def test_causal_is_aligned_at_the_first_query_and_key(assert_agree: Agree, t: in
     assert_agree(ops.attention, reference.attention, *qkv(B, H, t=t, s=s), is_causal=True, terms=S + D)
 
 
+def test_a_mask_that_is_proved_causal_gives_way_where_it_is_square_and_stays_where_it_is_not() -> None:
+    triangle = torch.ones(S, S, dtype=torch.bool).tril()
+    query, key, value = qkv(B, H, t=S)
+    expected = ops.attention(query, key, value, is_causal=True)
+    assert torch.equal(ops.attention(query, key, value, mask=triangle, mask_is_causal=True), expected)
+    step = ops.attention(query[:, :, -1:], key, value, mask=triangle[-1:], mask_is_causal=True)
+    assert torch.allclose(step, expected[:, :, -1:], atol=1e-6)  # one query beside all keys, as in generation
+
+
 @pytest.mark.parametrize("scale", [1, 0.25, -3.0, 0.0])
 def test_a_number_scales(assert_agree: Agree, scale: float) -> None:
     assert_agree(ops.attention, reference.attention, *qkv(B, H), scale=scale, terms=S + D)

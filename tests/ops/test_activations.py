@@ -1,0 +1,47 @@
+"""autofuse.ops.gelu, silu and activation against their references."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from autofuse import ops
+from autofuse.ops import reference
+from autofuse.ops.activations import ACTIVATIONS
+
+Agree = Callable[..., None]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_each_activation_agrees_in_every_dtype(assert_agree: Agree, name: str, dtype: torch.dtype) -> None:
+    x = torch.cat((torch.linspace(-8, 8, 101), torch.tensor([1e-4, 30.0, -30.0]))).to(dtype)
+    assert_agree(lambda x: ops.activation(x, name), lambda x: reference.activation(x, name), x, terms=4)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_takes_its_approximation(assert_agree: Agree, approximate: str) -> None:
+    x = torch.randn(64)
+    assert_agree(lambda x: ops.gelu(x, approximate), lambda x: reference.gelu(x, approximate), x, terms=4)
+    assert torch.equal(ops.gelu(x, approximate), ops.activation(x, {"none": "gelu", "tanh": "gelu_tanh"}[approximate]))
+    assert torch.equal(ops.gelu_tanh(x), ops.gelu(x, "tanh"))
+
+
+def test_silu_is_the_activation_of_that_name() -> None:
+    x = torch.randn(64)
+    assert torch.equal(ops.silu(x), ops.activation(x, "silu"))
+
+
+def test_extremes_stay_finite_or_infinite_as_they_should() -> None:
+    x = torch.tensor([-math.inf, -1e30, 0.0, 1e30])
+    for name in ("gelu", "gelu_tanh", "silu"):
+        result = ops.activation(x[1:], name)
+        assert torch.equal(result, torch.tensor([0.0, 0.0, 1e30])), name
+
+
+def test_an_unknown_activation_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(ValueError, match=r"no activation called 'swish'.*silu"):
+        ops.activation(torch.ones(1), "swish")
