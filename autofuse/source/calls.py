@@ -66,7 +66,11 @@ class Calls(State):
             name = str(function.data) if self.builtin(function) else name
         data = (name or "a function", named)
         method = name.startswith(".")
-        if _plain(node) and (name in HARMLESS or name in MODULES) and (not method or self.may_be_tensor(function.inputs[0])):
+        if (
+            _plain(node)
+            and (name in HARMLESS or name in MODULES)
+            and (not method or self.may_be_tensor(function.inputs[0]))
+        ):
             return self.graph.value(CALL, function, *inputs, data=data)
         if name in _SEES_NAMES:
             self.sink(f"seen by {name}()", *(v for _, v in self.names.held()))

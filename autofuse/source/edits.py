@@ -54,8 +54,15 @@ class Edit:
     removals: tuple[Span, ...] = ()
     pure_tests: tuple[Span, ...] = ()  # `if` statements that may go when nothing is left in them
     insertions: tuple[tuple[Span, str], ...] = ()  # a statement to put before the one that stands there
+    additions: tuple[tuple[Span, str, str], ...] = ()  # a keyword argument to add to the call that stands there
     imports: tuple[str, ...] = ()
     unsafe: str = ""  # what the edit assumes, if anything
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Where something changes."""
+        beside = [i[0] for i in self.insertions] + [a[0] for a in self.additions]
+        return (*self.removals, *(r[0] for r in self.replacements), *beside)
 
 
 @dataclass
@@ -68,7 +75,9 @@ class Placement:
     sizes: Sizes
     scope: FileScope
     target: str
-    blocks: dict[int, tuple[list[ast.stmt], int]] = field(default_factory=dict)  # statement -> its block and place in it
+    blocks: dict[int, tuple[list[ast.stmt], int]] = field(
+        default_factory=dict
+    )  # statement -> its block and place in it
 
     _closures: dict[tuple[Value, frozenset[Value]], frozenset[Value]] = field(default_factory=dict)
 
@@ -141,7 +150,7 @@ class Placement:
             tuple(r for r in replacements if not any(_inside(r[0], span_of(d)) for d in dead)),
             tuple(sorted(map(span_of, dead))),
             tuple(span_of(s) for s in self.captured.tests if s not in self.captured.effects),
-            tuple(insertions), tuple(imports.needed), call.unsafe,
+            tuple(insertions), (), tuple(imports.needed), call.unsafe,
         )  # fmt: skip
 
     def speller(self, site: Site, place: Place, root: Place, imports: Imports, bound: dict[Value, str]) -> Speller:
@@ -177,14 +186,18 @@ class Placement:
     # Where else the call may stand.
 
     def _earlier(self, site: Site, root: Place) -> Iterator[Place]:
-        """Statements of the same block that bind a value that goes to a name which holds it until the root, last first."""
+        """Statements of the block that bind a value that goes to a name which holds it until the root, last first."""
         block, at = self.blocks.get(id(root.statement), ([], 0))
         for statement in reversed(block[:at]):
             values = self.captured.assigned.get(statement, [])
             if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or len(values) != 1:
                 continue
             target = statement.targets[0]
-            if isinstance(target, ast.Name) and values[0] in site.doomed.values and root.names.get(target.id) is values[0]:
+            if (
+                isinstance(target, ast.Name)
+                and values[0] in site.doomed.values
+                and root.names.get(target.id) is values[0]
+            ):
                 yield from (p for p in self.captured.places[values[0]] if p.node is statement.value)
 
     def _definition(self, value: Value, root: Place, site: Site) -> Place | None:
@@ -286,20 +299,25 @@ class Placement:
 
     def _check_names(self, dead: set[ast.stmt], root: Place, place: Place, site: Site) -> None:
         """Keep a statement whose name is still read by text that stays."""
-        held = {id(p.node): v for v, places in self.captured.places.items() for p in places if isinstance(p.node, ast.Name)}
+        held = {
+            id(p.node): v for v, places in self.captured.places.items() for p in places if isinstance(p.node, ast.Name)
+        }
         changed = {id(n) for p in (root, place) for n in ast.walk(p.node)}
         binders = {v: s for s in dead for v in self.captured.assigned.get(s, [])}
         todo = [s for s in ast.walk(self.captured.function) if isinstance(s, ast.stmt) and s not in dead]
         while todo:
             for n in _own_names(todo.pop()):
-                binder = binders.get(held[id(n)]) if id(n) in held and id(n) not in changed else None
-                if binder in dead and binder is not None and not self._rereads_shape(n, site):
+                value = held.get(id(n)) if id(n) not in changed else None
+                binder = binders.get(value) if value is not None else None
+                if binder is not None and binder in dead and not self._rereads_shape(n, site):
                     dead.discard(binder)
                     todo.append(binder)
 
     def _rereads_shape(self, name: ast.Name, site: Site) -> bool:
         """Whether a name that goes is only asked for its shape, which is read off the operands instead."""
-        metadata = {v for v in self.captured.graph.values if is_metadata(v) and any(i in site.doomed.values for i in v.inputs)}
+        metadata = {
+            v for v in self.captured.graph.values if is_metadata(v) and any(i in site.doomed.values for i in v.inputs)
+        }
         return any(name in ast.walk(p.node) for m in metadata for p in self.captured.places.get(m, []))
 
 
@@ -354,5 +372,6 @@ def joined(edits: Iterable[Edit]) -> Edit:
         tuple(dict.fromkeys(r for e in every for r in e.removals)),
         tuple(dict.fromkeys(r for e in every for r in e.pure_tests)),
         tuple(dict.fromkeys(i for e in every for i in e.insertions)),
+        tuple(dict.fromkeys(a for e in every for a in e.additions)),
         tuple(dict.fromkeys(i for e in every for i in e.imports)),
     )

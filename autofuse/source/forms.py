@@ -16,14 +16,16 @@ _VANISHING = -1e3  # as canonical/masks.py: exp of it is 0 in every floating dty
 
 
 def buffer_form(scope: FileScope, owner: ClassScope | None, name: str) -> str | None:
-    """"lower", "upper" or "bias" where the buffer `self.name` is proved to hold that in its last two dimensions."""
+    """ "lower", "upper" or "bias" where the buffer `self.name` is proved to hold that in its last two dimensions."""
     expression = scope.buffer(owner, name)
     return None if expression is None else _form(scope, expression)
 
 
 def _form(scope: FileScope, node: ast.expr) -> str | None:
     match node:
-        case ast.Call(func=ast.Attribute(value=inner, attr="tril" | "triu" as name)) if scope.name_of(node.func) is None:
+        case ast.Call(func=ast.Attribute(value=inner, attr="tril" | "triu" as name)) if (
+            scope.name_of(node.func) is None
+        ):
             return _triangle(scope, name, inner, node.args, node.keywords)
         case ast.Call(func=function, args=[inner, *rest], keywords=keywords) if _triangular(scope, function):
             return _triangle(scope, _triangular(scope, function), inner, rest, keywords)
@@ -68,11 +70,11 @@ def _filled_with(scope: FileScope, node: ast.expr) -> float | None:
         case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in _SAME and not scope.name_of(node.func):
             return _filled_with(scope, inner)
         case ast.Call(func=function, args=arguments, keywords=keywords):
-            name = scope.name_of(function)
-            if name == "torch.ones":
+            maker = scope.name_of(function)
+            if maker == "torch.ones":
                 return 1.0
             fills = [*arguments[1:2], *(k.value for k in keywords if k.arg == "fill_value")]
-            return _number(fills[0]) if name == "torch.full" and fills else None
+            return _number(fills[0]) if maker == "torch.full" and fills else None
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             for ones, factor in ((left, right), (right, left)):
                 if _filled_with(scope, ones) == 1 and (number := _number(factor)) is not None:

@@ -18,7 +18,9 @@ from autofuse.source.captured import Captured
 Key = object  # a number, or ("size", value, dimension from the end)
 Lengths = tuple[Key | None, ...]
 
-_SAME = frozenset("contiguous to float half bfloat16 type_as dropout softmax neg masked_fill gelu silu relu identity".split())
+_SAME = frozenset(
+    "contiguous to float half bfloat16 type_as dropout softmax neg masked_fill gelu silu relu identity".split()
+)
 _PARTS = ("chunk", "split")
 
 
@@ -72,7 +74,12 @@ def _size_read(v: Value) -> tuple[Value | None, int | None]:
         return v.inputs[0], v.inputs[1].data
     if v.op == ITEM and v.inputs[0].op == ATTRIBUTE and v.inputs[0].data == "shape" and type(v.inputs[1].data) is int:
         return v.inputs[0].inputs[0], v.inputs[1].data
-    if v.op == ITEM and v.inputs[0].op == "size" and v.inputs[0].inputs[1].data is None and type(v.inputs[1].data) is int:
+    if (
+        v.op == ITEM
+        and v.inputs[0].op == "size"
+        and v.inputs[0].inputs[1].data is None
+        and type(v.inputs[1].data) is int
+    ):
         return v.inputs[0].inputs[0], v.inputs[1].data
     return None, None
 
@@ -87,7 +94,11 @@ def _along(parts: Value, facts: Facts) -> int | None:
 
 
 def _flat(arguments: Value) -> tuple[Value, ...]:
-    return arguments.inputs[0].inputs if len(arguments.inputs) == 1 and arguments.inputs[0].op == TUPLE else arguments.inputs
+    return (
+        arguments.inputs[0].inputs
+        if len(arguments.inputs) == 1 and arguments.inputs[0].op == TUPLE
+        else arguments.inputs
+    )
 
 
 def _view(sizes: Sizes, v: Value) -> Lengths | None:
@@ -129,10 +140,11 @@ def _item(sizes: Sizes, v: Value) -> Lengths | None:
     if parts.op == "unbind" and type(parts.inputs[1].data) is int:
         inner, dim = sizes.of(parts.inputs[0]), parts.inputs[1].data
         return None if inner is None else tuple(x for i, x in enumerate(inner) if i != dim % len(inner))
-    if parts.op not in _PARTS or (dim := _along(parts, sizes.facts)) is None:
+    along = _along(parts, sizes.facts) if parts.op in _PARTS else None
+    inner = sizes.of(parts.inputs[0]) if along is not None else None
+    if inner is None or along is None:
         return None
-    inner = sizes.of(parts.inputs[0])
-    return None if inner is None else tuple(("size", v, dim) if i == dim + len(inner) else x for i, x in enumerate(inner))
+    return tuple(("size", v, along) if i == along + len(inner) else x for i, x in enumerate(inner))
 
 
 def _product(sizes: Sizes, v: Value) -> Lengths | None:

@@ -60,10 +60,9 @@ class Located:
         return in_bytes if text.isascii() else len(text.encode()[:in_bytes].decode(errors="ignore"))
 
     def touched_lines(self, edit: Edit) -> set[int]:
-        """Every line that an edit may change: those of the statements it touches, and comments and blanks beside them."""
-        spans = [s for s, _ in edit.replacements] + list(edit.removals) + [s for s, _ in edit.insertions]
+        """Every line that an edit may change: its statements, and the comments and blank lines beside them."""
         touched: set[int] = set()
-        for span in spans:
+        for span in edit.spans:
             touched |= self._statement_lines(span)
         for span in edit.pure_tests:
             node = self.statement(span)

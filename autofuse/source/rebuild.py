@@ -29,13 +29,15 @@ class Rebuilt:
     def __init__(self, module: cst.Module, located: Located, edit: Edit) -> None:
         self.tree, self.located, self.config = module, located, module.config_for_parsing
         self.texts = {self._expression(s): (s, t) for s, t in edit.replacements}
+        self.added: dict[cst.BaseExpression, list[tuple[str, str]]] = {}
+        for span, keyword, text in edit.additions:
+            self.added.setdefault(self._expression(span), []).append((keyword, text))
         self.removed = {self._statement(s) for s in edit.removals}
         self.pure = {n for s in edit.pure_tests if (n := located.statement(s)) is not None}
         self.inserted: dict[cst.CSTNode, list[str]] = {}
         for s, text in edit.insertions:
             self.inserted.setdefault(self._statement(s), []).append(text)
-        spans = [s for s, _ in edit.replacements] + [s for s, _ in edit.insertions] + list(edit.removals)
-        self.lines = sorted({s.line for s in spans})
+        self.lines = sorted({s.line for s in edit.spans})
         longest = max(map(len, located.lines), default=0)
         self.indent = ""
         self.width = next((w for w in (79, 88, 100, 120) if longest <= w), 120)
@@ -66,6 +68,7 @@ class Rebuilt:
         """The statements that stay, and the comments of those after which none follows."""
         out: list[cst.BaseStatement] = []
         left: _Lines = []
+        after: _Lines
         for s in body:
             if not self._touched(s):
                 new, after = [s], []
@@ -92,7 +95,9 @@ class Rebuilt:
         changed = line.with_changes(body=small, leading_lines=[*line.leading_lines, *comments])
         return [*before, changed], []
 
-    def _small(self, body: Sequence[cst.BaseSmallStatement], inline: bool) -> tuple[list[cst.BaseSmallStatement], _Lines]:
+    def _small(
+        self, body: Sequence[cst.BaseSmallStatement], inline: bool
+    ) -> tuple[list[cst.BaseSmallStatement], _Lines]:
         """The simple statements of one line that stay, and the comments inside what goes."""
         kept: list[cst.BaseSmallStatement] = []
         comments: _Lines = []
@@ -148,7 +153,7 @@ class Rebuilt:
         return changes
 
     def _holds(self, node: cst.CSTNode) -> bool:
-        return node in self.texts or any(self._holds(c) for c in node.children)
+        return node in self.texts or node in self.added or any(self._holds(c) for c in node.children)
 
     def _if(self, s: cst.If) -> tuple[list[cst.BaseStatement], _Lines]:
         """An `if` of which nothing is left goes, as long as its test does nothing but ask."""
@@ -227,12 +232,37 @@ class _Replacer(cst.CSTTransformer):
         return node not in self.rebuilt.texts
 
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
+        if isinstance(updated, cst.Call) and isinstance(original, cst.Call):
+            for keyword, text in self.rebuilt.added.get(original, ()):
+                updated = _with_argument(updated, keyword, text)
         if not isinstance(original, cst.BaseExpression) or original not in self.rebuilt.texts:
             return updated
         self.comments += _comments_in(original)
         new = self.rebuilt.expression(original)
         glued = original.lpar and "\n" not in self.rebuilt.tree.code_for_node(original)
         return new.with_changes(lpar=original.lpar, rpar=original.rpar) if glued and not _comments_in(original) else new
+
+
+def _with_argument(call: cst.Call, keyword: str, text: str) -> cst.Call:
+    """`call` with one more keyword argument, laid out as the ones before it; a comment stays on its line."""
+    *front, last = call.args
+    space = getattr(front[-1].comma, "whitespace_after", None) if front else call.whitespace_before_args
+    before = space if isinstance(space, cst.ParenthesizedWhitespace) else cst.SimpleWhitespace(" ")
+    end, ending = last.comma, getattr(last.comma, "whitespace_after", None)
+    if isinstance(ending, cst.ParenthesizedWhitespace) and ending.first_line.comment:
+        if isinstance(before, cst.ParenthesizedWhitespace):
+            before = ending.with_changes(last_line=before.last_line, indent=before.indent)
+        plain = cst.TrailingWhitespace(newline=ending.first_line.newline)
+        end = cst.Comma(whitespace_after=ending.with_changes(first_line=plain, empty_lines=[]))
+    added = cst.Arg(
+        cst.parse_expression(text), cst.Name(keyword), comma=end, whitespace_after_arg=last.whitespace_after_arg,
+        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+    )  # fmt: skip
+    comma = cst.Comma(whitespace_after=before)
+    return call.with_changes(args=[*front, last.with_changes(comma=comma, whitespace_after_arg=_NO_SPACE), added])
+
+
+_NO_SPACE = cst.SimpleWhitespace("")
 
 
 def _small_of(line: _Statement) -> list[cst.BaseSmallStatement]:
@@ -256,19 +286,24 @@ def _merged(first: _Lines, second: _Lines) -> _Lines:
 
 
 def _comment_line(trailing: cst.TrailingWhitespace) -> _Lines:
-    return [] if trailing.comment is None or _pragma(trailing.comment) else [cst.EmptyLine(comment=trailing.comment)]
+    return (
+        []
+        if trailing.comment is None or is_pragma(trailing.comment.value)
+        else [cst.EmptyLine(comment=trailing.comment)]
+    )
 
 
 def _comments_in(node: cst.CSTNode) -> _Lines:
     if isinstance(node, cst.Comment):
-        return [] if _pragma(node) else [cst.EmptyLine(comment=node)]
+        return [] if is_pragma(node.value) else [cst.EmptyLine(comment=node)]
     return [line for child in node.children for line in _comments_in(child)]
 
 
-def _pragma(comment: cst.Comment) -> bool:
+def is_pragma(comment: str) -> bool:
     """Whether a comment speaks to a tool about its own line, and means nothing without it."""
-    said = comment.value.lstrip("# ")
-    return said.startswith(("noqa", "type:", "pyright:", "pylint:", "fmt:", "mypy:", "pragma:", "nosec"))
+    return comment.lstrip("# ").startswith(
+        ("noqa", "type:", "pyright:", "pylint:", "fmt:", "mypy:", "pragma:", "nosec")
+    )
 
 
 def _passing(suite: cst.BaseSuite, comments: _Lines) -> cst.BaseSuite:

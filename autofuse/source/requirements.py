@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 import libcst as cst
 
-
 _Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
@@ -45,8 +44,10 @@ def _is_import(s: cst.BaseStatement) -> bool:
 
 
 def _is_docstring(s: cst.BaseStatement) -> bool:
-    return isinstance(s, cst.SimpleStatementLine) and isinstance(s.body[0], cst.Expr) and isinstance(
-        s.body[0].value, (cst.SimpleString, cst.ConcatenatedString)
+    return (
+        isinstance(s, cst.SimpleStatementLine)
+        and isinstance(s.body[0], cst.Expr)
+        and isinstance(s.body[0].value, (cst.SimpleString, cst.ConcatenatedString))
     )
 
 
