@@ -60,16 +60,18 @@ def gap(
     too or be right.
     """
     fused, original, exact, *rounded = (_flat(t) for t in (fused, original, exact, *rounded))
-    exact = torch.where(exact.isnan(), original, exact)
-    if ((fused != original) & ~fused.isfinite() & ~original.isnan()).any():
-        return Gap(math.inf)
-    compared = ~original.isnan() & fused.isfinite() & exact.isfinite()
-    if not compared.any():
+    if not all(math.isfinite(t.sum().item()) for t in (fused, original, exact)):
+        exact = torch.where(exact.isnan(), original, exact)
+        if ((fused != original) & ~fused.isfinite() & ~original.isnan()).any():
+            return Gap(math.inf)
+        compared = ~original.isnan() & fused.isfinite() & exact.isfinite()
+        fused, original, exact, *rounded = (t[compared] for t in (fused, original, exact, *rounded))
+    if exact.numel() == 0:
         return Gap()
-    exact = exact[compared]
-    error = fused[compared] - exact
-    own = share * (original[compared] - exact).nan_to_num(0.0, 0.0, 0.0)  # an overflow says nothing
-    spreads = [r[compared] - exact for r in rounded]
+    own = share * (original - exact)
+    if not math.isfinite(own.sum().item()):
+        own = own.nan_to_num(0.0, 0.0, 0.0)  # an overflow says nothing of rounding
+    error, spreads = fused - exact, [r - exact for r in rounded]
     return max((_measured(size, error, own, exact, unit, spreads) for size in SIZES), key=lambda g: g.ratio)
 
 
@@ -87,11 +89,11 @@ def _flat(t: Tensor) -> Tensor:
 
 
 def _root_mean_square(t: Tensor) -> float:
-    return t.square().mean().sqrt().item()
+    return torch.linalg.vector_norm(t).item() / math.sqrt(t.numel())
 
 
 def _largest(t: Tensor) -> float:
-    return t.abs().max().item()
+    return torch.linalg.vector_norm(t, math.inf).item()
 
 
 Size = Callable[[Tensor], float]

@@ -45,7 +45,11 @@ class Builder:
         originals = [v.data] if v.op == LEAF and isinstance(v.data, Value) else self.view.originals(v)
         for original in originals:
             node = self.captured.nodes.get(original)
-            if node is not None and original not in self.site.doomed.values and self.order.get(node, self.limit) < self.limit:
+            if (
+                node is not None
+                and original not in self.site.doomed.values
+                and self.order.get(node, self.limit) < self.limit
+            ):
                 return node
         for original in originals:
             if (path := self.captured.paths.get(original)) is not None:
@@ -85,9 +89,11 @@ class Builder:
         text = re.sub(r"\{\*(.+?)\}", lambda m: m[1].join(names), template)
         text = re.sub(r"\{(\d+)\}", lambda m: names[int(m[1])], text)
         before = set(self.graph.nodes)
-        scope = {n: fx.Proxy(o, self.tracer) if isinstance(o, fx.Node) else o for n, o in zip(names, operands, strict=True)}
+        scope = {
+            n: fx.Proxy(o, self.tracer) if isinstance(o, fx.Node) else o for n, o in zip(names, operands, strict=True)
+        }
         try:
-            made = eval(text, {"__builtins__": {}, "torch": torch, "math": _Math(self), "float": self.number}, scope)  # noqa: S307
+            made = eval(text, {"__builtins__": {}, "torch": torch, "math": _Math(self), "float": self.number}, scope)
         except TypeError as error:
             raise Unwritable(f"a value that the fused call needs cannot be spelled ({error})") from error
         for node in self.graph.nodes:
@@ -117,7 +123,9 @@ class Builder:
         return self.note(self.graph.call_method(name, args))
 
     def item(self, container: Any, index: Any) -> Any:
-        return self.call(operator.getitem, (container, index), {}) if isinstance(container, fx.Node) else container[index]
+        return (
+            self.call(operator.getitem, (container, index), {}) if isinstance(container, fx.Node) else container[index]
+        )
 
     def note(self, node: fx.Node) -> fx.Node:
         """Compute a new node on fakes."""
@@ -136,7 +144,9 @@ class Builder:
             return ()
         if node.op == "get_attr":
             return tuple(int(n) for n in result.shape)
-        known = {id(n.meta["v"]): s for n, s in self.captured.trace.sizes.items() if isinstance(n.meta.get("v"), Tensor)}
+        known = {
+            id(n.meta["v"]): s for n, s in self.captured.trace.sizes.items() if isinstance(n.meta.get("v"), Tensor)
+        }
         args, kwargs = (fx.node.map_arg(a, lambda n: n.meta["v"]) for a in (node.args, node.kwargs))
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
         return result_sizes(name, lambda x: known.get(id(x), (None,) * x.dim()), args, kwargs, [result])[0]

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse.fx.ambient import undisturbed_randomness
-from autofuse.fx.trace import Call, Untraceable, quiet
+from autofuse.fx.trace import Call, quiet
 from autofuse.fx.twin import CODE, CONTAINERS, SCALARS, World, active
+from autofuse.fx.values import Untraceable
 
 Calls = dict[nn.Module, Call]
 

@@ -139,7 +139,7 @@ def _execute(source: str, namespace: dict[str, Any]) -> None:
     """Run generated source, which tracebacks can show."""
     name = f"<autofuse {next(_SERIAL)}>"
     linecache.cache[name] = len(source), None, source.splitlines(True), name
-    exec(compile(source, name, "exec"), namespace)  # noqa: S102 - we wrote it
+    exec(compile(source, name, "exec"), namespace)
 
 
 def _identity(value: Any) -> Hashable:

@@ -92,7 +92,11 @@ def _computed(module: nn.Module, node: fx.Node, done: dict[fx.Node, Any]) -> Any
     args = fx.node.map_arg(node.args, lambda n: _evaluated(module, n, done))
     kwargs = fx.node.map_arg(node.kwargs, lambda n: _evaluated(module, n, done))
     with torch.no_grad():
-        return getattr(args[0], str(node.target))(*args[1:], **kwargs) if node.op == "call_method" else node.target(*args, **kwargs)  # type: ignore[operator, index, misc]
+        return (
+            getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            if node.op == "call_method"
+            else node.target(*args, **kwargs)
+        )  # type: ignore[operator, index, misc]
 
 
 def _is_random(node: fx.Node) -> bool:

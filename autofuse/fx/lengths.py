@@ -22,7 +22,9 @@ Size = int | str | None
 class LengthKeeper(Protocol):
     """Who makes lengths and hears of it when one is taken as a number."""
 
-    def derived(self, function: Callable[..., Any], operands: tuple[int | Length, ...], value: int, size: Size) -> Length: ...
+    def derived(
+        self, function: Callable[..., Any], operands: tuple[int | Length, ...], value: int, size: Size
+    ) -> Length: ...
     def fixed(self, test: str | None, what: str) -> None: ...
 
 
@@ -85,7 +87,12 @@ class Length(torch.SymInt):
     def _combined(self, function: Callable[..., Any], symbol: str, other: Any, reflected: bool = False) -> Any:
         if not isinstance(other, (int, float, Length)):
             return NotImplemented
-        if isinstance(other, float) or symbol == "/" or symbol == "**" and (reflected or not isinstance(other, int) or other < 0):
+        if (
+            isinstance(other, float)
+            or symbol == "/"
+            or symbol == "**"
+            and (reflected or not isinstance(other, int) or other < 0)
+        ):
             left, right = (other, self.int_()) if reflected else (self.int_(), other)
             return function(left, right)
         pair: tuple[int | Length, int | Length] = (other, self) if reflected else (self, other)

@@ -17,7 +17,9 @@ def operation_of(node: fx.Node) -> Op | None:
     """The operation that a call of a function or method is, if the vocabulary has it. `add_` is `add` with a write."""
     if node.op == "call_method":
         name = str(node.target)
-        return NAMES.get(f".{name}") or (NAMES.get(f".{name[:-1]}") if name.endswith("_") and not name.endswith("__") else None)
+        return NAMES.get(f".{name}") or (
+            NAMES.get(f".{name[:-1]}") if name.endswith("_") and not name.endswith("__") else None
+        )
     return OPS.get(_functions().get(node.target, "")) if node.op == "call_function" else None
 
 
@@ -25,7 +27,9 @@ def is_harmless(node: fx.Node) -> bool:
     """Whether a call that is no operation is known to change nothing."""
     if node.op == "call_method":
         return f".{node.target}" in HARMLESS
-    return node.op == "call_function" and (node.target in _harmless() or getattr(node.target, "__name__", "").startswith("rebuilt_"))
+    return node.op == "call_function" and (
+        node.target in _harmless() or getattr(node.target, "__name__", "").startswith("rebuilt_")
+    )
 
 
 def is_pure(node: fx.Node) -> bool:
@@ -68,7 +72,9 @@ def _functions() -> dict[Any, str]:
 @cache
 def _harmless() -> frozenset[Any]:
     found = [_imported(*name.rsplit(".", 1)) for name in HARMLESS if name.startswith(("torch.", "math."))]
-    return frozenset([*filter(None, found), *(getattr(builtins, n) for n in HARMLESS if hasattr(builtins, n)), operator.contains])
+    return frozenset(
+        [*filter(None, found), *(getattr(builtins, n) for n in HARMLESS if hasattr(builtins, n)), operator.contains]
+    )
 
 
 def _imported(module: str, function: str) -> Any:

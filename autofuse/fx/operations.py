@@ -34,7 +34,9 @@ CONSTANT_ATTRIBUTES = frozenset(
     is_complex is_leaf names is_vulkan is_ipu is_xla is_mtia is_maia
 """.split()
 )
-CONSTANT_METHODS = frozenset("dim ndimension is_floating_point is_complex element_size get_device is_tensor is_signed".split())
+CONSTANT_METHODS = frozenset(
+    "dim ndimension is_floating_point is_complex element_size get_device is_tensor is_signed".split()
+)
 LENGTHS = frozenset("size numel nelement".split())
 TENSOR_ATTRIBUTES = frozenset("T mT H mH real imag data".split())
 

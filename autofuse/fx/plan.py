@@ -25,7 +25,7 @@ from autofuse.fx.pristine import guard_pristine
 from autofuse.fx.records import Path
 from autofuse.fx.trace import Call, Trace
 from autofuse.fx.write import rewrite
-from autofuse.registry import LoadedRule
+from autofuse.match import LoadedRule
 from autofuse.rule import Fails, Holds
 
 _ROUNDS = 3  # a fused operation may be part of a larger one: GELU by hand, then the MLP around it
@@ -129,7 +129,9 @@ def _narrow(trace: Trace, plan: Plan, ask: Ask) -> None:
         if node.graph is not trace.graph or node.op != "call_module" or not items or _erased(node):
             continue
         child = trace.module.get_submodule(str(node.target))
-        unread = frozenset(path for path, item in items.items() if item.node is None or _erased(item.node) or not item.node.users)
+        unread = frozenset(
+            path for path, item in items.items() if item.node is None or _erased(item.node) or not item.node.users
+        )
         if not unread or (planned := ask(child, _call_of(node), unread)) is None or planned.variant is None:
             continue
         with trace.graph.inserting_before(node):

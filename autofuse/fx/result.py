@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def returned(recorder: Recorder, result: Any, dropped: frozenset[Path]) -> fx.Node:
     """End the graph; None stands where a path is `dropped`. Raises Untraceable where a graph cannot return the result."""
-    return recorder.graph.output(_output(recorder, result, dropped, ()))
+    node: fx.Node = recorder.graph.output(_output(recorder, result, dropped, ()))
+    return node
 
 
 def _output(recorder: Recorder, value: Any, dropped: frozenset[Path], path: Path) -> Any:
@@ -33,11 +34,13 @@ def _output(recorder: Recorder, value: Any, dropped: frozenset[Path], path: Path
         return {k: _output(recorder, v, dropped, (*path, k)) for k, v in value.items()}
     if is_record(value):
         fields = [_output(recorder, v, dropped, (*path, k)) for k, v in vars(value).items()]
-        return recorder.graph.call_function(record_maker(type(value), tuple(vars(value))), tuple(fields))
+        return recorder.graph.call_function(record_maker(type(value), *vars(value)), tuple(fields))
     leaves, spec = pytree.tree_flatten(value)
     if len(leaves) == 1 and leaves[0] is value:
         recorder.refuse(f"returns a {type(value).__name__}")
-    return recorder.graph.call_function(_rebuilder(spec), tuple(_output(recorder, x, dropped, (*path, ...)) for x in leaves))
+    return recorder.graph.call_function(
+        _rebuilder(spec), tuple(_output(recorder, x, dropped, (*path, ...)) for x in leaves)
+    )
 
 
 _REBUILDERS: list[tuple[pytree.TreeSpec, Callable[..., Any]]] = []

@@ -25,9 +25,10 @@ from autofuse.fx.codegen import Variant
 from autofuse.fx.install import Narrow, base_of, install
 from autofuse.fx.plan import Found, Plan, SiteKey, plan_of
 from autofuse.fx.records import Path
-from autofuse.fx.trace import Call, Untraceable, fake_world, traced
+from autofuse.fx.trace import Call, fake_world, traced
 from autofuse.fx.twin import plain_class
-from autofuse.registry import LoadedRule
+from autofuse.fx.values import Untraceable
+from autofuse.match import LoadedRule
 from autofuse.report.sites import Report, SiteReport
 
 PATTERNS = 8  # how many kinds of call of one module are looked at after optimize
@@ -126,7 +127,13 @@ class Session:
         base = base_of(type(module))
         state = self.states.get(module)
         retried: set[int] = self._busy.__dict__.setdefault("modules", set())
-        if state is None or state.left <= 0 or id(module) in retried or self._busy.__dict__.get("capturing") or not may_capture():
+        if (
+            state is None
+            or state.left <= 0
+            or id(module) in retried
+            or self._busy.__dict__.get("capturing")
+            or not may_capture()
+        ):
             return base.forward(module, *args, **kwargs)
         with self._lock:
             self._busy.capturing = True
@@ -182,7 +189,9 @@ class Planner:
         self.world = fake_world(self.mode)
         self.plans: dict[tuple[nn.Module, _Key], Plan] = {}
 
-    def plan(self, module: nn.Module, training: bool, dropped: frozenset[Path], call: Call | None = None) -> Plan | None:
+    def plan(
+        self, module: nn.Module, training: bool, dropped: frozenset[Path], call: Call | None = None
+    ) -> Plan | None:
         """The plan for a call of `module`; None where its forward cannot be traced."""
         key = (module, (training, dropped))
         if key not in self.plans:
@@ -239,7 +248,11 @@ def _gains(plan: Plan) -> int:
 def is_candidate(module: nn.Module) -> bool:
     """Whether a module's forward is the user's own."""
     kind = plain_class(type(module))
-    return not kind.__module__.startswith(("torch.nn.", "torch.ao.")) and "forward" in dir(kind) and not isinstance(module, torch.jit.ScriptModule)
+    return (
+        not kind.__module__.startswith(("torch.nn.", "torch.ao."))
+        and "forward" in dir(kind)
+        and not isinstance(module, torch.jit.ScriptModule)
+    )
 
 
 def may_capture() -> bool:

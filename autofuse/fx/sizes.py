@@ -20,14 +20,18 @@ Rule = Callable[[Look, Sequence[Any], dict[str, Any]], "Sizes | list[Sizes] | No
 _RULES: dict[str, Rule] = {}
 
 
-def result_sizes(name: str, look: Look, args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[Tensor]) -> list[Sizes]:
+def result_sizes(
+    name: str, look: Look, args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[Tensor]
+) -> list[Sizes]:
     """The sizes of each result of the operation called `name`."""
     rule = _RULES.get(name)
     try:
         found = rule(look, args, kwargs) if rule else None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # a call that the rule was not written for
         found = None
-    proposals = found if isinstance(found, list) else [found] * len(results) if found is not None else [None] * len(results)
+    proposals = (
+        found if isinstance(found, list) else [found] * len(results) if found is not None else [None] * len(results)
+    )
     if len(proposals) != len(results):
         proposals = [None] * len(results)
     return [_checked(p, r) for p, r in zip(proposals, results, strict=True)]
@@ -63,7 +67,9 @@ def _same(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
     return look(args[0] if args else kwargs["input"])
 
 
-@_rule("add sub mul div true_divide where eq ne lt le gt ge and or logical_and logical_or maximum minimum floordiv mod truediv")
+@_rule(
+    "add sub mul div true_divide where eq ne lt le gt ge and or logical_and logical_or maximum minimum floordiv mod truediv"
+)
 def _elementwise(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
     return broadcast([look(a) for a in (*args, *kwargs.values()) if isinstance(a, Tensor)])
 
@@ -284,7 +290,13 @@ def _sliced(whole: Size, part: slice) -> Size:
         if part.stop is None:
             return whole
         stop = size(part.stop)
-        return None if stop is None else min(stop, whole) if isinstance(stop, int) and isinstance(whole, int) else f"min({stop}, {whole})"
+        return (
+            None
+            if stop is None
+            else min(stop, whole)
+            if isinstance(stop, int) and isinstance(whole, int)
+            else f"min({stop}, {whole})"
+        )
     return None
 
 

@@ -20,7 +20,20 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
+SCALARS = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    enum.Enum,
+)
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial)
 
@@ -95,7 +108,9 @@ class World:
             return collections.OrderedDict()
         if name in ("_parameters", "_buffers", "_modules"):
             return type(value)((k, self.of(v)) for k, v in value.items())
-        if self._watched and not isinstance(value, (*SCALARS, *CONTAINERS, Tensor, nn.Module, types.MethodType, functools.partial)):
+        if self._watched and not isinstance(
+            value, (*SCALARS, *CONTAINERS, Tensor, nn.Module, types.MethodType, functools.partial)
+        ):
             return value  # copied when it is read: it may reach half of the program
         return self.of(value)
 
@@ -134,13 +149,20 @@ class World:
         if self._deep:
             made.__dict__.update(self._values(vars(value)))
         else:
-            made.__dict__.update({k: self._attribute(k, v) for k, v in vars(value).items()} if self._watched else vars(value))
+            made.__dict__.update(
+                {k: self._attribute(k, v) for k, v in vars(value).items()} if self._watched else vars(value)
+            )
         return made
 
 
 def plain_class(cls: type[nn.Module]) -> type[nn.Module]:
     """The user's own class of a module that autofuse rewrote, torch sharded, or both."""
-    while "_autofuse_base" in vars(cls) or cls.__name__.startswith("FSDP") and len(cls.__bases__) == 2 and cls.__module__.startswith("torch."):
+    while (
+        "_autofuse_base" in vars(cls)
+        or cls.__name__.startswith("FSDP")
+        and len(cls.__bases__) == 2
+        and cls.__module__.startswith("torch.")
+    ):
         cls = vars(cls).get("_autofuse_base") or cls.__bases__[1]
     return cls
 
@@ -172,8 +194,15 @@ def watched_object(cls: type) -> type:
 
 
 def _subclass(cls: type, methods: dict[str, Any]) -> Any:
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__, "_autofuse_twin": cls}
-    return type(cls)(cls.__name__, (cls,), {**names, "__getattribute__": _read(cls), "__setattr__": _store(cls), **methods})
+    names = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "_autofuse_twin": cls,
+    }
+    return type(cls)(
+        cls.__name__, (cls,), {**names, "__getattribute__": _read(cls), "__setattr__": _store(cls), **methods}
+    )
 
 
 def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

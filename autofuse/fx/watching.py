@@ -7,7 +7,7 @@ to an attribute, or to a list or a dict that an attribute holds, ends the trace:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, fx, nn
 
@@ -15,18 +15,14 @@ from autofuse.fx import foreign
 from autofuse.fx.ambient import random_states
 from autofuse.fx.foreign import Foreign
 from autofuse.fx.twin import CODE, CONTAINERS, SCALARS
+from autofuse.fx.values import Held, Values, tensors
 from autofuse.vocabulary import MODULES
 
-if TYPE_CHECKING:
-    from autofuse.fx.recorder import Recorder
 
-_CONTAINER_MODULES = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
-
-
-class Watching:
+class Watching(Values):
     """The listener's half of a Recorder."""
 
-    def begin_watching(self: Recorder) -> None:
+    def begin_watching(self) -> None:
         self.owners: dict[int, str] = {}  # id of a twin -> how a guard reaches it
         self.paths: dict[int, str] = {}  # id of a twin module -> its name below the root
         self.seen_through: set[str] = set()  # children that were entered
@@ -36,7 +32,7 @@ class Watching:
             self.owners[id(module)], self.paths[id(module)] = guard_path(name), name
         self._random = random_states()
 
-    def finish_watching(self: Recorder) -> None:
+    def finish_watching(self) -> None:
         """Raises Untraceable where forward changed a container that outlives it, or drew random numbers unseen."""
         for text, container, before in self._snapshots:
             after = _contents(container)
@@ -47,7 +43,7 @@ class Watching:
 
     # Attributes.
 
-    def read(self: Recorder, owner: Any, name: str, value: Any) -> Any:
+    def read(self, owner: Any, name: str, value: Any) -> Any:
         """`owner.name` was read and is `value`; what forward gets to see."""
         value = self._twin_of_object(owner, name, value)
         if self.paused:
@@ -63,15 +59,15 @@ class Watching:
             self._keep.append(value)
         return value
 
-    def missing(self: Recorder, owner: Any, name: str) -> None:
+    def missing(self, owner: Any, name: str) -> None:
         text = self.owners.get(id(owner))
         if text is not None:
             self.guards.add(f"not hasattr({text}, {name!r})")
 
-    def stored(self: Recorder, owner: Any, name: str) -> None:
+    def stored(self, owner: Any, name: str) -> None:
         self.refuse(f"assigns to {'self' if owner is self.root else type(owner).__name__}.{name}")
 
-    def _twin_of_object(self: Recorder, owner: Any, name: str, value: Any) -> Any:
+    def _twin_of_object(self, owner: Any, name: str, value: Any) -> Any:
         """Objects that are neither tensors nor modules are copied when they are first read."""
         inside = object.__getattribute__(owner, "__dict__")
         if inside.get(name) is not value or isinstance(value, (*SCALARS, *CONTAINERS, *CODE, Tensor, nn.Module)):
@@ -81,7 +77,7 @@ class Watching:
         inside[name] = made
         return made
 
-    def _guard_scalar(self: Recorder, owner: Any, text: str | None, name: str, value: Any) -> None:
+    def _guard_scalar(self, owner: Any, text: str | None, name: str, value: Any) -> None:
         if text is None:
             if isinstance(owner, nn.Module):
                 self.refuse(f"reads {name} of a module that is not below it")
@@ -95,21 +91,21 @@ class Watching:
                     return
         self.guards.equal(f"{text}.{name}", value)
 
-    def _register_held(self: Recorder, value: Any, owner: Any, text: str | None, name: str) -> None:
+    def _register_held(self, value: Any, owner: Any, text: str | None, name: str) -> None:
         if isinstance(value, Tensor):
             self._register_tensor(value, owner, name)
         elif text is not None:
             self._register_container(value, f"{text}.{name}", owner, name)
 
-    def _register_tensor(self: Recorder, x: Tensor, owner: Any, name: str) -> None:
+    def _register_tensor(self, x: Tensor, owner: Any, name: str) -> None:
         """A tensor that is a plain attribute (parameters and buffers are found by parameter())."""
         if id(x) in self.held or self.parameter(x) is not None:
             return
         if isinstance(owner, nn.Module) and id(owner) in self.paths:
             target = f"{self.paths[id(owner)]}.{name}".lstrip(".")
-            self._hold(x, lambda: self.graph.get_attr(target), _fixed_sizes(x))
+            self.hold(x, lambda: self.graph.get_attr(target), _fixed_sizes(x))
 
-    def _register_container(self: Recorder, value: Any, text: str, owner: Any, name: str) -> None:
+    def _register_container(self, value: Any, text: str, owner: Any, name: str) -> None:
         if any(container is value for _, container, _ in self._snapshots):
             return
         self._snapshots.append((text, value, _contents(value)))
@@ -119,33 +115,36 @@ class Watching:
             target = f"{self.paths[id(owner)]}.{name}".lstrip(".")
             self._register_items(value, lambda: self.graph.create_node("get_attr", target), text)
 
-    def _register_items(self: Recorder, value: Any, make: Callable[[], fx.Node], text: str) -> None:
+    def _register_items(self, value: Any, make: Callable[[], fx.Node], text: str) -> None:
         items: Iterator[tuple[Any, Any]] = iter(value.items()) if isinstance(value, dict) else enumerate(value)
         for key, item in items:
             get = self._getter(make, key)
             if isinstance(item, Tensor) and id(item) not in self.held and self.parameter(item) is None:
-                self._hold(item, get, _fixed_sizes(item))
+                self.hold(item, get, _fixed_sizes(item))
             elif isinstance(item, (list, tuple, dict)):
                 self._register_items(item, get, f"{text}[{key!r}]")
             elif isinstance(item, SCALARS):
                 self.guards.equal(f"{text}[{key!r}]", item)
 
-    def _getter(self: Recorder, make: Callable[[], fx.Node], key: Any) -> Callable[[], fx.Node]:
+    def _getter(self, make: Callable[[], fx.Node], key: Any) -> Callable[[], fx.Node]:
         return lambda: self.graph.call_function(_getitem, (make(), key))
 
-    def parameter(self: Recorder, x: Tensor) -> Any:
+    def parameter(self, x: Tensor) -> Held | None:
         """Hold a parameter or a buffer below the root; None if `x` is neither."""
-        for name, p in (*self.root.named_parameters(remove_duplicate=False), *self.root.named_buffers(remove_duplicate=False)):
+        for name, p in (
+            *self.root.named_parameters(remove_duplicate=False),
+            *self.root.named_buffers(remove_duplicate=False),
+        ):
             if id(p) not in self.held:
-                self._hold(p, self._attribute_maker(name), _fixed_sizes(p))
+                self.hold(p, self._attribute_maker(name), _fixed_sizes(p))
         return self.held.get(id(x))
 
-    def _attribute_maker(self: Recorder, name: str) -> Callable[[], fx.Node]:
+    def _attribute_maker(self, name: str) -> Callable[[], fx.Node]:
         return lambda: self.graph.create_node("get_attr", name)
 
     # Children.
 
-    def called(self: Recorder, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A child is called: write the call down and compute its result on fakes."""
         self.check_surroundings()
         path = self.paths.get(id(module))
@@ -155,22 +154,22 @@ class Watching:
             self.seen_through.add(path)
             return module.forward(*args, **kwargs)
         given = self.argument(args), self.argument(kwargs)
-        before = self._versions((args, kwargs))
+        before = self.versions((args, kwargs))
         with self.silence():
             result = module.forward(*self.concrete(args), **self.concrete(kwargs))
-            node = self._noted(self.graph.create_node("call_module", path, *given), result)
-            return self._kept(node, result, before, self._child_sizes(module, args, result))
+            node = self.noted(self.graph.create_node("call_module", path, *given), result)
+            return self.kept(node, result, before, self._child_sizes(module, args, result))
 
-    def _transparent(self: Recorder, module: nn.Module) -> bool:
+    def _transparent(self, module: nn.Module) -> bool:
         """Whether a Sequential holds known layers only, so that it says nothing that its parts do not."""
         original = self.world.originals[id(module)]
         return type(original) is nn.Sequential and all(
             is_known(type(self.world.originals[id(m)])) or self._transparent(m) for m in module.children()
         )
 
-    def _child_sizes(self: Recorder, module: nn.Module, args: tuple[Any, ...], result: Any) -> list[Any]:
+    def _child_sizes(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> list[Any]:
         if not isinstance(result, Tensor) or not args or not isinstance(args[0], Tensor):
-            return [(None,) * t.dim() for t in _all_tensors(result)]
+            return [(None,) * t.dim() for t in tensors(result)]
         kind, given = type(self.world.originals[id(module)]), self.sizes_of(args[0])
         if kind is nn.Linear:
             return [(*given[:-1], int(result.shape[-1]))]
@@ -180,7 +179,7 @@ class Watching:
 
     # Foreign objects.
 
-    def foreign_attribute(self: Recorder, owner: Foreign, name: str) -> Any:
+    def foreign_attribute(self, owner: Foreign, name: str) -> Any:
         node, real, text = foreign.parts(owner)
         value = getattr(real, name)
         if callable(value) and not isinstance(value, nn.Module):
@@ -197,17 +196,17 @@ class Watching:
                 return self.adopted(value, made, iter(()))
         return Foreign(self, made, value, text and f"{text}.{name}")
 
-    def foreign_call(self: Recorder, owner: Foreign, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def foreign_call(self, owner: Foreign, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.check_surroundings()
         node, real, _ = foreign.parts(owner)
         given = self.argument((owner, *args)), self.argument(kwargs)
-        before = self._versions((args, kwargs))
+        before = self.versions((args, kwargs))
         with self.silence():
             result = getattr(real, name)(*self.concrete(args), **self.concrete(kwargs))
-            made = self._noted(self.graph.create_node("call_method", name, *given), result)
-            return self._kept(made, result, before, [(None,) * t.dim() for t in _all_tensors(result)])
+            made = self.noted(self.graph.create_node("call_method", name, *given), result)
+            return self.kept(made, result, before, [(None,) * t.dim() for t in tensors(result)])
 
-    def foreign_fact(self: Recorder, owner: Foreign, text: str, answer: object) -> None:
+    def foreign_fact(self, owner: Foreign, text: str, answer: object) -> None:
         reach = foreign.parts(owner)[2]
         if not text or reach is None:
             self.refuse("changes, or asks about, an object that a graph cannot hold")
@@ -242,13 +241,3 @@ def _fixed_sizes(x: Tensor) -> tuple[int, ...]:
 
 def _class_attribute(owner: Any, name: str) -> Any:
     return next((vars(c)[name] for c in type(owner).__mro__ if name in vars(c)), None)
-
-
-def _all_tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return [t for v in value.values() for t in _all_tensors(v)]
-    return [t for v in value for t in _all_tensors(v)] if isinstance(value, (list, tuple)) else []
-
-
