@@ -71,7 +71,7 @@ def gap(
     own = share * (original - exact)
     if not math.isfinite(own.sum().item()):
         own = own.nan_to_num(0.0, 0.0, 0.0)  # an overflow says nothing of rounding
-    error, spreads = fused - exact, [r - exact for r in rounded]
+    error, spreads = fused - exact, [(r - exact).nan_to_num(0.0, 0.0, 0.0) for r in rounded]
     return max((_measured(size, error, own, exact, unit, spreads) for size in SIZES), key=lambda g: g.ratio)
 
 
