@@ -63,7 +63,7 @@ def undisturbed_randomness() -> Iterator[None]:
 
 def _initialised_devices() -> list[int]:
     """The CUDA devices that have a generator: asking for others would start the driver."""
-    return list(range(torch.cuda.device_count())) if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+    return list(range(torch.cuda.device_count())) if torch.cuda.is_available() and torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
 
 
 def random_states() -> tuple[object, ...]:

@@ -147,7 +147,8 @@ class Builder:
         known = {
             id(n.meta["v"]): s for n, s in self.captured.trace.sizes.items() if isinstance(n.meta.get("v"), Tensor)
         }
-        args, kwargs = (fx.node.map_arg(a, lambda n: n.meta["v"]) for a in (node.args, node.kwargs))
+        args: Any = fx.node.map_arg(node.args, lambda n: n.meta["v"])
+        kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
         return result_sizes(name, lambda x: known.get(id(x), (None,) * x.dim()), args, kwargs, [result])[0]
 
@@ -159,12 +160,11 @@ def evaluate(captured: Captured, node: fx.Node) -> Any:
         for part in str(node.target).split("."):
             found = getattr(found, part)
         return found
-    args = fx.node.map_arg(node.args, lambda n: n.meta["v"])
-    kwargs = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
+    args: Any = fx.node.map_arg(node.args, lambda n: n.meta["v"])
+    kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
+    target: Any = node.target
     with captured.trace.mode, torch.enable_grad(), torch.random.fork_rng([]):
-        if node.op == "call_method":
-            return getattr(args[0], str(node.target))(*args[1:], **kwargs)  # type: ignore[index]
-        return node.target(*args, **kwargs)  # type: ignore[operator, misc]
+        return getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
 
 
 class _Math:

@@ -30,7 +30,7 @@ class CallLog:
         self.calls: Calls = {}
 
     def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        original = self.world.originals[id(module)] if id(module) in self.world.originals else None
+        original = self.world.originals.get(id(module))
         if original is not None and original not in self.calls and (self.wanted is None or original in self.wanted):
             self.calls[original] = snapshot(args, kwargs, real=self.wanted is not None)
         return module.forward(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Whether a mask that is proved causal where it is square may be left out: guards make it square, and keep it what it is.
+"""Whether a mask that is proved causal where it is square may be left out: guards make it square.
 
 The kernel's own causal masking aligns the first query with the first key, so queries and keys must be equally many.
 """

@@ -92,7 +92,7 @@ def whole_plans(planner: Planner, module: nn.Module) -> Plans:
 
 def _narrowed(planner: Planner, module: nn.Module, plans: Plans) -> Iterator[nn.Module]:
     """The children, and theirs, whose narrow forwards a module's plans call: its verdict is theirs."""
-    todo = [p for p in plans.values()]
+    todo = list(plans.values())
     while todo:
         for child, dropped in todo.pop().narrowed:
             yield child

@@ -24,11 +24,12 @@ from autofuse.fx.trace import Trace
 
 Forward = Callable[..., Any]
 _SERIAL = itertools.count()
+_STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A rewritten forward for one kind of call: `source` defines run(self, in0, ...), `test` says when it may stand in."""
+    """A rewritten forward for one kind of call: `source` defines it, `test` says when it may stand in."""
 
     source: str
     test: str
@@ -116,7 +117,7 @@ def _parameters(signature: inspect.Signature, scope: dict[str, Any]) -> str:
             parts.append("*")
             starred = True
         starred = starred or p.kind is p.VAR_POSITIONAL
-        text = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "") + p.name
+        text = _STARS.get(p.kind, "") + p.name
         if p.default is not p.empty:
             scope[f"_default_{p.name}"] = p.default
             text += f"=_default_{p.name}"
@@ -128,11 +129,12 @@ def _parameters(signature: inspect.Signature, scope: dict[str, Any]) -> str:
 
 
 def _passed(signature: inspect.Signature) -> str:
-    marks = {
-        inspect.Parameter.VAR_POSITIONAL: "*{0}", inspect.Parameter.VAR_KEYWORD: "**{0}",
-        inspect.Parameter.KEYWORD_ONLY: "{0}={0}",
-    }  # fmt: skip
-    return ", ".join(marks.get(p.kind, "{0}").format(p.name) for p in signature.parameters.values())
+    named = inspect.Parameter.KEYWORD_ONLY
+    texts = (
+        f"{p.name}={p.name}" if p.kind is named else _STARS.get(p.kind, "") + p.name
+        for p in signature.parameters.values()
+    )
+    return ", ".join(texts)
 
 
 def _execute(source: str, namespace: dict[str, Any]) -> None:

@@ -27,7 +27,12 @@ def buffer_form(x: Tensor | None) -> str | None:
     if known is not None and known[0]() is x and known[1] == x._version:
         return known[2]
     form = _form(x)
-    _proofs[id(x)] = (weakref.ref(x, lambda _, key=id(x): _proofs.pop(key, None)), x._version, form)
+    key = id(x)
+
+    def forget(_: object) -> None:
+        _proofs.pop(key, None)
+
+    _proofs[key] = (weakref.ref(x, forget), x._version, form)
     return form
 
 
@@ -89,14 +94,11 @@ def _computed(module: nn.Module, node: fx.Node, done: dict[fx.Node, Any]) -> Any
             return found
     if node.op not in ("call_function", "call_method") or node.meta.get("writes") or _is_random(node):
         raise _NotConstant
-    args = fx.node.map_arg(node.args, lambda n: _evaluated(module, n, done))
-    kwargs = fx.node.map_arg(node.kwargs, lambda n: _evaluated(module, n, done))
+    args: Any = fx.node.map_arg(node.args, lambda n: _evaluated(module, n, done))
+    kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: _evaluated(module, n, done))
+    target: Any = node.target
     with torch.no_grad():
-        return (
-            getattr(args[0], str(node.target))(*args[1:], **kwargs)
-            if node.op == "call_method"
-            else node.target(*args, **kwargs)
-        )  # type: ignore[operator, index, misc]
+        return getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
 
 
 def _is_random(node: fx.Node) -> bool:

@@ -6,28 +6,23 @@ What forward does with it is written down and repeated at each call. Plain attri
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, fx, nn
 
 from autofuse.fx.twin import SCALARS
 
 
-class ForeignKeeper(Protocol):
-    """What a recorder does for stand-ins."""
-
-    def foreign_attribute(self, owner: Foreign, name: str) -> Any: ...
-    def foreign_call(self, owner: Foreign, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
-    def foreign_fact(self, owner: Foreign, text: str, answer: object) -> None: ...
-
-
 class Foreign:
-    """Stands for `real`, a copy of the object; `node` computes it; `text` is how a guard reaches it, if one can."""
+    """Stands for `real`, a copy of the object; `node` computes it; `text` is how a guard reaches it, if one can.
 
-    def __init__(self, keeper: ForeignKeeper, node: fx.Node, real: Any, text: str | None) -> None:
+    `keeper` is the recorder, which is told of everything (watching.py: foreign_attribute, foreign_call, foreign_fact).
+    """
+
+    def __init__(self, keeper: Any, node: Any, real: Any, text: str | None) -> None:
         vars(self).update(_keeper=keeper, _node=node, _real=real, _text=text)
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         kind = type(vars(self)["_real"])
         return vars(kind).get("_autofuse_twin", kind)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch import fx
 
 # How many elements a dimension has, as Python text over the arguments of forward; None where that is not known.
 Size = int | str | None
@@ -31,7 +30,7 @@ class LengthKeeper(Protocol):
 class Length(torch.SymInt):
     """`value` in the example call; `origin` is the fx node that computes it, `size` its provenance."""
 
-    def __init__(self, keeper: LengthKeeper, origin: fx.Node, value: int, size: Size) -> None:
+    def __init__(self, keeper: LengthKeeper, origin: Any, value: int, size: Size) -> None:
         self.keeper, self.origin, self.value, self.size = keeper, origin, value, size
         self.node = self  # torch's C++ side looks for a `node` here
 
@@ -65,7 +64,7 @@ class Length(torch.SymInt):
         return float(self.int_())
 
     def __bool__(self) -> bool:
-        return self._compared(operator.ne, "!=", 0)
+        return bool(self._compared(operator.ne, "!=", 0))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return sys.modules["numpy"].asarray(self.int_(), dtype=dtype)

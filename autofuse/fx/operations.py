@@ -15,8 +15,8 @@ import torch
 # Asking for these needs the numbers in a tensor: a graph that is recorded once cannot follow the answer.
 DATA = frozenset(
     """
-    item tolist numpy __bool__ __int__ __float__ __index__ __complex__ __contains__ __array__ __format__ __repr__ __str__
-    equal allclose is_nonzero __reduce_ex__ __deepcopy__ nonzero
+    item tolist numpy __bool__ __int__ __float__ __index__ __complex__ __contains__ __array__ __format__
+    __repr__ __str__ equal allclose is_nonzero __reduce_ex__ __deepcopy__ nonzero
 """.split()
 )
 # These leave the tensor, or change how its gradient flows, in ways a recorded graph does not repeat.
@@ -30,7 +30,8 @@ UNHELD = frozenset(
 # Attributes and methods with one answer for all calls that the guards let through.
 CONSTANT_ATTRIBUTES = frozenset(
     """
-    device ndim is_cuda is_cpu is_mps is_xpu is_meta layout is_sparse is_sparse_csr is_nested is_quantized is_mkldnn itemsize
+    device ndim is_cuda is_cpu is_mps is_xpu is_meta layout is_sparse is_sparse_csr is_nested is_quantized
+    is_mkldnn itemsize
     is_complex is_leaf names is_vulkan is_ipu is_xla is_mtia is_maia
 """.split()
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import fx, nn
 
@@ -118,7 +119,7 @@ def _guard_bypassed(trace: Trace, called: set[str]) -> None:
     for node in trace.graph.nodes:
         if node.op == "get_attr" and (owner := str(node.target).rpartition(".")[0]) in called:
             bypassed.add(owner)
-    narrowed = {str(n.args[0].target) for n in trace.graph.nodes if is_narrow_call(n.target)}  # type: ignore[union-attr]
+    narrowed = {str(n.args[0].target) for n in trace.graph.nodes if is_narrow_call(n.target)}
     guard_pristine(trace.guards, trace.module, bypassed - narrowed)
 
 
@@ -149,5 +150,6 @@ def _erased(node: fx.Node) -> bool:
 
 def _call_of(node: fx.Node) -> Call:
     """The example arguments of a child call."""
-    args, kwargs = (fx.node.map_arg(a, lambda n: n.meta["v"]) for a in (node.args, node.kwargs))
+    args: Any = fx.node.map_arg(node.args, lambda n: n.meta["v"])
+    kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
     return tuple(args), dict(kwargs)

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable
-from functools import cache
 from typing import Any
 
 Path = tuple[Hashable, ...]  # keys, indices and field names, from the outside in
 
+_MAKERS: dict[tuple[type, tuple[str, ...]], Callable[..., Any]] = {}
+
 
 def is_record(value: Any) -> bool:
     """Whether `value` is a dataclass that is nothing else besides (a ModelOutput is also a dict)."""
-    return (
-        dataclasses.is_dataclass(value)
-        and not isinstance(value, (type, dict, list, tuple))
-        and hasattr(value, "__dict__")
-    )
+    plain = dataclasses.is_dataclass(value) and not isinstance(value, (type, dict, list, tuple))
+    return plain and hasattr(value, "__dict__")
 
 
-@cache
-def record_maker(cls: Hashable, *names: str) -> Callable[..., Any]:
-    """A function that makes a `cls` with these fields, without running its constructor."""
+def record_maker(cls: type, *names: str) -> Callable[..., Any]:
+    """A function that makes a `cls` with these fields, without running its constructor; one for each class."""
+    if (cls, names) not in _MAKERS:
+        _MAKERS[cls, names] = _maker(cls, names)
+    return _MAKERS[cls, names]
 
+
+def _maker(cls: type, names: tuple[str, ...]) -> Callable[..., Any]:
     def rebuilt(*values: Any) -> Any:
-        made = object.__new__(cls)  # type: ignore[call-overload]
+        made: Any = object.__new__(cls)
         vars(made).update(zip(names, values, strict=True))
         return made
 
-    rebuilt.__name__ = rebuilt.__qualname__ = f"rebuilt_{cls.__name__}"  # type: ignore[attr-defined]
+    rebuilt.__name__ = rebuilt.__qualname__ = f"rebuilt_{cls.__name__}"
     return rebuilt

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def returned(recorder: Recorder, result: Any, dropped: frozenset[Path]) -> fx.Node:
-    """End the graph; None stands where a path is `dropped`. Raises Untraceable where a graph cannot return the result."""
+    """End the graph; None stands where a path is `dropped`. Raises Untraceable where a graph cannot return it."""
     node: fx.Node = recorder.graph.output(_output(recorder, result, dropped, ()))
     return node
 

@@ -259,7 +259,7 @@ def may_capture() -> bool:
     """Whether this is an ordinary call: not one that somebody else is recording or transforming."""
     return not (
         torch.compiler.is_compiling()
-        or torch.jit.is_tracing()  # type: ignore[no-untyped-call]
+        or torch._C._get_tracing_state() is not None
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0

@@ -59,16 +59,18 @@ def _rule(names: str) -> Callable[[Rule], Rule]:
 
 
 @_rule(
-    "neg sqrt rsqrt square exp tanh erf sigmoid softmax log_softmax contiguous to float half bfloat16 double bool long int type_as "
-    "dropout gelu silu relu layer_norm rms_norm tril triu clone detach clamp abs sin cos log reciprocal cumsum masked_fill "
-    "masked_fill_ logical_not bitwise_not invert pow ones_like zeros_like full_like relu_ add_ sub_ mul_ div_ type attention"
+    "neg sqrt rsqrt square exp tanh erf sigmoid softmax log_softmax contiguous to float half bfloat16 double bool long "
+    "int type type_as dropout gelu silu relu layer_norm rms_norm tril triu clone detach clamp abs sin cos log "
+    "reciprocal cumsum masked_fill masked_fill_ logical_not bitwise_not invert pow ones_like zeros_like full_like relu_ "
+    "add_ sub_ mul_ div_"
 )
 def _same(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
     return look(args[0] if args else kwargs["input"])
 
 
 @_rule(
-    "add sub mul div true_divide where eq ne lt le gt ge and or logical_and logical_or maximum minimum floordiv mod truediv"
+    "add sub mul div true_divide truediv floordiv mod where eq ne lt le gt ge and or logical_and logical_or maximum "
+    "minimum"
 )
 def _elementwise(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
     return broadcast([look(a) for a in (*args, *kwargs.values()) if isinstance(a, Tensor)])

@@ -140,7 +140,7 @@ class World:
         cls = original_class(type(value))
         cls = watched_object(cls) if self._watched else cls
         try:
-            made = cls.__new__(cls)
+            made: Any = cls.__new__(cls)  # type: ignore[call-overload]
         except TypeError:
             return value
         if type(made) is not cls or not hasattr(made, "__dict__"):

@@ -180,7 +180,7 @@ class Watching(Values):
     # Foreign objects.
 
     def foreign_attribute(self, owner: Foreign, name: str) -> Any:
-        node, real, text = foreign.parts(owner)
+        _, real, text = foreign.parts(owner)
         value = getattr(real, name)
         if callable(value) and not isinstance(value, nn.Module):
             return lambda *args, **kwargs: self.foreign_call(owner, name, args, kwargs)
@@ -198,7 +198,7 @@ class Watching(Values):
 
     def foreign_call(self, owner: Foreign, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.check_surroundings()
-        node, real, _ = foreign.parts(owner)
+        _, real, _ = foreign.parts(owner)
         given = self.argument((owner, *args)), self.argument(kwargs)
         before = self.versions((args, kwargs))
         with self.silence():

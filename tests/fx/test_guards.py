@@ -1,4 +1,4 @@
-"""A rewritten forward runs where what it was traced for still holds; elsewhere it is made anew, or the original runs."""
+"""A rewritten forward runs where what it was traced for still holds; elsewhere a new one, or the original, does."""
 
 from __future__ import annotations
 

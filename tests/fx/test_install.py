@@ -30,7 +30,11 @@ def test_names_and_isinstance_stay(fused: nn.Module) -> None:
     attention = fused.blocks[0].attn
     assert is_installed(attention) and isinstance(attention, Attention)
     cls = type(attention)
-    assert (cls.__name__, cls.__qualname__, cls.__module__) == (Attention.__name__, Attention.__qualname__, Attention.__module__)
+    assert (cls.__name__, cls.__qualname__, cls.__module__) == (
+        Attention.__name__,
+        Attention.__qualname__,
+        Attention.__module__,
+    )
     assert inspect.signature(attention.forward) == inspect.signature(Attention().forward)
     assert repr(fused) == repr(Gpt())
 
@@ -103,7 +107,11 @@ def test_checkpointing_recomputes(fused: nn.Module) -> None:
     block, x = fused.blocks[0], torch.randn(2, 8, 16, requires_grad=True)
     for reentrant in (True, False):
         (expected,) = torch.autograd.grad(block(x).sum(), x)
-        (found,) = torch.autograd.grad(checkpoint(block, x, use_reentrant=reentrant).sum(), x) if not reentrant else (expected,)
+        (found,) = (
+            torch.autograd.grad(checkpoint(block, x, use_reentrant=reentrant).sum(), x)
+            if not reentrant
+            else (expected,)
+        )
         torch.testing.assert_close(expected, found)
 
 
