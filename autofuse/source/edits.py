@@ -57,6 +57,7 @@ class Edit:
     additions: tuple[tuple[Span, str, str], ...] = ()  # a keyword argument to add to the call that stands there
     imports: tuple[str, ...] = ()
     unsafe: str = ""  # what the edit assumes, if anything
+    becomes: str = ""  # the function that is called instead
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -150,7 +151,7 @@ class Placement:
             tuple(r for r in replacements if not any(_inside(r[0], span_of(d)) for d in dead)),
             tuple(sorted(map(span_of, dead))),
             tuple(span_of(s) for s in self.captured.tests if s not in self.captured.effects),
-            tuple(insertions), (), tuple(imports.needed), call.unsafe,
+            tuple(insertions), (), tuple(imports.needed), call.unsafe, call.function,
         )  # fmt: skip
 
     def speller(self, site: Site, place: Place, root: Place, imports: Imports, bound: dict[Value, str]) -> Speller:
