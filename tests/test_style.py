@@ -17,7 +17,7 @@ def passes(*arguments: str) -> None:
 
 
 def test_ruff_has_nothing_to_say() -> None:
-    passes("ruff", "check", "--no-cache", "--quiet")
+    passes("ruff", "check", "--no-cache", "--quiet", "--output-format", "concise")
 
 
 @pytest.mark.slow
