@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, factors_of, product, without
-from autofuse.canonical.view import CAST, KEEP, View, literal, rewrites
+from autofuse.canonical.view import CAST, KEEP, View, bare, literal, rewrites
 from autofuse.graph import ATTRIBUTE, Value, is_const
 
 _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
@@ -20,7 +20,7 @@ SMALLEST_FILL = -1e3  # a fill this low leaves no weight: exp(-1e3) is 0 in ever
 def _masked_fill(view: View, x: Value, dropped: Value, fill: Value) -> Value | None:
     if fill_of(view, fill) is None:
         return None
-    return view.plain(KEEP, x, kept(view, view.make("invert", dropped)), fill)
+    return view.plain(KEEP, x, kept(view, view.make("invert", dropped)), _number_of(fill, x))
 
 
 @rewrites("where")
@@ -28,19 +28,36 @@ def _where(view: View, test: Value, x: Value, other: Value) -> Value | None:
     if literal(x) is not None and literal(other) is not None:
         return None  # a mask of two numbers, not masked scores
     if fill_of(view, other) is not None:
-        return view.plain(KEEP, x, kept(view, test), other)
+        return view.plain(KEEP, x, kept(view, test), _number_of(other, x))
     if fill_of(view, x) is not None:
-        return view.plain(KEEP, other, kept(view, view.make("invert", test)), x)
+        return view.plain(KEEP, other, kept(view, view.make("invert", test)), _number_of(x, other))
     return None
 
 
 def kept(view: View, test: Value) -> Value:
     """`test`, known to be a boolean tensor."""
+    test = unexpanded(test)
     return test if test.op in BOOLEAN else view.plain("kept", test)
+
+
+def unexpanded(mask: Value) -> Value:
+    """`mask` as it was before it was expanded to the shape of the scores, to which it is broadcast in any case."""
+    return mask.inputs[0] if mask.op == "expand_as" else mask
+
+
+def _number_of(fill: Value, scores: Value) -> Value:
+    """The number that `fill` is full of, where it is a tensor made for these scores: torch.full_like(scores, -1e9)."""
+    fill = bare(fill)
+    if fill.op == "full_like" and bare(fill.inputs[0]) is bare(scores):
+        return fill.inputs[1]
+    ones = fill.op == "mul" and len(fill.inputs) == 2 and fill.inputs[0].op == "ones_like"
+    return fill.inputs[1] if ones and bare(fill.inputs[0].inputs[0]) is bare(scores) else fill
 
 
 @rewrites("invert")
 def _invert(view: View, x: Value) -> Value | None:
+    if x.op == "expand_as":
+        return view.plain("expand_as", view.make("invert", x.inputs[0]), x.inputs[1])
     if x.op in _OPPOSITE:
         return view.make(_OPPOSITE[x.op], *x.inputs)
     if x.op == "kept":
@@ -97,6 +114,8 @@ def fill_of(view: View, v: Value) -> float | None:
         return fill_of(view, v.inputs[0])
     if v.op == ATTRIBUTE and v.data == "min" and v.inputs[0].op == "finfo":
         return math.nan
+    if v.op == "mul" and len(v.inputs) == 2 and v.inputs[0].op == "ones_like":
+        return fill_of(view, v.inputs[1])
     if v.op == "mul" and len(v.inputs) == 2 and literal(v.inputs[1]) is not None:
         return _share_of_minimum(v.inputs[0], literal(v.inputs[1]) or 0.0)
     if v.op in ("full_like", "full") and len(v.inputs) > 1:

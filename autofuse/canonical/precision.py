@@ -18,8 +18,10 @@ def _cast(view: View, x: Value, *like: Value) -> Value:
 
 @rewrites("to")
 def _to(view: View, x: Value, target: Value, options: Value) -> Value | None:
-    """`.to(dtype)`; a move to another device is not looked into."""
+    """`.to(dtype)` and `.to(other tensor)`; a move to a device that is named is not looked into."""
     targets = (*target.inputs, *options.inputs)
+    if len(targets) == 1 and view.rank(targets[0]) is not None:
+        return view.make(CAST, x)
     return view.make(CAST, x) if targets and all(map(is_floating_dtype, targets)) else None
 
 

@@ -6,7 +6,7 @@ Knows dimensions; knows no arithmetic, mask or dtype.
 from __future__ import annotations
 
 from autofuse import layout
-from autofuse.canonical.view import PERMUTE, View, order_of, rewrites
+from autofuse.canonical.view import PERMUTE, View, bare, order_of, rewrites
 from autofuse.graph import ITEM, TUPLE, Value, is_const
 
 _REDUCTIONS = frozenset({"mean", "sum", "amax", "var", "std"})
@@ -34,6 +34,14 @@ def _permute(view: View, x: Value, dims: Value) -> Value | None:
 @rewrites("contiguous", "identity")
 def _identity(view: View, x: Value) -> Value:
     return x
+
+
+@rewrites("matmul")
+def _matmul(view: View, left: Value, right: Value) -> Value | None:
+    """Probabilities that stand on the right: v.mT @ weights.mT is (weights @ v).mT."""
+    if right.op != PERMUTE or order_of(right) != layout.SWAP or bare(right.inputs[0]).op not in ("softmax", "dropout"):
+        return None
+    return view.permuted(view.make("matmul", right.inputs[0], view.permuted(left, layout.SWAP)), layout.SWAP)
 
 
 @rewrites("einsum")

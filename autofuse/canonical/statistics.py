@@ -47,24 +47,22 @@ def _mean_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
     for found in factors:
         if found.op != "sum" or not is_const(found.inputs[1], -1):
             continue
-        length = next((f for f in factors if f.op == "reciprocal" and _is_length(f.inputs[0], found.inputs[0])), None)
+        length = next((f for f in factors if f.op == "reciprocal" and _is_length(view, f.inputs[0], found.inputs[0])), None)
         rest = without(factors, (found, length)) if length else None
         if rest is not None:
             return [view.make("mean", *found.inputs), *rest], constant
     return None
 
 
-def _is_length(v: Value, x: Value) -> bool:
-    """x.size(-1) or x.shape[-1]."""
+def _is_length(view: View, v: Value, x: Value) -> bool:
+    """x.size(-1) or x.shape[-1], read off `x` or off what it is the square of."""
     if v.op == "size":
-        return v.inputs[0] is x and is_const(v.inputs[1], -1)
-    return (
-        v.op == ITEM
-        and is_const(v.inputs[1], -1)
-        and v.inputs[0].op == ATTRIBUTE
-        and v.inputs[0].data == "shape"
-        and v.inputs[0].inputs[0] is x
-    )
+        owner, dim = v.inputs
+    elif v.op == ITEM and v.inputs[0].op == ATTRIBUTE and v.inputs[0].data == "shape":
+        owner, dim = v.inputs[0].inputs[0], v.inputs[1]
+    else:
+        return False
+    return from_end(view, owner, dim) == -1 and (owner is x or x.op == "square" and bare(owner) is bare(x.inputs[0]))
 
 
 def _variance_by_hand(view: View, terms: list[Value], constant: float) -> Value | None:

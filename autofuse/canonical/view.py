@@ -25,6 +25,9 @@ LEAF = "leaf"  # data: a program value that the canonical form does not look int
 Rewrite = Callable[..., "Value | None"]
 REWRITES: dict[str, Rewrite] = {}
 
+_SAME_RANK = frozenset(
+    {PERMUTE, CAST, KEEP, *"reciprocal square sqrt rsqrt pow exp tanh erf sigmoid softmax activation dropout".split()}
+)
 _STRUCTURE = (TUPLE, CHOICE, IS_NONE, NOT, SLICE, ITEM)
 # op -> the input whose dtype and device its result has
 _LIKE = {PERMUTE: 0, KEEP: 0, "mul": 0, "add": 0, "matmul": 0, "softmax": 0, CHOICE: 1}
@@ -101,7 +104,7 @@ class View:
             return self.facts.rank(v.data)  # type: ignore[arg-type]
         if v.op in ("mul", "add"):
             return self._broadcast_rank(v)
-        return self.rank(v.inputs[0]) if v.op in (PERMUTE, CAST, "reciprocal", "softmax", "activation") else None
+        return self.rank(v.inputs[0]) if v.op in _SAME_RANK else None
 
     def _broadcast_rank(self, v: Value) -> int | None:
         ranks = [0 if self.number(i) else self.rank(i) for i in v.inputs]

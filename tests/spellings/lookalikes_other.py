@@ -208,6 +208,27 @@ class EpsIsATensor(Affine):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.epsilon) * self.weight
 
 
+class NormInFloat32(Affine):
+    """torch's own already, in float32."""
+
+    def forward(self, x):
+        return F.layer_norm(x.float(), (24,), self.weight.float(), self.bias.float(), 1e-5).type_as(x)
+
+
+class NormMadeContiguous(Affine):
+    """torch's own already."""
+
+    def forward(self, x):
+        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias).contiguous().transpose(1, 2)
+
+
+class GeluInFloat32(nn.Module):
+    """torch's own already."""
+
+    def forward(self, x):
+        return F.gelu(x.float()).to(x.dtype)
+
+
 class AbsoluteMean(Affine):
     def forward(self, x):
         return x / (x.abs().mean(-1, keepdim=True) + self.eps) * self.weight

@@ -46,13 +46,6 @@ class ErfDigits(Erf):
         return x * 0.5 * (1.0 + torch.erf(x * 0.7071067811865476))
 
 
-class ErfDigitsDivided(Erf):
-    digits = 1e-5
-
-    def forward(self, x):
-        return x * 0.5 * (1.0 + torch.erf(x / 1.41421))
-
-
 class ErfMethod(Erf):
     def forward(self, x):
         return (x / math.sqrt(2)).erf().add(1).mul(x).mul(0.5)

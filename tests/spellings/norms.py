@@ -305,3 +305,10 @@ class AssignedOverInput(Weighted):
         x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
         x = x * self.weight
         return self.proj(x)
+
+
+class NormTimesRoot(Weighted):
+    """Divided by the norm, times the root of the width: no eps."""
+
+    def forward(self, x):
+        return x / x.norm(dim=-1, keepdim=True) * math.sqrt(x.shape[-1]) * self.weight
