@@ -2,23 +2,23 @@
 
     python -m libcst.tool codemod -x --no-format autofuse.source.codemod.AutofuseCommand FILE...
 
-Knows libcst's command interface; the work is that of check.py and write.py.
+Settings and `# autofuse: ignore` hold as they do for `autofuse rewrite`. Knows libcst's command interface; the work is
+that of run.py.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 import libcst as cst
 from libcst.codemod import CodemodCommand, CodemodContext, SkipFile
 
-from autofuse.registry import load_rules
-from autofuse.source.check import proposals
+from autofuse.rule import RuleError
+from autofuse.selection import UnknownCode
+from autofuse.source.config import ConfigError, Configuration
+from autofuse.source.project import Project, Trouble
+from autofuse.source.run import Run
 from autofuse.source.targets import TARGETS
-from autofuse.source.write import CannotWrite, applied
-
-_ROUNDS = 4  # one rewrite may make room for another
 
 
 class AutofuseCommand(CodemodCommand):
@@ -28,8 +28,9 @@ class AutofuseCommand(CodemodCommand):
 
     def __init__(self, context: CodemodContext, unsafe: bool = False, target: str = "torch") -> None:
         super().__init__(context)
-        self.statuses: Sequence[str] = ("safe", "unsafe") if unsafe else ("safe",)
-        self.target = target
+        self.unsafe = unsafe
+        self.run = Run(target=target)
+        self.project = Project(Configuration())
 
     @staticmethod
     def add_args(arg_parser: argparse.ArgumentParser) -> None:
@@ -40,12 +41,14 @@ class AutofuseCommand(CodemodCommand):
         """`tree` with every wanted edit made. Raises SkipFile where the file cannot be edited."""
         source = tree.bytes
         try:
-            for _ in range(_ROUNDS):
-                found = proposals(source, self.context.filename or "<codemod>", rules=load_rules(), target=self.target)
-                wanted = [p for p in found if p.edit is not None and p.finding.status in self.statuses]
-                if not wanted:
-                    break
-                source = applied(source, wanted)
-        except CannotWrite as reason:
-            raise SkipFile(str(reason)) from reason
-        return tree if source == tree.bytes else cst.parse_module(source, config=tree.config_for_parsing)
+            file = self.project.text(self.context.filename)
+            self.run.rules(file.settings)
+        except (ConfigError, UnknownCode, RuleError) as error:
+            raise SkipFile(str(error)) from error
+        checked = self.run.check_text(source, file)
+        result = checked if isinstance(checked, Trouble) else self.run.rewrite(checked, file, self.unsafe)
+        if isinstance(result, Trouble):
+            raise SkipFile(result.message)
+        for refused in result.refused:
+            self.warn(refused.message)
+        return cst.parse_module(result.after, config=tree.config_for_parsing) if result.edits else tree

@@ -58,8 +58,11 @@ class Project:
                     seen.add(key)
                     yield found
 
-    def stdin(self, name: str | None) -> SourceFile:
-        """What standard input counts as: the file of that name, or one in the working folder."""
+    def text(self, name: str | None) -> SourceFile:
+        """What a text counts as that was not read from a file: the file of that name, or one in the working folder.
+
+        Raises ConfigError like `files`.
+        """
         folder = Path(name or "stdin.py").absolute().parent
         return SourceFile(name or "<stdin>", self.configuration.of(folder), named=True)
 
