@@ -109,7 +109,8 @@ class RandomlyRounded(InDouble):
     """Runs in double, and moves each result and each gradient on its way by up to `unit` of itself, at random.
 
     What that does to the results of a forward is what rounding each step once may do: Monte Carlo arithmetic, Parker,
-    UCLA CSD-970002 (1997). Softmax is done in steps, since fused attention rounds between them.
+    UCLA CSD-970002 (1997). A sum of products rounds each of them, so its operands are moved too. Softmax is done in
+    steps, since fused attention rounds between them.
     """
 
     def __init__(self, own: torch.dtype, unit: float, seed: int) -> None:
@@ -120,6 +121,8 @@ class RandomlyRounded(InDouble):
     def result(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if func in _SOFTMAXES:
             return self._softmax(*args, **kwargs)
+        if getattr(func, "__name__", "") in _SUMS:
+            args = [self._rounded_if_inexact(self.given(a), set()) if isinstance(a, Tensor) else a for a in args]
         result = super().result(func, args, kwargs)
         if _in_place(func) or "out" in kwargs:
             return result
@@ -215,6 +218,10 @@ _DRAWN_IN_PLACE = {
     Tensor.bernoulli_, Tensor.normal_, Tensor.uniform_, Tensor.exponential_, Tensor.cauchy_, Tensor.log_normal_,
     Tensor.geometric_, Tensor.random_,
 }  # fmt: skip
+_SUMS = set(
+    "matmul __matmul__ __rmatmul__ mm bmm mv dot inner addmm addmv baddbmm addbmm linear bilinear einsum tensordot sum "
+    "mean var std norm vector_norm cumsum conv1d conv2d conv3d scaled_dot_product_attention".split()
+)
 _SOFTMAXES = {F.softmax, torch.softmax, Tensor.softmax}
 _WIDENING: dict[Any, Callable[..., Any]] = {
     Tensor.float: Tensor.double,

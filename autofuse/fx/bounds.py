@@ -6,13 +6,16 @@ Knows tensors of numbers; must not know how they were made.
 
 Two comparisons are made of each tensor, of the root mean square and of the largest entry of the error:
 
-    error(fused) <= C * max(error(original), spread) + 2 * unit * size(exact)
+    error(fused) <= C * max(error(original), spread) + (2 + sqrt(terms) if terms > 1) * unit * size(exact)
 
 `unit` is the unit roundoff of the coarsest dtype at work, half its eps: writing a result down costs one, and a second
-stands for the last operation before. `spread` is the root mean square over DRAWS randomly rounded runs.
+stands for the last operation before. A result that is a sum of many `terms`, as a parameter's gradient is of as many as
+there are rows, may have been summed up in its own dtype: then the rounding of partial sums, which grow as the square
+root of their number, adds up to sqrt(terms / 2) units; torch's layer norm does so in half precision on CPU.
+`spread` is the largest error of DRAWS randomly rounded runs.
 C = 4 * (1 + 4 / n) for n entries: two errors that differ only in where they were rounded have about the same size, and
-the less is known of that size (few entries) the more room it needs. For a single number, DRAWS = 4 draws and C = 20
-leave a false alarm a chance of 4e-5 (Student's t, 4 degrees of freedom), from four entries on of 5e-7 or less.
+the less is known of that size (few entries) the more room it needs. For a single normally distributed number, C = 20
+times the largest of four others is exceeded with a chance of 3 * (2 / pi) ** 2 / 20 ** 4 = 8e-6.
 """
 
 from __future__ import annotations
@@ -51,8 +54,9 @@ class Gap:
 
 
 def gap(
-    fused: Tensor, original: Tensor, exact: Tensor, unit: float, rounded: Sequence[Tensor] = (), *, share: float = 1.0
-) -> Gap:
+    fused: Tensor, original: Tensor, exact: Tensor, unit: float, rounded: Sequence[Tensor] = (),
+    *, share: float = 1.0, terms: int = 1,
+) -> Gap:  # fmt: skip
     """The worse of the two comparisons. `rounded` are results of randomly rounded runs; all tensors have one shape.
 
     `share` of the original's error counts: its unit roundoff may be greater than `unit`.
@@ -72,13 +76,14 @@ def gap(
     if not math.isfinite(own.sum().item()):
         own = own.nan_to_num(0.0, 0.0, 0.0)  # an overflow says nothing of rounding
     error, spreads = fused - exact, [(r - exact).nan_to_num(0.0, 0.0, 0.0) for r in rounded]
-    return max((_measured(size, error, own, exact, unit, spreads) for size in SIZES), key=lambda g: g.ratio)
+    units = unit * (2.0 + math.sqrt(terms) if terms > 1 else 2.0)
+    measured = (_measured(size, error, [own, *spreads], exact, unit, units) for size in SIZES)
+    return max(measured, key=lambda g: g.ratio)
 
 
-def _measured(size: Size, error: Tensor, own: Tensor, exact: Tensor, unit: float, spreads: Sequence[Tensor]) -> Gap:
-    room = 4.0 * (1.0 + 4.0 / exact.numel())
-    rounding = max(size(own), _root_mean_square(torch.tensor([size(s) for s in spreads] or [0.0], dtype=torch.float64)))
-    bound = room * rounding + 2.0 * unit * size(exact)
+def _measured(size: Size, error: Tensor, roundings: list[Tensor], exact: Tensor, unit: float, floor: float) -> Gap:
+    rounding = max(size(r) for r in roundings)
+    bound = 4.0 * (1.0 + 4.0 / exact.numel()) * rounding + floor * size(exact)
     scale = max(_largest(exact), rounding / unit) or 1.0
     return Gap(size(error) / scale, bound / scale)
 
@@ -89,11 +94,11 @@ def _flat(t: Tensor) -> Tensor:
 
 
 def _root_mean_square(t: Tensor) -> float:
-    return torch.linalg.vector_norm(t).item() / math.sqrt(t.numel())
+    return float(torch.linalg.vector_norm(t)) / math.sqrt(t.numel())
 
 
 def _largest(t: Tensor) -> float:
-    return torch.linalg.vector_norm(t, math.inf).item()
+    return float(torch.linalg.vector_norm(t, math.inf))
 
 
 Size = Callable[[Tensor], float]

@@ -61,8 +61,8 @@ def _rule(names: str) -> Callable[[Rule], Rule]:
 @_rule(
     "neg sqrt rsqrt square exp tanh erf sigmoid softmax log_softmax contiguous to float half bfloat16 double bool long "
     "int type type_as dropout gelu silu relu layer_norm rms_norm tril triu clone detach clamp abs sin cos log "
-    "reciprocal cumsum masked_fill masked_fill_ logical_not bitwise_not invert pow ones_like zeros_like full_like relu_ "
-    "add_ sub_ mul_ div_"
+    "reciprocal cumsum masked_fill masked_fill_ logical_not bitwise_not invert pow ones_like zeros_like full_like "
+    "relu_ add_ sub_ mul_ div_"
 )
 def _same(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
     return look(args[0] if args else kwargs["input"])

@@ -207,10 +207,11 @@ class _Check:
         """The tensor that comes nearest to its bound, or the first that is beyond it."""
         expected, share, worst = self._expected, min(1.0, unit / self._expected.unit), Gap()
         for name, (result, own, truth) in _triples(fused, expected.own, exact):
-            found = gap(result, own, truth, unit, share=share)
+            terms = _terms(name, truth, exact)
+            found = gap(result, own, truth, unit, share=share, terms=terms)
             if not found.within and expected.exact is not None:
                 rounded = [_tensor(r, name, truth) for r in expected.rounded(unit)]
-                found = gap(result, own, truth, unit, rounded, share=share)
+                found = gap(result, own, truth, unit, rounded, share=share, terms=terms)
             if not found.within:
                 return Outcome(False, found.error, found.bound, self._reason(name, found, how), name)
             worst = max(worst, found, key=lambda g: g.ratio)
@@ -237,6 +238,18 @@ def _triples(fused: Run, own: Run, exact: Run) -> Iterator[tuple[str, tuple[Tens
         if found:
             result, truth = _tensor(fused, name, found[0]), _tensor(exact, name, found[0])
             yield name, (result, truth if own.lacks(name) else _tensor(own, name, truth), truth)
+
+
+def _terms(name: str, exact: Tensor, run: Run) -> int:
+    """Of how many terms an entry is the sum: a gradient that is no row for row gradient sums over the rows of results."""
+    if not name.startswith("gradient of "):
+        return 1
+    sizes = [
+        (t.numel(), t.shape[-1]) for n, t in run.tensors.items() if n.startswith("result") and t.ndim and t.numel()
+    ]
+    entries, width = max(sizes, default=(1, 1))
+    by_row = exact.numel() >= entries and not name.startswith("gradient of self.")
+    return 1 if by_row else entries // width
 
 
 def _tensor(run: Run, name: str, like: Tensor) -> Tensor:

@@ -1,0 +1,115 @@
+"""Models of libraries with their attention spelled out: fused, and the same in outputs and gradients."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autofuse
+from tests.fx.conftest import fused_rules
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {"vocab_size": 50, "attn_implementation": "eager"}
+QUIET = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+
+
+def bert() -> nn.Module:
+    config = transformers.BertConfig(
+        **SMALL, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    return transformers.BertModel(config)  # type: ignore[no-any-return]
+
+
+def gpt2() -> nn.Module:
+    config = transformers.GPT2Config(
+        **SMALL,
+        **QUIET,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=32,
+        attn_pdrop=0.0,
+        embd_pdrop=0.0,
+        resid_pdrop=0.0,
+    )
+    return transformers.GPT2LMHeadModel(config)  # type: ignore[no-any-return]
+
+
+def llama() -> nn.Module:
+    config = transformers.LlamaConfig(
+        **SMALL, **QUIET, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=48,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)  # type: ignore[no-any-return]
+
+
+def x_transformer() -> nn.Module:
+    library = pytest.importorskip("x_transformers")
+    layers = library.Decoder(dim=32, depth=2, heads=4)
+    return library.TransformerWrapper(num_tokens=50, max_seq_len=32, attn_layers=layers)  # type: ignore[no-any-return]
+
+
+def first(output: object) -> Tensor:
+    found = output if isinstance(output, Tensor) else output[0]  # type: ignore[index]
+    assert isinstance(found, Tensor)
+    return found
+
+
+def computed(model: nn.Module, tokens: Tensor) -> list[Tensor]:
+    model.zero_grad()
+    output = first(model(tokens))
+    (output * torch.linspace(0, 1, output.numel()).view_as(output)).sum().backward()
+    return [output, *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize("make", [bert, gpt2, llama, x_transformer])
+def test_attention_is_fused_and_everything_stays_the_same(make: Callable[[], nn.Module]) -> None:
+    model = make()
+    fused = autofuse.optimize(copy.deepcopy(model), torch.randint(3, 50, (2, 7)), verify=False)
+    attention = [s for s in autofuse.report(fused).with_status("fused") if s.rule == "AF101"]
+    assert len(attention) == 2
+    assert list(model.state_dict()) == list(fused.state_dict())
+    for training in (True, False):
+        for shape in ((2, 7), (3, 11), (1, 2)):
+            tokens = torch.randint(3, 50, shape)
+            pairs = zip(computed(model.train(training), tokens), computed(fused.train(training), tokens), strict=True)
+            for one, other in pairs:
+                torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
+    for other in (copy.deepcopy(fused), pickle.loads(pickle.dumps(fused)), autofuse.restore(fused)):
+        torch.testing.assert_close(first(other(tokens)), first(model.eval()(tokens)), atol=2e-5, rtol=1e-4)
+
+
+def test_attention_weights_that_are_asked_for_are_there() -> None:
+    model = bert().eval()
+    tokens = torch.randint(3, 50, (2, 7))
+    fused = autofuse.optimize(copy.deepcopy(model), tokens, verify=False)
+    assert "AF101" in fused_rules(fused)
+    expected, found = (m(tokens, output_attentions=True).attentions for m in (model, fused))
+    assert len(found) == 2
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def test_gradient_checkpointing_goes_on() -> None:
+    model = llama().train()
+    tokens = torch.randint(3, 50, (2, 7))
+    fused = autofuse.optimize(copy.deepcopy(model), tokens, verify=False)
+    for m in (model, fused):
+        m.gradient_checkpointing_enable()
+    for one, other in zip(computed(model, tokens), computed(fused, tokens), strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
+
+
+def test_generation_goes_token_by_token() -> None:
+    model = gpt2().eval()
+    tokens = torch.randint(3, 50, (1, 5))
+    fused = autofuse.optimize(copy.deepcopy(model), tokens, verify=False)
+    options = {"max_new_tokens": 6, "do_sample": False}
+    assert torch.equal(model.generate(tokens, **options), fused.generate(tokens, **options))
