@@ -89,7 +89,7 @@ def _measured(size: Size, error: Tensor, roundings: list[Tensor], exact: Tensor,
 
 
 def _flat(t: Tensor) -> Tensor:
-    t = torch.view_as_real(t) if t.is_complex() else t
+    t = torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
     return t.detach().to(torch.float64).flatten()
 
 

@@ -241,7 +241,7 @@ def _triples(fused: Run, own: Run, exact: Run) -> Iterator[tuple[str, tuple[Tens
 
 
 def _terms(name: str, exact: Tensor, run: Run) -> int:
-    """Of how many terms an entry is the sum: a gradient that is no row for row gradient sums over the rows of results."""
+    """Of how many terms an entry is the sum: as many as results have rows, for a gradient that is not row by row."""
     if not name.startswith("gradient of "):
         return 1
     sizes = [
