@@ -38,11 +38,11 @@ def call_sites(scope: FileScope, rules: Sequence[LoadedRule]) -> Iterator[CallSi
         name = seen.name_of(call.func) or ""
         for rule in rules:
             verdict = rule.rule.where(_Nothing())
-            if name in _called(rule) and _lacks(rule, call) and isinstance(verdict, Holds):
+            if name in called_by(rule) and _lacks(rule, call) and isinstance(verdict, Holds):
                 yield CallSite(rule, symbol, call, _added(rule), verdict)
 
 
-def _called(rule: LoadedRule) -> tuple[str, ...]:
+def called_by(rule: LoadedRule) -> tuple[str, ...]:
     """The functions a rule names, also by the module that each of torch's optimizers is defined in."""
     names: tuple[str, ...] = getattr(rule.rule, "calls", ())
     modules = [n.rpartition(".") for n in names]

@@ -92,6 +92,13 @@ class State(ABC):
         """A value that nothing is known of, but what it depends on."""
         return self.graph.fresh(OPAQUE, *inputs, data=why)
 
+    def some_of(self, why: str, values: list[Value]) -> Value:
+        """Some one of `values`; a number if all of them are."""
+        made = self.unknown(why, *values)
+        if values and all(self.facts.number(v) for v in values):
+            self.know(made, number=True)
+        return made
+
     # Escapes.
 
     def sink(self, how: str, *values: Value) -> None:

@@ -1,0 +1,325 @@
+"""A site -> the edit that makes it: what is replaced by which text, and which statements go.
+
+The call stands where the result stood. Where an operand's name no longer holds it there (`x = x - mean`), the call
+stands at the statement that took the name; where nothing holds it, it is bound to a new name where it was computed.
+Works on syntax trees and positions; changes no file (write.py does).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from autofuse.canonical import View
+from autofuse.engine import Site
+from autofuse.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK, Value, ancestors
+from autofuse.legality import is_metadata
+from autofuse.source.captured import Captured, Place
+from autofuse.source.edits import Edit, NewText, Span, span_of
+from autofuse.source.express import Speller, Unwritable, places_of
+from autofuse.source.imports import Imports
+from autofuse.source.lengths import Sizes
+from autofuse.source.printing import SourceText, permuted_text, unused
+from autofuse.source.scope import FileScope, blocks_of
+from autofuse.source.targets import call_of
+from autofuse.vocabulary import HARMLESS, OPS
+
+
+@dataclass
+class Placement:
+    """Everything that writing one site needs to know of its function."""
+
+    text: SourceText
+    captured: Captured
+    view: View
+    sizes: Sizes
+    scope: FileScope
+    target: str
+    blocks: dict[int, tuple[list[ast.stmt], int]] = field(
+        default_factory=dict
+    )  # statement -> its block and place in it
+
+    _closures: dict[tuple[Value, frozenset[Value]], frozenset[Value]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        todo = [self.captured.function.body]
+        while todo:
+            block = todo.pop()
+            for i, statement in enumerate(block):
+                self.blocks[id(statement)] = (block, i)
+                if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                    todo += blocks_of(statement)
+
+    def edit(self, site: Site) -> Edit:
+        """The edit that makes `site`. Raises Unwritable with the reason if there is none, NotInTarget likewise."""
+        if len(site.results) > 1:
+            raise Unwritable("a sum and its norm together are rewritten by optimize() only")
+        places = list(dict.fromkeys(places_of(self.captured, site.root)))
+        if not places:
+            raise Unwritable("the result is computed in a helper or a comprehension, not at a place of its own")
+        if len({id(p.node) for p in places}) != 1:
+            raise Unwritable("the same computation is written out more than once")
+        try:
+            return self._edit_at(site, places[0], places[0], {})
+        except Unwritable as reason:
+            for earlier in self._earlier(site, places[0]):
+                try:
+                    return self._edit_at(site, earlier, places[0], {})
+                except Unwritable:
+                    continue
+            return self._with_new_names(site, places[0], reason)
+
+    def _with_new_names(self, site: Site, root: Place, reason: Unwritable) -> Edit:
+        """Bind what is not to be had at the place to new names, one after the other."""
+        bound: dict[Value, tuple[str, Place]] = {}
+        for _ in range(6):
+            if reason.value is None or reason.value in bound:
+                break
+            place = self._definition(reason.value, root, site)
+            if place is None:
+                break
+            bound[reason.value] = (self._new_name(reason.value, site, bound), place)
+            try:
+                return self._edit_at(site, root, root, bound)
+            except Unwritable as another:
+                reason = another
+        raise reason
+
+    def _edit_at(self, site: Site, place: Place, root: Place, bound: dict[Value, tuple[str, Place]]) -> Edit:
+        imports = Imports(self.scope)
+        speller = self.speller(site, place, root, imports, {v: name for v, (name, _) in bound.items()})
+        try:
+            call = call_of(self.target, site.rule.replacement, site.captures, speller)
+            text = permuted_text(call.text(), site.results[-1].permutation)
+            replacements = [(span_of(place.node), NewText(text, call))]
+            if place is not root:
+                replacements.append((span_of(root.node), NewText(_target(place.statement))))
+            replacements += self._metadata(site, speller, imports)
+        except SyntaxError as error:
+            raise Unwritable("an operand cannot be written on one line") from error
+        dead = self._dead(site, speller.used | set(bound), root, place)
+        self._check_names(dead, root, place, site)
+        if not speller.removed <= dead:
+            raise Unwritable("a name that an operand needs is bound to something else by a statement that stays")
+        insertions = [(span_of(place.statement), text) for text in call.before]
+        for _, (name, at) in sorted(bound.items(), key=lambda b: span_of(b[1][1].node)):
+            insertions.append((span_of(at.statement), f"{name} = {self.text.of(at.node)}"))
+            if at.statement not in dead and not isinstance(at.node, ast.Name) and not _within(at.node, root.node):
+                replacements.append((span_of(at.node), NewText(name)))
+        return Edit(
+            tuple(r for r in replacements if not any(_inside(r[0], span_of(d)) for d in dead)),
+            tuple(sorted(map(span_of, dead))),
+            tuple(span_of(s) for s in self.captured.tests if s not in self.captured.effects),
+            tuple(insertions), (), tuple(imports.needed), call.unsafe, call.function,
+        )  # fmt: skip
+
+    def speller(self, site: Site, place: Place, root: Place, imports: Imports, bound: dict[Value, str]) -> Speller:
+        gone = self._gone(site)
+        made = Speller(self.text, self.captured, self.view, place, root, gone, imports, self.sizes, bound)
+        made.may_insert = self._begins_line(place.statement)
+        made.taken = self._taken(bound)
+        return made
+
+    def _gone(self, site: Site) -> frozenset[Value]:
+        """What goes, and what is computed from its contents: neither can be mentioned any more."""
+        key = (site.root, site.doomed.values)
+        if key not in self._closures:
+            gone = set(site.doomed.values)
+            for v in sorted(ancestors(site.root), key=lambda v: v.serial):
+                if v is not site.root and not is_metadata(v) and any(i in gone for i in v.inputs):
+                    gone.add(v)
+            self._closures[key] = frozenset(gone)
+        return self._closures[key]
+
+    def _begins_line(self, statement: ast.stmt) -> bool:
+        """Whether the statement has its line to itself, so that others can be put before it."""
+        line = self.text.lines[statement.lineno - 1]
+        block, at = self.blocks.get(id(statement), ([], 0))
+        shared = any(s.lineno == (statement.end_lineno or 0) for s in block[at + 1 : at + 2])
+        return not line[: statement.col_offset].strip() and not shared
+
+    def _taken(self, bound: dict[Value, str]) -> set[str]:
+        """Names that mean something in or around the function."""
+        taken = {n.id for n in ast.walk(self.captured.function) if isinstance(n, ast.Name)} | self.scope.bound
+        return taken | {a.arg for a in ast.walk(self.captured.function) if isinstance(a, ast.arg)} | set(bound.values())
+
+    # Where else the call may stand.
+
+    def _earlier(self, site: Site, root: Place) -> Iterator[Place]:
+        """Statements of the block that bind a value that goes to a name which holds it until the root, last first."""
+        block, at = self.blocks.get(id(root.statement), ([], 0))
+        for statement in reversed(block[:at]):
+            values = self.captured.assigned.get(statement, [])
+            if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or len(values) != 1:
+                continue
+            target = statement.targets[0]
+            if (
+                isinstance(target, ast.Name)
+                and values[0] in site.doomed.values
+                and root.names.get(target.id) is values[0]
+            ):
+                yield from (p for p in self.captured.places[values[0]] if p.node is statement.value)
+
+    def _definition(self, value: Value, root: Place, site: Site) -> Place | None:
+        """A place that computes or names `value` and that always runs before the root."""
+        if any(v in site.doomed.values for v in ancestors(value)):
+            return None
+        places = [*places_of(self.captured, value), *self.captured.places.get(value, [])]
+        return next((p for p in places if self._dominates(p, root) and _unconditional(p)), None)
+
+    def _dominates(self, place: Place, root: Place) -> bool:
+        """Whether the statement of `place` always runs before, or is, that of `root`."""
+        if place.inlined or id(place.statement) not in self.blocks:
+            return False
+        if isinstance(place.statement, (ast.For, ast.While, ast.AsyncFor, ast.With, ast.AsyncWith, ast.If, ast.Try)):
+            return False
+        block, at = self.blocks[id(place.statement)]
+        return any(s is root.statement or _holds(s, root.statement) for s in block[at:])
+
+    def _new_name(self, value: Value, site: Site, bound: dict[Value, tuple[str, Place]]) -> str:
+        wanted = next((n for n, c in site.captures.items() if value in self.view.originals(c)), "operand")
+        return unused(wanted, self._taken({v: name for v, (name, _) in bound.items()}))
+
+    # What else changes.
+
+    def _metadata(self, site: Site, speller: Speller, imports: Imports) -> list[tuple[Span, NewText]]:
+        """A live read of the shape, dtype or device of a value that goes is read off the operands instead."""
+        found = []
+        for read in sorted({*site.doomed.metadata, *self._shape_reads(speller)}, key=lambda v: v.serial):
+            for place in self.captured.places.get(read, []):
+                if _within(place.node, speller.root.node):
+                    continue
+                value, node = self._indexed(read, place)
+                there = self.speller(site, place, speller.root, imports, {})
+                there.used, there.removed = speller.used, speller.removed
+                found.append((span_of(node), NewText(there.text(self.view.of(value)))))
+        return found
+
+    def _indexed(self, read: Value, place: Place) -> tuple[Value, ast.expr]:
+        """`scores.shape[-1]` rather than `scores.shape`, where it is followed by an index."""
+        for user in self.captured.graph.users[read]:
+            for p in self.captured.places.get(user, []) if user.op == ITEM else ():
+                if isinstance(p.node, ast.Subscript) and p.node.value is place.node:
+                    return user, p.node
+        return read, place.node
+
+    def _shape_reads(self, speller: Speller) -> set[Value]:
+        """Reads of the shape or dtype of what goes, among what the call still needs."""
+        reads, todo, seen = set[Value](), list(speller.used), set[Value]()
+        while todo:
+            v = todo.pop()
+            if v in seen:
+                continue
+            seen.add(v)
+            if v in speller.gone:
+                raise Unwritable("an operand is itself computed from the scores")
+            touched = is_metadata(v) and any(i in speller.gone for i in v.inputs)
+            reads |= {v} if touched else set()
+            todo += [] if touched else v.inputs
+        return reads
+
+    def _dead(self, site: Site, used: set[Value], root: Place, place: Place) -> set[ast.stmt]:
+        """Statements that bind only values that nothing needs any more."""
+        gone = self._unneeded(site, used)
+        found = set()
+        for statement, values in self.captured.assigned.items():
+            effect = statement in self.captured.effects or statement in (root.statement, place.statement)
+            if values and not effect and all(v in gone for v in values):
+                found.add(statement)
+        bound = {v for s in found for v in self.captured.assigned[s]}
+        for statement, values in self.captured.deleted.items():
+            if values and all(v in bound for v in values):
+                found.add(statement)
+            elif any(v in bound for v in values):
+                raise Unwritable("a `del` names a value that goes together with one that stays")
+        return found
+
+    def _unneeded(self, site: Site, used: set[Value]) -> set[Value]:
+        needed = {a for u in used for a in ancestors(u, self._gone(site))}
+        gone = set(self._gone(site))
+        for v in sorted(ancestors(site.root), key=lambda v: -v.serial):
+            if v is site.root or v in needed or not _removable(v):
+                continue
+            if all(self._idle(u, gone, site.root) for u in self.captured.graph.users[v]):
+                gone.add(v)
+        return gone
+
+    def _idle(self, user: Value, gone: set[Value], root: Value) -> bool:
+        """Whether a use goes too: by what goes, by the root, or by a join that nobody reads."""
+        seen, todo = set[Value](), [user]
+        while todo:
+            v = todo.pop()
+            if v in gone or v is root or v in seen:
+                continue
+            if v.op not in (CHOICE, OPAQUE):
+                return False
+            seen.add(v)
+            todo += self.captured.graph.users[v]
+        return True
+
+    def _check_names(self, dead: set[ast.stmt], root: Place, place: Place, site: Site) -> None:
+        """Keep a statement whose name is still read by text that stays."""
+        held = {
+            id(p.node): v for v, places in self.captured.places.items() for p in places if isinstance(p.node, ast.Name)
+        }
+        changed = {id(n) for p in (root, place) for n in ast.walk(p.node)}
+        binders = {v: s for s in dead for v in self.captured.assigned.get(s, [])}
+        todo = [s for s in ast.walk(self.captured.function) if isinstance(s, ast.stmt) and s not in dead]
+        while todo:
+            for n in _own_names(todo.pop()):
+                value = held.get(id(n)) if id(n) not in changed else None
+                binder = binders.get(value) if value is not None else None
+                if binder is not None and binder in dead and not self._rereads_shape(n, site):
+                    dead.discard(binder)
+                    todo.append(binder)
+
+    def _rereads_shape(self, name: ast.Name, site: Site) -> bool:
+        """Whether a name that goes is only asked for its shape, which is read off the operands instead."""
+        metadata = {
+            v for v in self.captured.graph.values if is_metadata(v) and any(i in site.doomed.values for i in v.inputs)
+        }
+        return any(name in ast.walk(p.node) for m in metadata for p in self.captured.places.get(m, []))
+
+
+def _own_names(statement: ast.stmt) -> Iterator[ast.Name]:
+    """Names read by a statement itself, not by the statements inside it."""
+    todo: list[ast.AST] = [c for c in ast.iter_child_nodes(statement) if not isinstance(c, ast.stmt)]
+    while todo:
+        n = todo.pop()
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load):
+            yield n
+        todo += [c for c in ast.iter_child_nodes(n) if not isinstance(c, ast.stmt)]
+
+
+def _removable(v: Value) -> bool:
+    if v.op == CALL:
+        return isinstance(v.data, tuple) and v.data[0] in HARMLESS
+    return v.op not in (PARAMETER, CONST, SINK, OPAQUE) and not (v.op in OPS and OPS[v.op].effect == "random")
+
+
+def _target(statement: ast.stmt) -> str:
+    assert isinstance(statement, ast.Assign)
+    return ast.unparse(statement.targets[0])
+
+
+def _holds(statement: ast.stmt, inner: ast.stmt) -> bool:
+    return any(n is inner for n in ast.walk(statement))
+
+
+def _within(node: ast.expr, outer: ast.expr) -> bool:
+    return _inside(span_of(node), span_of(outer))
+
+
+def _inside(inner: Span, outer: Span) -> bool:
+    return (outer.line, outer.column) <= (inner.line, inner.column) and (inner.end_line, inner.end_column) <= (
+        outer.end_line,
+        outer.end_column,
+    )
+
+
+def _unconditional(place: Place) -> bool:
+    """Whether the expression is evaluated whenever its statement runs, once."""
+    branching = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+    around = [n for n in ast.walk(place.statement) if isinstance(n, branching)]
+    return not any(c is place.node for n in around for c in ast.walk(n))
