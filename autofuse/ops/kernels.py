@@ -11,7 +11,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "masked": "torch masked_fill or add",
         "layer_norm": "torch layer_norm",
         "rms_norm": "torch rms_norm",
-        "dropout_add_norm": "torch dropout, add, layer_norm or rms_norm",
+        "dropout_add_norm": "torch add, layer_norm or rms_norm",
         "gelu": "torch gelu",
         "gelu_tanh": "torch gelu",
         "silu": "torch silu",
