@@ -13,6 +13,7 @@ from autofuse.engine import sites
 from autofuse.facts import Facts
 from autofuse.match import LoadedRule
 from autofuse.rule import Example, Fails, Fused, RuleError
+from autofuse.source.call_rules import call_sites
 from autofuse.source.capture import capture
 from autofuse.source.scope import file_scope, functions
 
@@ -31,8 +32,10 @@ def check_examples(loaded: LoadedRule) -> None:
 
 def is_found(loaded: LoadedRule, example: Example) -> bool:
     """Whether the rule applies somewhere in the example's source."""
-    tree = ast.parse(text_of(example))
-    for defined in functions(file_scope(tree)):
+    scope = file_scope(ast.parse(text_of(example)))
+    if loaded.rule.calls:
+        return any(call_sites(scope, (loaded,)))
+    for defined in functions(scope):
         captured = capture(defined.function, defined.scope, defined.owner)
         found = sites(captured.graph, View(Facts(captured.known)), (loaded,))
         if any(not isinstance(site.verdict, Fails) for site in found):

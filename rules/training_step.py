@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from autofuse.rule import Captures, Fused, Holds, Kept, Rule, Verdict
 
@@ -14,15 +14,15 @@ class UnfusedAdam(Rule):
     """Adam without `fused=True`."""
 
     code = "AF601"
-    calls: ClassVar[tuple[str, ...]] = ("torch.optim.Adam", "torch.optim.AdamW")
-    unless: ClassVar[tuple[str, ...]] = ("fused", "foreach", "capturable", "differentiable")
+    calls = ("torch.optim.Adam", "torch.optim.AdamW")
+    unless = ("fused", "foreach", "capturable", "differentiable")
 
     @staticmethod
-    def before(params: object, **options: object) -> object:
+    def before(params: Any, **options: Any) -> torch.optim.Optimizer:
         return torch.optim.AdamW(params, **options)
 
     @staticmethod
-    def after(params: object, **options: object) -> object:
+    def after(params: Any, **options: Any) -> torch.optim.Optimizer:
         return torch.optim.AdamW(params, fused=True, **options)
 
     @staticmethod
@@ -65,15 +65,15 @@ class UnfusedSgd(Rule):
     """SGD or Adagrad without `fused=True`."""
 
     code = "AF601"
-    calls: ClassVar[tuple[str, ...]] = ("torch.optim.SGD", "torch.optim.Adagrad")
-    unless: ClassVar[tuple[str, ...]] = ("fused", "foreach", "differentiable")
+    calls = ("torch.optim.SGD", "torch.optim.Adagrad")
+    unless = ("fused", "foreach", "differentiable")
 
     @staticmethod
-    def before(params: object, **options: object) -> object:
+    def before(params: Any, **options: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(params, **options)
 
     @staticmethod
-    def after(params: object, **options: object) -> object:
+    def after(params: Any, **options: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(params, fused=True, **options)
 
     @staticmethod

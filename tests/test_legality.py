@@ -62,7 +62,8 @@ REFUSED = {
         "in place",
     ),
     "a view of the key overwritten": (
-        "def f(q, k, v):\n    s = q @ k.mT\n    t = v.transpose(1, 2)\n    w = s.softmax(-1)\n    t.zero_()\n    return w @ v",
+        "def f(q, k, v):\n    s = q @ k.mT\n    t = v.transpose(1, 2)\n    w = s.softmax(-1)\n    t.zero_()\n"
+        "    return w @ v",
         "",
     ),
     "the query overwritten by what was computed before": (

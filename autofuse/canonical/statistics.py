@@ -47,7 +47,9 @@ def _mean_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
     for found in factors:
         if found.op != "sum" or not is_const(found.inputs[1], -1):
             continue
-        length = next((f for f in factors if f.op == "reciprocal" and _is_length(view, f.inputs[0], found.inputs[0])), None)
+        length = next(
+            (f for f in factors if f.op == "reciprocal" and _is_length(view, f.inputs[0], found.inputs[0])), None
+        )
         rest = without(factors, (found, length)) if length else None
         if rest is not None:
             return [view.make("mean", *found.inputs), *rest], constant

@@ -6,6 +6,8 @@ of another dtype or shape, a number) is applied after it, with the result type t
 
 from __future__ import annotations
 
+from typing import Literal, overload
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -34,6 +36,20 @@ def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
     if (weight is None) == (scale is None):
         return F.rms_norm(x, x.shape[-1:], scale, eps)
     return _affine(F.rms_norm(x, x.shape[-1:], eps=eps), weight, None)
+
+
+@overload
+def dropout_add_norm(
+    x: Tensor, residual: Tensor, weight: Affine = None, bias: Affine = None, *, eps: float = 1e-5,
+    dropout_p: float = 0.0, training: bool = False, norm: str = "layer", prenorm: Literal[False] = False,
+) -> Tensor: ...  # fmt: skip
+
+
+@overload
+def dropout_add_norm(
+    x: Tensor, residual: Tensor, weight: Affine = None, bias: Affine = None, *, eps: float = 1e-5,
+    dropout_p: float = 0.0, training: bool = False, norm: str = "layer", prenorm: Literal[True],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
 def dropout_add_norm(

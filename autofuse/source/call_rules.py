@@ -29,7 +29,7 @@ class CallSite:
 
 def is_call_rule(rule: LoadedRule) -> bool:
     """Whether a rule is about one call, not about dataflow."""
-    return bool(getattr(rule.rule, "calls", ()))
+    return bool(rule.rule.calls)
 
 
 def call_sites(scope: FileScope, rules: Sequence[LoadedRule]) -> Iterator[CallSite]:
@@ -44,7 +44,7 @@ def call_sites(scope: FileScope, rules: Sequence[LoadedRule]) -> Iterator[CallSi
 
 def called_by(rule: LoadedRule) -> tuple[str, ...]:
     """The functions a rule names, also by the module that each of torch's optimizers is defined in."""
-    names: tuple[str, ...] = getattr(rule.rule, "calls", ())
+    names = rule.rule.calls
     modules = [n.rpartition(".") for n in names]
     return (*names, *(f"{owner}.{name.lower()}.{name}" for owner, _, name in modules))
 
@@ -52,12 +52,7 @@ def called_by(rule: LoadedRule) -> tuple[str, ...]:
 def _lacks(rule: LoadedRule, call: ast.Call) -> bool:
     given = {k.arg for k in call.keywords}
     starred = any(isinstance(a, ast.Starred) for a in call.args)
-    return (
-        bool(call.args or given)
-        and None not in given
-        and not starred
-        and not given & {*getattr(rule.rule, "unless", ())}
-    )
+    return bool(call.args or given) and None not in given and not starred and not given & {*rule.rule.unless}
 
 
 def _added(rule: LoadedRule) -> tuple[tuple[str, str], ...]:
