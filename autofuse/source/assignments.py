@@ -50,13 +50,8 @@ class Assignments(Expressions):
                 self.bind(e, self.unknown("part of a sequence", result))
             return
         parts = [self.part(result, i) for i in range(len(elements))]
-        shape = (
-            result.op == ATTRIBUTE
-            and result.data == "shape"
-            or result.op == "size"
-            and is_const(result.inputs[1], None)
-        )
-        if shape and not self.depth:
+        sizes = result.op == "size" and is_const(result.inputs[1], None)
+        if (sizes or result.op == ATTRIBUTE and result.data == "shape") and not self.depth:
             self.know(result.inputs[0], rank=len(elements), number=False)
         for e, part in zip(elements, parts, strict=True):
             self.bind(e, part)
