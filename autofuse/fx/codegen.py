@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from autofuse.fx.ambient import Ambient
-from autofuse.fx.constants import holds_form
+from autofuse.fx.constants import holds_form, holds_number
 from autofuse.fx.trace import Trace
 
 Forward = Callable[..., Any]
@@ -82,7 +82,8 @@ def forward_of(base: Forward, variants: tuple[Variant, ...], missed: Forward) ->
     """
     signature = inspect.signature(base, follow_wrapped=False)
     scope: dict[str, Any] = {
-        "_missed": missed, "_Tensor": Tensor, "_EMPTY": set(), "_holds_form": holds_form, "_torch": torch,
+        "_missed": missed, "_Tensor": Tensor, "_EMPTY": set(), "_holds_form": holds_form,
+        "_holds_number": holds_number, "_torch": torch,
         "_autocast": torch.is_autocast_enabled, "_autocast_dtype": torch.get_autocast_dtype,
     }  # fmt: skip
     lines = [f"def forward({_parameters(signature, scope)}):"]

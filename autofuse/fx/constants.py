@@ -16,6 +16,7 @@ from autofuse.vocabulary import OPS
 _LARGEST = 1 << 26  # elements; a larger buffer is not read
 _LOW = -1e3  # canonical/masks.py: so low a fill leaves no weight
 
+_numbers: dict[int, tuple[weakref.ref[Tensor], int, float]] = {}
 _proofs: dict[int, tuple[weakref.ref[Tensor], int, str | None]] = {}
 
 
@@ -39,6 +40,22 @@ def buffer_form(x: Tensor | None) -> str | None:
 def holds_form(x: Tensor | None, form: str) -> bool:
     """The guard that generated code asks: does the buffer still have the form that a proof rested on?"""
     return torch.compiler.is_compiling() or buffer_form(x) == form
+
+
+def buffer_number(x: Tensor | None) -> float | None:
+    """The fill in a buffer of one element, such as GPT-2's `masked_bias`; None where it holds something else."""
+    if x is None or x.ndim or x.is_meta or type(x) not in (Tensor, nn.Buffer) or not x.dtype.is_floating_point:
+        return None
+    key = id(x)
+    known = _numbers.get(key)
+    if known is None or known[0]() is not x or known[1] != x._version:
+        known = _numbers[key] = weakref.ref(x, lambda _: _numbers.pop(key, None)), x._version, float(x)
+    return known[2] if known[2] <= _LOW else None
+
+
+def holds_number(x: Tensor | None, number: float) -> bool:
+    """The guard for such a buffer."""
+    return torch.compiler.is_compiling() or buffer_number(x) == number
 
 
 @torch.no_grad()

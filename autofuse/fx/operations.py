@@ -55,6 +55,11 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     for name in "getitem setitem eq ne lt le gt ge add sub mul truediv floordiv mod matmul neg invert".split()
 } | {"__pow__": operator.pow, "__and__": operator.and_, "__or__": operator.or_, "__xor__": operator.xor}
 
+# operators that torch.Tensor defines in Python, under another name than their own: `**` is a function called pow
+_DUNDERS: dict[Any, str] = {
+    f: n for n, f in vars(torch.Tensor).items() if n.startswith("__") and isinstance(f, types.FunctionType)
+}
+
 _METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 Spelled = tuple[str, Any, tuple[Any, ...]]  # the kind of fx node, its target, its arguments
@@ -62,7 +67,7 @@ Spelled = tuple[str, Any, tuple[Any, ...]]  # the kind of fx node, its target, i
 
 def spelled(function: Callable[..., Any], args: tuple[Any, ...]) -> Spelled:
     """How a graph writes down a call of `function`."""
-    name = getattr(function, "__name__", "")
+    name = _DUNDERS.get(function) or getattr(function, "__name__", "")
     if is_method(function):
         if name in _REFLECTED and len(args) == 2:
             return "call_function", _REFLECTED[name], args[::-1]
@@ -75,7 +80,7 @@ def spelled(function: Callable[..., Any], args: tuple[Any, ...]) -> Spelled:
 def is_method(function: Callable[..., Any]) -> bool:
     """Whether `function` is a method of tensors."""
     name = getattr(function, "__name__", "")
-    return isinstance(function, _METHODS) or getattr(torch.Tensor, name, None) is function
+    return isinstance(function, _METHODS) or function in _DUNDERS or getattr(torch.Tensor, name, None) is function
 
 
 def rule_name(function: Callable[..., Any]) -> str:

@@ -38,16 +38,16 @@ def is_watched(module: nn.Module) -> bool:
 
 def guard_pristine(guards: Guards, root: nn.Module, paths: Collection[str]) -> None:
     """Guards that each child at `paths` is still what it was when its parameters were taken."""
-    for path in sorted(paths):
-        child, text = root.get_submodule(path), guard_path(path)
-        guards.same(f"type({text})", type(child))
-        watched = " or ".join(f"{text}.{h}" for h in _OWN)
-        guards.add(f'not ({watched} or "forward" in {text}.__dict__ or {text}._compiled_call_impl)')
-        for name, parameter in child._parameters.items():
-            held = f'{text}._parameters["{name}"]'
+    for place, path in enumerate(sorted(paths)):
+        child, name = root.get_submodule(path), f"_m{place}"
+        guards.same(f"type({name} := {guard_path(path)})", type(child))
+        watched = " or ".join(f"{name}.{h}" for h in _OWN)
+        guards.add(f'not ({watched} or "forward" in {name}.__dict__ or {name}._compiled_call_impl)')
+        for key, parameter in child._parameters.items():
+            held = f'{name}._parameters["{key}"]'
             guards.add(f"{held} is None" if parameter is None else f"type({held}) in {guards.name_of(PLAIN_TENSORS)}")
         if isinstance(child, nn.Sequential):
-            guards.add(f"len({text}._modules) == {len(child)}")
+            guards.add(f"len({name}._modules) == {len(child)}")
     if paths:
         hooks = [guards.name_of(getattr(_module, h)) for h in _GLOBAL]
         guards.add(f"not ({' or '.join(hooks)})")
