@@ -52,6 +52,14 @@ def test_a_cast_of_the_input_alone_stays() -> None:
     assert site.captures["x"].op == "cast"
 
 
+def test_a_cast_back_after_the_match_belongs_to_it() -> None:
+    head = "import torch\ndef f(x, w):\n    h = x.float()\n    h = h * torch.rsqrt(h.pow(2).mean(-1, True) + 1e-6)\n"
+    (site,) = sites_in(head + "    return h.to(x.dtype)")
+    assert site.captures["x"].op == "parameter" and site.root.op == "to"
+    (site,) = sites_in(head + "    return h.to(w.dtype)")
+    assert site.captures["x"].op == "cast" and site.root.op == "mul"
+
+
 def test_literals_match_to_the_digits_people_write() -> None:
     (site,) = sites_in("import torch\ndef f(x): return 0.5 * x * (1 + torch.tanh(0.79788 * (x + 0.044715 * x ** 3)))")
     assert site.rule.rule.code == "AF301"
