@@ -41,7 +41,7 @@ def _matmul(view: View, left: Value, right: Value) -> Value | None:
     """Probabilities that stand on the right: v.mT @ weights.mT is (weights @ v).mT."""
     if right.op != PERMUTE or order_of(right) != layout.SWAP or bare(right.inputs[0]).op not in ("softmax", "dropout"):
         return None
-    return view.permuted(view.make("matmul", right.inputs[0], view.permuted(left, layout.SWAP)), layout.SWAP)
+    return view.permuted(view.plain("matmul", right.inputs[0], view.permuted(left, layout.SWAP)), layout.SWAP)
 
 
 @rewrites("einsum")

@@ -32,6 +32,8 @@ class DimensionByPosition(Plain):
 
 
 class DimensionFromTheFront(Plain):
+    doors = ("live",)  # how many dimensions q has cannot be read from the text
+
     def forward(self, q, k, v):
         return F.softmax(q @ k.transpose(2, 3) * self.scale, dim=3) @ v
 
@@ -240,6 +242,8 @@ class DropoutFloat32AndCast(Plain):
 
 class DropoutOptionalModule(Plain):
     """The Annotated Transformer: `if dropout is not None`."""
+
+    doors = ("live",)  # what an argument called dropout does cannot be read from the text
 
     def __init__(self, p=0.0):
         super().__init__()

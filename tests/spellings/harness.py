@@ -14,6 +14,7 @@ its class attributes what is expected of it:
     random       its dropout rate is written out: in training only averages can be compared
     numbers_only a look-alike that may be fused, if its numbers stay
     fuses        codes that the live door alone may fuse in a look-alike
+    doors        the doors that can tell, where not both: "live", "text"
 
 A class with a parameter `p` in `__init__` has dropout of that rate. Names with an underscore are parts of spellings.
 """
@@ -33,8 +34,11 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
+
+from tests.spellings.not_yet import NOT_YET
 
 HERE = Path(__file__).parent
 HEADS, HEAD_DIM = 3, 8
@@ -80,18 +84,28 @@ class Spelling:
     def parameters(self) -> dict[str, inspect.Parameter]:
         return {n: p for n, p in inspect.signature(self.cls.forward).parameters.items() if n != "self"}
 
+    def through(self, door: str) -> bool:
+        return door in self.asks("doors", ("live", "text"))
+
     @property
     def optional(self) -> bool:
         return any(p.default is not p.empty for p in self.parameters.values())
 
     @property
+    def single(self) -> bool:
+        """Whether the code itself goes to single precision."""
+        return any(word in self.text() for word in ("float32", ".float()"))
+
+    @property
     def drops(self) -> bool:
         return "p" in inspect.signature(self.cls).parameters and "drop" in inspect.getsource(self.cls).lower()
 
-    def module(self, cls: type[nn.Module] | None = None, dtype: torch.dtype = torch.float32, p: float = 0.0) -> nn.Module:
+    def module(
+        self, cls: type[nn.Module] | None = None, dtype: torch.dtype = torch.float32, p: float = 0.0
+    ) -> nn.Module:
         """An instance with reproducible weights."""
         torch.manual_seed(0)
-        made = (cls or self.cls)(**({"p": p} if p else {}))
+        made = (cls or self.cls)(**({"p": p} if p and self.drops else {}))
         for parameter in made.parameters():
             if parameter.ndim == 1:  # weights of norms are ones and biases zeros: neither would show an error
                 nn.init.uniform_(parameter, 0.5, 1.5)
@@ -113,6 +127,20 @@ def _spellings(path: Path) -> Iterator[Spelling]:
         methods = {n.name for n in getattr(node, "body", ()) if isinstance(n, ast.FunctionDef)}
         if isinstance(node, ast.ClassDef) and "forward" in methods and not node.name.startswith("_"):
             yield Spelling(path, node.name)
+
+
+def each(wanted: tuple[Spelling, ...]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("spelling", [pytest.param(s, id=s.name) for s in wanted])
+
+
+def each_but_not_yet(door: str, wanted: tuple[Spelling, ...]) -> pytest.MarkDecorator:
+    """Known gaps must fail: one that is closed has to leave the table."""
+    return pytest.mark.parametrize("spelling", [pytest.param(s, id=s.name, marks=_gap(door, s)) for s in wanted])
+
+
+def _gap(door: str, s: Spelling) -> tuple[pytest.MarkDecorator, ...]:
+    reason = NOT_YET.get((door, s.name))
+    return (pytest.mark.xfail(reason=reason, strict=True),) if reason else ()
 
 
 def _extract(text: str, name: str) -> str:
@@ -191,7 +219,7 @@ class Maker:
         kept = torch.rand(*shape, generator=self.generator) > 0.4
         kept[..., 0] = True
         if self.case.rows_dropped:
-            kept[(0, ..., 1) if kept.ndim > 2 else 1] = False
+            kept[(0, ..., 1, slice(None)) if kept.ndim > 2 else 1] = False
         return kept
 
     def padding(self) -> Tensor:
@@ -271,11 +299,16 @@ def results(module: nn.Module, args: tuple[Any, ...], training: bool, seed: int 
         tensor.grad = None
     torch.manual_seed(seed)
     outputs = dict(_tensors(module.train(training)(*args), "output"))
-    loss = sum((o * torch.linspace(0.5, 1, o.numel(), dtype=o.dtype).view_as(o)).sum() for o in outputs.values() if o.requires_grad)
-    if isinstance(loss, Tensor):
-        loss.backward()
+    losses = [(o * _weights_for(o)).sum() for o in outputs.values() if o.requires_grad]
+    if losses:
+        torch.stack(losses).sum().backward()
     gradients = {f"gradient of {n}": t.grad for n, t in wanted.items() if t.grad is not None}
     return {n: t.detach().clone() for n, t in (outputs | gradients).items()}
+
+
+def _weights_for(output: Tensor) -> Tensor:
+    """Different from entry to entry, so that no gradient vanishes by symmetry."""
+    return torch.linspace(0.5, 1, output.numel(), dtype=output.dtype).view_as(output)
 
 
 def _tensors(result: Any, name: str) -> Iterator[tuple[str, Tensor]]:
@@ -304,10 +337,10 @@ def assert_as_exact(
 ) -> None:
     """The fused results err by no more than a few times what the original errs by.
 
-    Against the original in float64. Four times its own error, since that is one draw of a random quantity; sixteen units
-    in the last place of the largest entry, for where the original happens to be exact; and one unit of the largest number
-    of the run, for gradients of queries and keys are small differences of numbers as large as that. A spelling whose
-    constants are rounded may differ by that rounding.
+    Against the original in float64. Four times its own error, which is one draw of a random quantity; sixteen units
+    in the last place of the largest entry, for where the original happens to be exact; and one unit of the largest
+    number of the run, for gradients of queries and keys are small differences of numbers as large as that. A spelling
+    whose constants are rounded may differ by that rounding.
     """
     largest = max(float(t.abs().max()) for t in truth.values() if t.numel())
     assert original.keys() == fused.keys(), (where, original.keys() ^ fused.keys())
@@ -360,3 +393,10 @@ def called(run: Callable[[], object]) -> set[tuple[str, str]]:
     finally:
         sys.setprofile(None)
     return found
+
+
+SPELLED = spellings(
+    *(f"attention_{part}" for part in ("scale", "layout", "packed", "masks", "softmax", "modules")),
+    *("norms", "residual", "mlp"),
+)
+LOOKALIKES = spellings("lookalikes_attention", "lookalikes_other")

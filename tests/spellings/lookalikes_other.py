@@ -270,6 +270,8 @@ class NumberAdded(Sub):
 class BiasAdded(Sub):
     """A vector is added, not a residual."""
 
+    numbers_only = True
+
     def __init__(self):
         super().__init__()
         self.offset = nn.Parameter(torch.randn(24))
@@ -281,6 +283,7 @@ class BiasAdded(Sub):
 class PositionsAdded(Sub):
     """What is added is broadcast over the batch."""
 
+    numbers_only = True
     arguments = {"positions": "matrix_positions"}
 
     def forward(self, x, positions):
@@ -314,6 +317,8 @@ class BatchNormed(Sub):
 
 class NormOfHook(Sub):
     """The norm has a forward hook, which a fused call would not run."""
+
+    doors = ("live",)
 
     def __init__(self):
         super().__init__()
