@@ -7,6 +7,7 @@ names of the forms are those of facts.Known.
 from __future__ import annotations
 
 import ast
+import copy
 
 from autofuse.source.scope import ClassScope, FileScope
 
@@ -18,7 +19,54 @@ _VANISHING = -1e3  # as canonical/masks.py: exp of it is 0 in every floating dty
 def buffer_form(scope: FileScope, owner: ClassScope | None, name: str) -> str | None:
     """ "lower", "upper" or "bias" where the buffer `self.name` is proved to hold that in its last two dimensions."""
     expression = scope.buffer(owner, name)
-    return None if expression is None else _form(scope, expression)
+    if expression is None or owner is None:
+        return None
+    return _form(scope, _Inlined(owner).visit(copy.deepcopy(expression)))
+
+
+class _Inlined(ast.NodeTransformer):
+    """Puts in place of each name of `__init__` what it was assigned, where that is one plain assignment."""
+
+    def __init__(self, owner: ClassScope, depth: int = 0) -> None:
+        self.init, self.depth = owner.methods.get("__init__"), depth
+        self.owner = owner
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        value = self._assigned(node.id) if isinstance(node.ctx, ast.Load) and self.depth < 4 else None
+        if value is None:
+            return node
+        found: ast.expr = _Inlined(self.owner, self.depth + 1).visit(copy.deepcopy(value))
+        return found
+
+    def _assigned(self, name: str) -> ast.expr | None:
+        """The one expression that the local `name` holds from its assignment on, and that is not written in place."""
+        if self.init is None:
+            return None
+        nodes = list(ast.walk(self.init))
+        stores = [n for n in nodes if isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load)]
+        values = [
+            n.value
+            for n in self.init.body
+            if isinstance(n, ast.Assign) and len(n.targets) == 1 and n.targets[0] in stores
+        ]
+        return values[0] if len(values) == len(stores) == 1 and not _written(nodes, name) else None
+
+
+def _written(nodes: list[ast.AST], name: str) -> bool:
+    """Whether `name[...] = ...` or `name.method_()` stands among `nodes`."""
+    return any(
+        isinstance(n, ast.Subscript)
+        and not isinstance(n.ctx, ast.Load)
+        and _is_name(n.value, name)
+        or isinstance(n, ast.Attribute)
+        and n.attr.endswith("_")
+        and _is_name(n.value, name)
+        for n in nodes
+    )
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def _form(scope: FileScope, node: ast.expr) -> str | None:
