@@ -55,7 +55,7 @@ class Calls(State):
             if (found := self.method(function.inputs[0], node.func.attr, arguments, named)) is not None:
                 return found
         if len(arguments) == 1 and not named and (layers := layers_of(self.scope, self.owner, self.me, node.func)):
-            return self.apply(layers, function, arguments[0])
+            return self.apply(layers, node, function, arguments[0])
         if (helper := self.helper(node.func)) is not None:
             return self.inline(helper, function, arguments, named)
         return None
@@ -150,7 +150,7 @@ class Calls(State):
             return result
         return None
 
-    def apply(self, layers: list[Layer], function: Value, x: Value) -> Value | None:
+    def apply(self, layers: list[Layer], node: ast.Call, function: Value, x: Value) -> Value | None:
         """What a chain of layers computes of `x`, reading their parameters where the module keeps them."""
         for layer in layers:
             module = function
@@ -170,6 +170,8 @@ class Calls(State):
             if made is None:
                 return None
             x = made
+            if layer is not layers[-1]:
+                self.place(x, node, inlined=True, inner=True)
         return x
 
     # Helpers of the same file.

@@ -29,6 +29,7 @@ class Place:
     names: Mapping[str, Value]
     region: Region = ()
     inlined: bool = False
+    inner: bool = False  # a step of a chain of layers, none of which is written here
     forgets: int = 0
 
 

@@ -24,7 +24,7 @@ from autofuse.graph import (
 from autofuse.source.bindings import free_names
 from autofuse.source.calls import Calls
 from autofuse.source.forms import buffer_form
-from autofuse.source.numbers import number_assigned
+from autofuse.source.numbers import number_assigned, parameter_rank
 from autofuse.vocabulary import METADATA, NAMES, OPS
 
 _OPERATORS: dict[type[ast.AST], str] = {
@@ -116,7 +116,7 @@ class Expressions(Calls):
         if owner.op == PARAMETER and owner.data == self.me and self.owner and found not in self.out.known:
             form = buffer_form(self.scope, self.owner, name)
             number = number_assigned(self.scope, self.owner, name) if form is None else False
-            self.know(found, number=number, form=form)
+            self.know(found, number=number, form=form, rank=parameter_rank(self.scope, self.owner, name))
         return found
 
     def imported(self, v: Value) -> bool:

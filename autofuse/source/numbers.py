@@ -69,6 +69,26 @@ def _is_argument(node: ast.expr) -> bool:
     return isinstance(node, (ast.Name, ast.Attribute)) and not own
 
 
+def parameter_rank(scope: FileScope, owner: ClassScope, name: str) -> int | None:
+    """How many dimensions the parameter `self.name` has: one for each size in nn.Parameter(torch.ones(dim))."""
+    assigned = scope.attribute(owner, name)
+    if not isinstance(assigned, ast.Call) or scope.name_of(assigned.func) not in _PARAMETERS or not assigned.args:
+        return None
+    made = assigned.args[0]
+    if not isinstance(made, ast.Call) or scope.name_of(made.func) not in _MAKERS:
+        return None
+    sizes = made.args
+    if len(sizes) == 1 and isinstance(sizes[0], (ast.Tuple, ast.List)):
+        sizes = sizes[0].elts
+    elif len(sizes) == 1 and isinstance(sizes[0], ast.Name) and annotated_number(owner, sizes[0].id) is not True:
+        return None if any(word in sizes[0].id for word in ("shape", "dims", "sizes")) else 1
+    return None if not sizes or any(isinstance(s, ast.Starred) for s in sizes) else len(sizes)
+
+
+_PARAMETERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
+_MAKERS = tuple(f"torch.{m}" for m in ("ones", "zeros", "empty", "randn", "rand"))
+
+
 def annotated_number(owner: ClassScope, name: str) -> bool | None:
     """Whether the constructor argument `name` is a number, by its annotation or its default."""
     init = owner.methods.get("__init__")

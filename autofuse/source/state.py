@@ -64,10 +64,10 @@ class State(ABC):
         for base in self.bases(value) | self.wholes(value):
             self._sharing.setdefault(base, set()).add(name)
 
-    def place(self, value: Value, node: ast.expr, inlined: bool) -> None:
-        """Remember that `node` computes `value`."""
+    def place(self, value: Value, node: ast.expr, inlined: bool, inner: bool = False) -> None:
+        """Remember that `node` computes `value`, or something on the way to it."""
         if not self.quiet and not self.frames and self.statement is not None:
-            place = Place(node, self.statement, self.before, self.region, inlined, self.forgets)
+            place = Place(node, self.statement, self.before, self.region, inlined, inner, self.forgets)
             self.out.places.setdefault(value, []).append(place)
 
     def binds(self, *values: Value) -> None:
