@@ -1,10 +1,10 @@
 """Whether two loss curves agree, and the bound that decides it. Knows numbers only.
 
 Two runs of one training drift apart however equal their arithmetic is: rounding is fed back in every step. How far an
-error of a known size may carry them is measured, not guessed. Verification states the largest error that it saw in any
-output or gradient of a fused place. A control run, which is otherwise the eager run, has *every* gradient off by that
-much, relative to its tensor's root mean square and up or down at random: more than any real fused run can be. What the
-control's loss has drifted by at a step, or at any step before it, bounds what the optimized run's loss may.
+error of a known size may carry them is measured, not guessed. Verification states the error of each fused place,
+relative to the largest entry of the result or gradient that it saw it in. A control run, which is otherwise the eager
+run, has *every* entry of every gradient off by that much, up or down at random, where a fused kernel has it in one.
+What the control's loss has drifted by at a step, or at any step before it, bounds what the optimized run's loss may.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Agreement:
         verb = "agree" if self.agrees else "do NOT agree"
         return (
             f"The loss curves {verb} within the bound: at step {self.step + 1}, where they come closest to it, "
-            f"they differ by {self.difference:.1e} nats, and gradients that are wrong by {self.gradient_error:.1e}, "
-            f"the largest error that verification saw, explain {self.bound:.1e}."
+            f"they differ by {self.difference:.1e} nats, and gradients that are wrong by {self.gradient_error:.1e} "
+            f"of their largest entry (what verification saw, or float32's rounding) explain {self.bound:.1e}."
         )
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from autofuse.demo.run import Result
 
-WIDTH = 60
+WIDTH = 50
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
 
 NO_DROPOUT = (
