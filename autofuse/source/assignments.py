@@ -46,8 +46,11 @@ class Assignments(Expressions):
 
     def unpack(self, elements: list[ast.expr], result: Value) -> None:
         if any(isinstance(e, ast.Starred) for e in elements):
-            for e in elements:
-                self.bind(e, self.unknown("part of a sequence", result))
+            star = next(i for i, e in enumerate(elements) if isinstance(e, ast.Starred))
+            for i, e in enumerate(elements):
+                at = i if i < star else i - len(elements)
+                rest = self.unknown("the rest of a sequence", result)
+                self.bind(e.value if isinstance(e, ast.Starred) else e, rest if i == star else self.part(result, at))
             return
         parts = [self.part(result, i) for i in range(len(elements))]
         sizes = result.op == "size" and is_const(result.inputs[1], None)

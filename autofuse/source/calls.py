@@ -285,7 +285,7 @@ class Calls(State):
         return None if count is None or count > 16 else [self.part(container, i) for i in range(count)]
 
     def part(self, container: Value, index: int) -> Value:
-        if container.op == TUPLE and index < len(container.inputs):
+        if container.op == TUPLE and -len(container.inputs) <= index < len(container.inputs):
             return container.inputs[index]
         return self.graph.value(ITEM, container, self.graph.const(index))
 

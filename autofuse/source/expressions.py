@@ -112,11 +112,31 @@ class Expressions(Calls):
             return self.graph.value("mT", owner)
         if name in _FIXED or owner.op in (MODULE, GLOBAL) or owner.op == ATTRIBUTE and self.imported(owner):
             return self.graph.value(ATTRIBUTE, owner, data=name)
+        if owner.op == PARAMETER and owner.data == self.me and (fill := self.constant_buffer(name)) is not None:
+            return fill
         found = self.graph.read(ATTRIBUTE, owner, data=name)
         if owner.op == PARAMETER and owner.data == self.me and self.owner and found not in self.out.known:
             form = buffer_form(self.scope, self.owner, name)
             number = number_assigned(self.scope, self.owner, name) if form is None else False
             self.know(found, number=number, form=form, rank=parameter_rank(self.scope, self.owner, name))
+        return found
+
+    def constant_buffer(self, name: str) -> Value | None:
+        """What GPT-2 calls `masked_bias`: a buffer that holds one number, and is never assigned to."""
+        match self.scope.buffer(self.owner, name):
+            case ast.Call(
+                func=function, args=[ast.Constant() | ast.UnaryOp(operand=ast.Constant()) as number], keywords=[]
+            ):
+                if self.scope.name_of(function) == "torch.tensor":
+                    return self.operation(
+                        NAMES["torch.tensor"], "torch.tensor", [self.operator_or_constant(number)], {}
+                    )
+        return None
+
+    def operator_or_constant(self, node: ast.Constant | ast.UnaryOp) -> Value:
+        kept, self.quiet = self.quiet, True
+        found = self.evaluate(node)
+        self.quiet = kept
         return found
 
     def imported(self, v: Value) -> bool:

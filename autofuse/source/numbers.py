@@ -19,8 +19,13 @@ def number_assigned(scope: FileScope, owner: ClassScope, name: str, depth: int =
     if assigned is None or depth > 4:
         return None
     if isinstance(assigned, ast.Name):
-        return annotated_number(owner, assigned.id)
+        return True if "eps" in name else annotated_number(_assigning(scope, owner, name), assigned.id)
     return _is_number(scope, owner, assigned, depth)
+
+
+def _assigning(scope: FileScope, owner: ClassScope, name: str) -> ClassScope:
+    """The class, of those `owner` inherits from, whose methods assign `self.name`."""
+    return next((c for c in scope.lineage(owner) if name in c.attributes), owner)
 
 
 def _is_number(scope: FileScope, owner: ClassScope, node: ast.expr, depth: int) -> bool | None:
@@ -80,7 +85,11 @@ def parameter_rank(scope: FileScope, owner: ClassScope, name: str) -> int | None
     sizes = made.args
     if len(sizes) == 1 and isinstance(sizes[0], (ast.Tuple, ast.List)):
         sizes = sizes[0].elts
-    elif len(sizes) == 1 and isinstance(sizes[0], ast.Name) and annotated_number(owner, sizes[0].id) is not True:
+    elif (
+        len(sizes) == 1
+        and isinstance(sizes[0], ast.Name)
+        and annotated_number(_assigning(scope, owner, name), sizes[0].id) is not True
+    ):
         return None if any(word in sizes[0].id for word in ("shape", "dims", "sizes")) else 1
     return None if not sizes or any(isinstance(s, ast.Starred) for s in sizes) else len(sizes)
 
