@@ -28,6 +28,7 @@ from autofuse.demo.training import harbour_log
 
 # glibc gives large blocks back to the system and faults them in again at every step, at times that nothing repeats.
 STEADY_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
+QUIET_PROFILER = {"KINETO_LOG_LEVEL": "6"}
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def _options() -> argparse.Namespace:
 def _with_steady_allocator() -> None:
     """Start this script again with the allocator's variables set: they are read before Python begins."""
     if any(os.environ.get(name) != value for name, value in STEADY_ALLOCATOR.items()):
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **STEADY_ALLOCATOR})
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **STEADY_ALLOCATOR, **QUIET_PROFILER})
 
 
 if __name__ == "__main__":

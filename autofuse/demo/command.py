@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from autofuse.demo.run import Plan, run
 from autofuse.report.sites import finite
 
 _DONE, _FAILED = 0, 2
+_QUIET = "6"  # torch's profiler writes lines of its own to stderr, between the bars, at any lower level
 PAGE, DATA = "demo.html", "demo.json"
 
 
@@ -28,6 +30,7 @@ def main(argv: Sequence[str], console: Console | None = None) -> int:
     if (trouble := _unwritable(options.output)) is not None:
         aside.print(f"autofuse demo: {trouble}", style="red", markup=False, highlight=False, soft_wrap=True)
         return _FAILED
+    os.environ.setdefault("KINETO_LOG_LEVEL", _QUIET)
     with terminal.progress(aside) as advance:
         result = run(Plan(options.steps, options.seed, options.length, options.pairs), advance)
     data = json.dumps(finite(result.to_dict()), indent=2, allow_nan=False) + "\n"
