@@ -54,7 +54,7 @@ class Placement:
     def edit(self, site: Site) -> Edit:
         """The edit that makes `site`. Raises Unwritable with the reason if there is none, NotInTarget likewise."""
         if len(site.results) > 1:
-            raise Unwritable("a sum and its norm together are rewritten by optimize() only")
+            return self._edit_of_two(site)
         places = list(dict.fromkeys(places_of(self.captured, site.root)))
         if not places:
             raise Unwritable("the result is computed in a helper or a comprehension, not at a place of its own")
@@ -69,6 +69,47 @@ class Placement:
                 except Unwritable:
                     continue
             return self._with_new_names(site, places[0], reason)
+
+    def _edit_of_two(self, site: Site) -> Edit:
+        """`x = x + f(x)` and `norm(x)` as one call that gives both; it stands where the sum did."""
+        first, root = (next(places_of(self.captured, r.value), None) for r in site.results)
+        if first is None or root is None or len(site.results) > 2 or site.results[1].permutation:
+            raise Unwritable("the sum and its norm are not written at places of their own")
+        statement = first.statement
+        whole = isinstance(statement, ast.Assign) and statement.value is first.node and len(statement.targets) == 1
+        if not isinstance(statement, ast.Assign) or not whole or not isinstance(statement.targets[0], ast.Name):
+            raise Unwritable("the sum is not assigned to a name by a statement of its own")
+        if not self._dominates(first, root) or first.forgets != root.forgets or first.region != root.region:
+            raise Unwritable("the norm is not always computed right after the sum")
+        imports, target = Imports(self.scope), statement.targets[0]
+        speller = self.speller(site, first, first, imports, {})
+        call = call_of(self.target, site.rule.replacement, site.captures, speller)
+        dead = self._dead(site, speller.used, root, first)
+        self._check_names(dead, first, first, site)
+        replacements = [(span_of(first.node), NewText(call.text(), call))]
+        name = self._follows(first, root)
+        if name is not None:
+            dead.add(root.statement)
+        else:
+            name = unused("normed", self._taken({}))
+            replacements.append((span_of(root.node), NewText(name)))
+        replacements.append((span_of(target), NewText(f"{target.id}, {name}")))
+        pure = tuple(span_of(s) for s in self.captured.tests if s not in self.captured.effects)
+        return Edit(
+            tuple(replacements), tuple(sorted(map(span_of, dead))), pure, imports=tuple(imports.needed),
+            unsafe=call.unsafe, becomes=call.function,
+        )  # fmt: skip
+
+    def _follows(self, first: Place, root: Place) -> str | None:
+        """The name that the very next statement gives the norm, if it does nothing else."""
+        block, at = self.blocks[id(first.statement)]
+        after = block[at + 1] if at + 1 < len(block) else None
+        if after is not root.statement or not isinstance(after, ast.Assign) or after.value is not root.node:
+            return None
+        target = after.targets[0]
+        read = {n.id for n in ast.walk(first.node) if isinstance(n, ast.Name)}
+        alone = len(after.targets) == 1 and isinstance(target, ast.Name) and target.id not in read
+        return target.id if alone and isinstance(target, ast.Name) else None
 
     def _with_new_names(self, site: Site, root: Place, reason: Unwritable) -> Edit:
         """Bind what is not to be had at the place to new names, one after the other."""
@@ -125,9 +166,9 @@ class Placement:
         """What goes, and what is computed from its contents: neither can be mentioned any more."""
         key = (site.root, site.doomed.values)
         if key not in self._closures:
-            gone = set(site.doomed.values)
+            gone, results = set(site.doomed.values), {r.value for r in site.results}
             for v in sorted(ancestors(site.root), key=lambda v: v.serial):
-                if v is not site.root and not is_metadata(v) and any(i in gone for i in v.inputs):
+                if v not in results and not is_metadata(v) and any(i in gone for i in v.inputs):
                     gone.add(v)
             self._closures[key] = frozenset(gone)
         return self._closures[key]
@@ -239,18 +280,18 @@ class Placement:
         needed = {a for u in used for a in ancestors(u, self._gone(site))}
         gone = set(self._gone(site))
         for v in sorted(ancestors(site.root), key=lambda v: -v.serial):
-            if v is site.root or v in needed or not _removable(v):
+            if any(v is r.value for r in site.results) or v in needed or not _removable(v):
                 continue
-            if all(self._idle(u, gone, site.root) for u in self.captured.graph.users[v]):
+            if all(self._idle(u, gone, site) for u in self.captured.graph.users[v]):
                 gone.add(v)
         return gone
 
-    def _idle(self, user: Value, gone: set[Value], root: Value) -> bool:
+    def _idle(self, user: Value, gone: set[Value], site: Site) -> bool:
         """Whether a use goes too: by what goes, by the root, or by a join that nobody reads."""
         seen, todo = set[Value](), [user]
         while todo:
             v = todo.pop()
-            if v in gone or v is root or v in seen:
+            if v in gone or v in seen or any(v is r.value for r in site.results):
                 continue
             if v.op not in (CHOICE, OPAQUE):
                 return False
