@@ -27,7 +27,7 @@ def _transpose(view: View, x: Value, first: Value, second: Value) -> Value | Non
 def _permute(view: View, x: Value, dims: Value) -> Value | None:
     order = [d.data for d in elements(dims)]
     if not order or not all(type(d) is int for d in order):
-        return None
+        return view.plain("permute_by", x, dims)  # PERMUTE itself always says how
     return view.permuted(x, layout.tail(tuple(d for d in order if isinstance(d, int))))
 
 

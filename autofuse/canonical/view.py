@@ -74,6 +74,10 @@ class View:
         """A canonical value that is not simplified further."""
         return self._graph.value(op, *inputs, data=data)
 
+    def fresh(self, op: str, *inputs: Value) -> Value:
+        """A canonical value that equals no other: two random draws are never one."""
+        return self._graph.fresh(op, *inputs)
+
     def const(self, data: Hashable) -> Value:
         return self._graph.const(data)
 
@@ -132,7 +136,7 @@ class View:
         inputs = tuple(map(self.of, v.inputs))
         made = self.make(v.op, *inputs)
         if v.op in OPS and OPS[v.op].effect == "random" and made.op == v.op:
-            return self._graph.fresh(v.op, *inputs)  # two random draws are never one
+            return self.fresh(v.op, *inputs)
         return made
 
     def _attribute(self, v: Value) -> Value:

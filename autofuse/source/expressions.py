@@ -98,7 +98,8 @@ class Expressions(Calls):
             return self.unknown("unbound")
         if meaning := self.scope.qualified.get(name):
             return self.module(meaning)
-        return self.graph.value(GLOBAL, data=name)
+        number = self.scope.number(name)
+        return self.graph.const(number) if number is not None else self.graph.value(GLOBAL, data=name)
 
     def module(self, meaning: str) -> Value:
         """An imported name: `torch.nn.functional` is an attribute of an attribute of a module."""
