@@ -12,7 +12,10 @@ from tests.source.rewriting import findings, rewritten, source
     [
         ("torch.optim.AdamW(p, lr=1e-3)", "torch.optim.AdamW(p, lr=1e-3, fused=True)"),
         ("torch.optim.Adam(p)", "torch.optim.Adam(p, fused=True)"),
-        ("torch.optim.Adam(\n    p,\n    lr=1,  # rate\n)", "torch.optim.Adam(\n    p,\n    lr=1,  # rate\n    fused=True,\n)"),
+        (
+            "torch.optim.Adam(\n    p,\n    lr=1,  # rate\n)",
+            "torch.optim.Adam(\n    p,\n    lr=1,  # rate\n    fused=True,\n)",
+        ),
         ("torch.optim.Adam(\n    p, lr=1\n)", "torch.optim.Adam(\n    p, lr=1, fused=True\n)"),
         ("torch.optim.Adam(\n    p\n)", "torch.optim.Adam(\n    p,\n    fused=True\n)"),
     ],
