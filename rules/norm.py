@@ -116,7 +116,7 @@ class HandWrittenRmsNorm(Rule):
 
 def of_the_last_dimension(captures: Captures) -> Verdict:
     """torch's norms take a weight and a bias of the last dimension's shape, and a number for eps."""
-    if captures.number("eps") is False:
+    if captures.number("eps") is False and not captures.absent("eps"):  # torch's RMS norm takes None for its own
         return Fails("eps is a tensor; torch's norms take a number")
     for name in ("weight", "bias"):
         if captures.absent(name) or captures.rank(name) == 1:

@@ -99,8 +99,5 @@ class _Nothing:
     def attribute(self, name: str) -> bool:
         return False
 
-    def arguments(self, name: str) -> frozenset[str]:
-        return frozenset()
-
     def approximation(self, name: str) -> str:
         return ""
