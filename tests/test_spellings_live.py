@@ -42,8 +42,8 @@ OPERATIONS = {
 BFLOAT16 = {
     "NanoGpt", "T5Attention", "HuggingFaceRmsNorm", "LlamaRmsNorm", "BertSelfAttention", "AddedToFloatScores",
     "WhisperAttention", "FilledWithMinimumOfDtype", "LayerNormInFloat32", "GemmaRmsNorm", "VarianceBiased",
-    "FloatFirst", "PreNormWithDropout", "SwigluOfLlama", "MlpOfVit", "TanhPow", "ErfHalfFirst", "BertOutput", "BothBySqrtOfSqrt",
-    "InFloat32CastBackToQuery",
+    "FloatFirst", "PreNormWithDropout", "SwigluOfLlama", "MlpOfVit", "TanhPow", "ErfHalfFirst", "BertOutput",
+    "InFloat32CastBackToQuery", "BothBySqrtOfSqrt",
 }  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def test_keys_stay_and_restore_puts_the_class_back(spelling: Spelling) -> None:
     torch.testing.assert_close(results(restored, args, False), results(original, args, False), rtol=0, atol=0)
 
 
-@each(LOOKALIKES)
+@each_but_not_yet("live", LOOKALIKES)
 def test_a_lookalike_is_left_alone(spelling: Spelling) -> None:
     for given in {True, not spelling.optional}:
         fused = autofuse.optimize(spelling.module(), arguments(spelling, example(spelling, given)))

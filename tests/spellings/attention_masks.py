@@ -420,9 +420,7 @@ class KeyPaddingOfTorch(Scores):
 
 
 class KeyPaddingExpandedAs(nn.Module):
-    """DistilBERT: the mask is viewed, expanded to the scores and compared."""
-
-    fills = True
+    """DistilBERT: the mask is viewed, expanded to the scores and compared; in float64 its fill is -inf."""
 
     def forward(self, q, k, v, padding):
         bs, k_length = q.size(0), k.size(2)

@@ -82,6 +82,7 @@ class BertSelfAttention(nn.Module):
 class Gpt2Attention(nn.Module):
     """Heads are split and merged, and attended, in methods of their own."""
 
+    safety = "unsafe"
     arguments = {"attention_mask": "extended"}
 
     def __init__(self, embed_dim=24, num_heads=3, max_positions=16, p=0.0):

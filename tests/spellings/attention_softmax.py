@@ -110,6 +110,8 @@ class FloatBeforeProduct(Plain):
 
 
 class MethodWithDtype(Plain):
+    doors = ("live",)  # whether v is a tensor or a dtype cannot be read from the text
+
     def forward(self, q, k, v):
         probs = (q @ k.mT * self.scale).softmax(-1, dtype=torch.float32).to(v)
         return probs @ v
