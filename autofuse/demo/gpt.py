@@ -24,7 +24,7 @@ class Config:
     vocab_size: int = 64
     block_size: int = 256
     n_layer: int = 4
-    n_head: int = 4
+    n_head: int = 8
     n_embd: int = 128
     dropout: float = 0.0
 
