@@ -95,6 +95,8 @@ def test_select_and_ignore_take_prefixes(tokens: Tensor) -> None:
 def test_wrong_arguments_are_told_in_a_sentence(tokens: Tensor) -> None:
     with pytest.raises(TypeError, match="takes a torch"):
         autofuse.optimize(lambda x: x, tokens)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="select takes codes"):
+        autofuse.optimize(nn.Linear(2, 2), select=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="Pass a tensor, a tuple"):
         autofuse.optimize(Gpt(), 3)  # type: ignore[arg-type]
 
