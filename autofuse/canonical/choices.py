@@ -6,7 +6,7 @@ Knows truth values; knows nothing of what is chosen.
 from __future__ import annotations
 
 from autofuse.canonical.view import View, rewrites
-from autofuse.graph import CHOICE, CONST, IS_NONE, NOT, Value, is_const
+from autofuse.graph import ATTRIBUTE, CHOICE, CONST, IS_NONE, NOT, Value, is_const
 from autofuse.vocabulary import OPS
 
 
@@ -20,6 +20,8 @@ def _choice(view: View, test: Value, yes: Value, no: Value) -> Value | None:
         return no if test.data in (False, 0, None, "") else yes
     if yes.op == "dropout" and yes.inputs[0] is no and is_const(yes.inputs[2], True):
         return view.fresh("dropout", no, yes.inputs[1], test)  # if self.training: w = F.dropout(w, p)
+    if yes.op == "dropout" and yes.inputs[0] is no and test.op == ATTRIBUTE and test.data == "training":
+        return view.fresh("dropout", no, yes.inputs[1], view.make("and", test, yes.inputs[2]))  # w = self.drop(w)
     chosen, otherwise = _under(test, yes, True), _under(test, no, False)
     if chosen is not None or otherwise is not None:
         return view.make(CHOICE, test, chosen or yes, otherwise or no)
