@@ -31,7 +31,7 @@ Advance = Callable[[str, int, int], None]  # the stage, what of it is done, and 
 class Plan:
     """What to run: training steps, seed, characters in a sequence, pairs of timed steps."""
 
-    steps: int = 100
+    steps: int = 80
     seed: int = 0
     length: int = 256
     pairs: int = 30
