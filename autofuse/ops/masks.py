@@ -45,10 +45,13 @@ def additive(query: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Query and additive mask in the query's dtype that mean what `mask` meant in its own.
 
     A narrower dtype would lose what tells a row's keys apart: finfo(float32).min becomes -inf, and the steps of ALiBi
-    vanish beside its large values. Softmax does not see a constant added to a row, so each row is first moved to where
-    its greatest entry is 0. Where that entry is a fill, beside which scores are rounded away, the row attends evenly.
+    vanish beside its large values. In any dtype, torch's kernel for CPU gives a row whose keys are all dropped by a
+    large finite number wrong gradients. Softmax does not see a constant added to a row, so each row is first moved to
+    where its greatest entry is 0. Where that entry is a fill, beside which scores are rounded away, the row attends
+    evenly. A mask that needs its own gradient in the query's dtype stays as it is.
     """
-    if torch.promote_types(mask.dtype, query.dtype) == query.dtype or mask.shape[-1] == 0:
+    fits = torch.promote_types(mask.dtype, query.dtype) == query.dtype
+    if mask.shape[-1] == 0 or fits and (mask.requires_grad or not mask.dtype.is_floating_point):
         return query, mask.to(query.dtype)
     greatest = mask.detach().amax(-1, keepdim=True)
     greatest = greatest.masked_fill(greatest.isinf(), 0.0)

@@ -275,3 +275,24 @@ def test_works_under_vmap_functional_call_and_checkpointing() -> None:
         strict=True,
     ):
         assert torch.allclose(gradient, other, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"), [(torch.float32, -1e9), (torch.float32, "minimum"), (torch.float64, "minimum")]
+)
+def test_a_row_dropped_whole_by_a_number_that_is_added_has_the_gradients_of_the_formula(
+    dtype: torch.dtype, fill: float | str
+) -> None:
+    amount = torch.finfo(dtype).min if fill == "minimum" else fill
+    mask = torch.zeros(B, 1, T, S, dtype=dtype)
+    mask[0, :, 1] = amount
+    given = [t.to(dtype).requires_grad_() for t in qkv(B, H)]
+    exact = [t.detach().double().requires_grad_() for t in given]
+    upstream = torch.randn(B, H, T, given[2].shape[-1], dtype=dtype)
+    ops.attention(*given, mask=mask, scale=0.5).backward(upstream)
+    # in double the scores beside a fill are what float32 rounds away: there the row attends evenly by a query of zero
+    rows = (mask[..., :1] == 0).double()
+    reference.attention(exact[0] * rows, *exact[1:], mask=mask.double() * rows, scale=0.5).backward(upstream.double())
+    for ours, right in zip(given, exact, strict=True):
+        assert ours.grad is not None and right.grad is not None
+        torch.testing.assert_close(ours.grad.double(), right.grad, rtol=0, atol=float(1e3 * torch.finfo(dtype).eps))
