@@ -81,6 +81,8 @@ def _on_four_dimensions(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float
 ) -> Tensor:
     """The fused kernels take (batch, heads, length, width) only: other leading dimensions become two, and come back."""
+    if _fits(query, key, value, mask):  # the usual case, in which nothing has to be broadcast
+        return _on_equal_widths(query, key, value, mask, p, is_causal, scale)
     operands = (query, key, value) if mask is None else (query, key, value, mask)
     batch = torch.broadcast_shapes(*(t.shape[:-2] for t in operands))  # type: ignore[no-untyped-call]
     query, key, value = (_four(t.expand(*batch, *t.shape[-2:])) for t in (query, key, value))
@@ -88,6 +90,16 @@ def _on_four_dimensions(
         mask = _four_mask(mask, batch)
     result = _on_equal_widths(query, key, value, mask, p, is_causal, scale)
     return result if len(batch) == 2 else result.reshape(*batch, *result.shape[-2:])
+
+
+def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Whether the operands have four dimensions and equal leading ones, to which the mask broadcasts."""
+    leading = query.shape[:-2]
+    if len(leading) != 2 or key.shape[:-2] != leading or value.shape[:-2] != leading:
+        return False
+    if mask is None or mask.ndim == 2:
+        return True
+    return mask.ndim == 4 and mask.shape[0] in (1, leading[0]) and mask.shape[1] in (1, leading[1])
 
 
 def _four(t: Tensor) -> Tensor:

@@ -34,7 +34,8 @@ class SiteReport:
     rule: the code, e.g. "AF101". module: the fully qualified name in the model, "" for the model itself.
     status: "fused" (installed and verified), "declined" (never touched) or "rolled-back" (failed verification, undone).
     reason: a sentence where the status is not "fused". kernel: what now runs there.
-    max_error: the largest absolute difference verification saw in an output or gradient; None where not verified.
+    max_error: what verification saw in the output or gradient nearest its bound, relative to that tensor's largest
+        entry; None where not verified.
     file, line: the source of the original, where known.
     """
 
