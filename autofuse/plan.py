@@ -6,6 +6,7 @@ Knows sites as ranges of values; decides nothing about whether one is legal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autofuse.graph import Value
@@ -30,6 +31,7 @@ def chosen(found: Iterable[Site], usable: Callable[[Site], bool]) -> list[Site]:
         elif not taken & _extent(site):
             taken |= _extent(site)
             acted.append(site)
+    acted = [replace(site, covers=_inside(site, ranked)) for site in acted]
     reported: dict[object, Site] = {}
     for site in others:
         if any(_replaced(site, by) for by in acted):
@@ -38,6 +40,12 @@ def chosen(found: Iterable[Site], usable: Callable[[Site], bool]) -> list[Site]:
         best = reported.get(key)
         reported[key] = site if best is None or _weight(site) > _weight(best) else best
     return sorted([*acted, *reported.values()], key=lambda s: s.root.serial)
+
+
+def _inside(site: Site, found: Iterable[Site]) -> tuple[str, ...]:
+    """The codes of other sites that acting on `site` takes care of."""
+    inner = (s for s in found if isinstance(s.verdict, Holds) and s.root in site.doomed.values)
+    return tuple(sorted({s.rule.rule.code for s in inner} - {site.rule.rule.code}))
 
 
 def _replaced(site: Site, by: Site) -> bool:

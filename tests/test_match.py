@@ -92,3 +92,11 @@ def test_the_wider_match_wins_over_the_one_inside_it() -> None:
         "    h = F.linear(x, a, b)\n    return F.linear(h * torch.sigmoid(h), c, d)"
     )
     assert site.rule.rule.code == "AF304"
+
+
+def test_what_the_wider_match_takes_care_of_is_named() -> None:
+    (site,) = sites_in(
+        "import torch, torch.nn.functional as F\ndef f(x, a, b, c, d):\n"
+        "    h = F.linear(x, a, b)\n    return F.linear(h * torch.sigmoid(h), c, d)"
+    )
+    assert site.covers == ("AF302",)

@@ -7,7 +7,7 @@ out: attention that returns its probabilities to nobody can then be fused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import fx, nn
@@ -93,6 +93,7 @@ def _fuse_round(trace: Trace, rules: tuple[LoadedRule, ...], excluded: frozenset
             try:
                 rewrite(lowered, view, site)
                 done = True
+                kept += [replace(found, rule=code, reason=f"as part of {found.rule}") for code in site.covers]
                 kept.append(found)
                 continue
             except Unwritable as error:
