@@ -9,7 +9,7 @@ import math
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, factors_of, product, without
 from autofuse.canonical.view import CAST, KEEP, View, bare, literal, rewrites
-from autofuse.graph import ATTRIBUTE, Value, is_const
+from autofuse.graph import ATTRIBUTE, Value
 
 _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 BOOLEAN = frozenset({*_OPPOSITE, "invert", "and", "or", "bool", "kept"})
@@ -130,10 +130,6 @@ def _share_of_minimum(v: Value, factor: float) -> float | None:
         return None
     wanted = {"max": -1, "min": 1}.get(str(v.data), 0)
     return math.nan if 1e-3 < factor * wanted <= 1 else None
-
-
-def is_zero_one(v: Value) -> bool:
-    return is_const(v, 0, 0.0, 1, 1.0)
 
 
 RECOGNISED_IN_SUMS.insert(0, _product_with_mask)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from autofuse.demo import page, terminal
+import autofuse.demo.page as page
+import autofuse.demo.terminal as terminal
 from autofuse.demo.run import Plan, run
 from autofuse.report.sites import finite
 

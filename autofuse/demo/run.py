@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from autofuse.demo import gpt
+import autofuse.demo.gpt as gpt
 from autofuse.demo.agreement import Agreement, agreement, gradient_error
 from autofuse.demo.training import BATCH, Corpus, harbour_log, losses, model_for
 from autofuse.fx.optimize import optimize, report

@@ -9,11 +9,11 @@ from __future__ import annotations
 import ast
 import copy
 
+from autofuse.canonical.masks import SMALLEST_FILL
 from autofuse.source.scope import ClassScope, FileScope
 
 _SAME = frozenset({"bool", "float", "byte", "int", "long", "half", "to", "type", "contiguous", "clone", "detach"})
 _OPPOSITE = {"lower": "upper", "upper": "lower"}
-_VANISHING = -1e3  # as canonical/masks.py: exp of it is 0 in every floating dtype
 
 
 def buffer_form(scope: FileScope, owner: ClassScope | None, name: str) -> str | None:
@@ -108,7 +108,7 @@ def _triangle(
     if kind == "tril" and diagonal == 0 and _filled_with(scope, inner) == 1:
         return "lower"
     if kind == "triu" and diagonal == 1 and (fill := _filled_with(scope, inner)) is not None:
-        return "upper" if fill == 1 else "bias" if fill <= _VANISHING else None
+        return "upper" if fill == 1 else "bias" if fill <= SMALLEST_FILL else None
     return None
 
 
