@@ -43,8 +43,9 @@ def _add_file_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--select", action="extend", type=_codes, metavar="CODES", help="only these rules, as AF1,AF2")
     command.add_argument("--ignore", action="extend", type=_codes, metavar="CODES", help="not these rules")
     command.add_argument(
-        "--target", choices=("torch", "autofuse"), default="torch",
-        help="what new code calls: torch alone (default), or autofuse.ops where torch has no such operation",
+        "--target", choices=("auto", "torch", "autofuse"),
+        help="what new code calls: torch, or autofuse.ops where torch has no such operation (auto, the default); "
+        "torch alone; or autofuse.ops alone",
     )  # fmt: skip
     command.add_argument("--stdin-filename", metavar="PATH", help="the name that standard input goes by")
     command.add_argument("--force-exclude", action="store_true", help="apply `exclude` to files that are named, too")

@@ -28,8 +28,8 @@ def chosen(found: Iterable[Site], usable: Callable[[Site], bool]) -> list[Site]:
     for site in ranked:
         if not isinstance(site.verdict, Holds) or not usable(site):
             others.append(site)
-        elif not taken & _extent(site):
-            taken |= _extent(site)
+        elif not taken & extent(site):
+            taken |= extent(site)
             acted.append(site)
     acted = [replace(site, covers=_inside(site, ranked)) for site in acted]
     reported: dict[object, Site] = {}
@@ -52,7 +52,7 @@ def _replaced(site: Site, by: Site) -> bool:
     """Whether acting on `by` leaves nothing to say about `site`."""
     if site.root in by.doomed.values:
         return True
-    return site.rule.rule.code == by.rule.rule.code and bool(_extent(by) & {*site.steps, site.root})
+    return site.rule.rule.code == by.rule.rule.code and bool(extent(by) & {*site.steps, site.root})
 
 
 def _weight(site: Site) -> tuple[int, int]:
@@ -60,6 +60,6 @@ def _weight(site: Site) -> tuple[int, int]:
     return (Fails, Unknown, Holds).index(type(site.verdict)), len(site.steps)
 
 
-def _extent(site: Site) -> set[Value]:
+def extent(site: Site) -> set[Value]:
     """What acting on a site replaces."""
     return {*site.doomed.values, *(r.value for r in site.results)}

@@ -67,12 +67,8 @@ class File:
         self.text = spelling.text()
 
     def rewritten(self, *options: str) -> str:
-        """The text after `autofuse rewrite` with `options`, for a target that has the rule's operation."""
-        return rewritten(self.text, *self.target, *options)
-
-    @property
-    def target(self) -> tuple[str, ...]:
-        return ("--target", "autofuse") if self.spelling.rule in AUTOFUSE_ONLY else ()
+        """The text after `autofuse rewrite` with `options`."""
+        return rewritten(self.text, *options)
 
     def module(self, text: str, dtype: torch.dtype = torch.float64, p: float = 0.0) -> nn.Module:
         """The class as `text` has it."""
@@ -162,7 +158,7 @@ def test_a_safe_rewrite_keeps_rows_that_keep_no_key(spelling: Spelling, file: Fi
 @each(SPELLED)
 def test_a_second_rewrite_changes_nothing(spelling: Spelling, file: File) -> None:
     first = file.rewritten("--unsafe")
-    assert rewritten(first, *file.target, "--unsafe") == first
+    assert rewritten(first, "--unsafe") == first
 
 
 @each(tuple(s for s in SPELLED if s.drops or s.asks("random")))
@@ -173,13 +169,14 @@ def test_dropout_stays_what_it_is_on_average(spelling: Spelling, file: File) -> 
 
 
 @each(tuple(s for s in SPELLED if s.rule in AUTOFUSE_ONLY))
-def test_what_torch_has_no_function_for_is_reported_only(
+def test_what_torch_has_no_function_for_is_unsafe_and_reported_only_where_torch_alone_is_wanted(
     spelling: Spelling, file: File, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.path.write_text(file.text)
-    main(["check", "--format", "json", str(file.path)])
-    found = json.loads(capsys.readouterr().out)["findings"]
-    assert {f["status"] for f in found if f["code"] == spelling.rule} <= {"report"}
+    for options, statuses in (((), {"unsafe", "report"}), (("--target", "torch"), {"report"})):
+        main(["check", "--format", "json", *options, str(file.path)])
+        found = json.loads(capsys.readouterr().out)["findings"]
+        assert {f["status"] for f in found if f["code"] == spelling.rule} <= statuses
     if ("text", spelling.name) not in NOT_YET:
         assert any(f["code"] == spelling.rule for f in found), found
 

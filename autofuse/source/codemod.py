@@ -26,7 +26,7 @@ class AutofuseCommand(CodemodCommand):
 
     DESCRIPTION: str = "Swap attention, norms and activations that are written out for fused operations."
 
-    def __init__(self, context: CodemodContext, unsafe: bool = False, target: str = "torch") -> None:
+    def __init__(self, context: CodemodContext, unsafe: bool = False, target: str | None = None) -> None:
         super().__init__(context)
         self.unsafe = unsafe
         self.run = Run(target=target)
@@ -35,7 +35,7 @@ class AutofuseCommand(CodemodCommand):
     @staticmethod
     def add_args(arg_parser: argparse.ArgumentParser) -> None:
         arg_parser.add_argument("--unsafe", action="store_true", help="include edits that assume something")
-        arg_parser.add_argument("--target", choices=TARGETS, default="torch", help="what the new code calls")
+        arg_parser.add_argument("--target", choices=TARGETS, help="what the new code calls")
 
     def transform_module_impl(self, tree: cst.Module) -> cst.Module:
         """`tree` with every wanted edit made. Raises SkipFile where the file cannot be edited."""

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
+from autofuse.source.targets import DEFAULT, TARGETS
+
 
 class ConfigError(Exception):
     """A configuration that cannot be used; the message is a sentence that names the file and the key."""
@@ -28,6 +30,7 @@ class Settings:
     exclude: tuple[str, ...] = ()
     per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
     rules: tuple[Path, ...] = ()
+    target: str = DEFAULT
 
     def excludes(self, path: str) -> bool:
         """Whether a file or folder is matched by one of the `exclude` patterns."""
@@ -120,12 +123,19 @@ def _folders(value: object, where: _Where) -> tuple[Path, ...]:
     return folders
 
 
+def _target(value: object, where: _Where) -> str:
+    if value not in TARGETS:
+        raise where.refused(f"must be one of {', '.join(map(repr, TARGETS))}, and is {value!r}")
+    return str(value)
+
+
 _KEYS: dict[str, Callable[[object, _Where], object]] = {
     "select": _strings,
     "ignore": _strings,
     "exclude": _strings,
     "per-file-ignores": _codes_by_pattern,
     "rules": _folders,
+    "target": _target,
 }
 
 

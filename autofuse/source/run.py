@@ -44,11 +44,11 @@ class Rewritten:
 
 @dataclass
 class Run:
-    """`select` replaces what the configuration selects; `ignore` adds to what it ignores."""
+    """`select` and `target` replace what the configuration says; `ignore` adds to what it ignores."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
-    target: str = "torch"
+    target: str | None = None
     debug: bool = False  # internal errors come with their traceback
     _rules: dict[Settings, tuple[LoadedRule, ...]] = field(default_factory=dict)
 
@@ -96,7 +96,9 @@ class Run:
         if b"torch" not in source:
             ast.parse(source)  # a named file is read to the end, so that a syntax error in it is told
             return ()
-        found = proposals(source, file.path, rules=self.rules(file.settings), target=self.target)
+        found = proposals(
+            source, file.path, rules=self.rules(file.settings), target=self.target or file.settings.target
+        )
         if not found:
             return ()
         silent, ignored = suppressions(source), file.settings.ignored_in(file.path)
@@ -137,14 +139,13 @@ def _made(source: bytes, wanted: list[Proposal], path: str) -> Rewritten:
 
 
 def rewritten(text: str, rules: Sequence[LoadedRule]) -> str:
-    """A text with every edit of `rules` made, safe or not, by operations of torch where it has them."""
-    for target in ("torch", "autofuse"):
-        found = proposals(text.encode(), "", rules=rules, target=target)
-        if wanted := _wanted(found, unsafe=True):
-            return applied(text.encode(), wanted).decode()
-    return text
+    """A text with every edit of `rules` made, safe or not."""
+    wanted = _wanted(proposals(text.encode(), "", rules=rules), unsafe=True)
+    return applied(text.encode(), wanted).decode() if wanted else text
 
 
 def _wanted(found: Iterable[Proposal], unsafe: bool) -> list[Proposal]:
     statuses = ("safe", "unsafe") if unsafe else ("safe",)
-    return [p for p in found if p.edit is not None and p.finding.status in statuses]
+    wanted = [p for p in found if p.edit is not None and p.finding.status in statuses]
+    made = {p.finding for p in wanted}
+    return [p for p in wanted if made.isdisjoint(p.within)]

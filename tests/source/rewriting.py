@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from autofuse.registry import load_rules
 from autofuse.source.check import Finding, proposals
+from autofuse.source.targets import DEFAULT
 from autofuse.source.write import applied
 
 ROUNDS = 4
@@ -20,21 +21,23 @@ def source(text: str) -> str:
     return textwrap.dedent(text).lstrip("\n")
 
 
-def findings(text: str, target: str = "torch") -> list[Finding]:
+def findings(text: str, target: str = DEFAULT) -> list[Finding]:
     """What is found in a text, declined places included."""
     return [p.finding for p in proposals(source(text).encode(), "file.py", rules=load_rules(), target=target)]
 
 
-def rewritten(text: str, unsafe: bool = True, target: str = "torch") -> str:
+def rewritten(text: str, unsafe: bool = True, target: str = DEFAULT) -> str:
     """The text with every wanted edit made, until none is left."""
     return rewritten_bytes(source(text).encode(), unsafe, target).decode()
 
 
-def rewritten_bytes(before: bytes, unsafe: bool = True, target: str = "torch") -> bytes:
+def rewritten_bytes(before: bytes, unsafe: bool = True, target: str = DEFAULT) -> bytes:
     wanted = ("safe", "unsafe") if unsafe else ("safe",)
     for _ in range(ROUNDS):
         found = proposals(before, "file.py", rules=load_rules(), target=target)
         edits = [p for p in found if p.edit is not None and p.finding.status in wanted]
+        made = {p.finding for p in edits}
+        edits = [p for p in edits if made.isdisjoint(p.within)]
         if not edits:
             return before
         before = applied(before, edits)

@@ -19,10 +19,11 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     found = settings(
         tmp_path,
         '[tool.autofuse]\nselect = ["AF1"]\nignore = ["AF101"]\nexclude = ["vendored"]\nrules = ["my_rules/"]\n'
+        'target = "torch"\n'
         '[tool.autofuse.per-file-ignores]\n"tests/*" = ["AF3"]\n',
     )
     assert found == Settings(
-        tmp_path, ("AF1",), ("AF101",), ("vendored",), (("tests/*", ("AF3",)),), (tmp_path / "my_rules",)
+        tmp_path, ("AF1",), ("AF101",), ("vendored",), (("tests/*", ("AF3",)),), (tmp_path / "my_rules",), "torch"
     )
 
 
@@ -49,6 +50,7 @@ def test_a_broken_file_that_does_not_mention_autofuse_is_no_concern(tmp_path: Pa
         ('[tool.autofuse]\nignore = [""]', "`ignore` in [tool.autofuse] must be a list of strings"),
         ('[tool.autofuse.per-file-ignores]\n"a" = "AF1"', "must be a list of strings, and is 'AF1'."),
         ('[tool.autofuse]\nrules = ["gone"]', "which is not a folder."),
+        ('[tool.autofuse]\ntarget = "apex"', "`target` in [tool.autofuse] must be one of 'auto', 'torch', 'autofuse'"),
         ("[tool.autofuse\n", "is not valid TOML"),
     ],
 )

@@ -41,6 +41,15 @@ FLAT = HEAD + source("""
         def forward(self, q, k, v):
             return torch.bmm(F.softmax(torch.bmm(q, k.transpose(1, 2)), dim=-1), v)
 """)
+MLP = HEAD + source("""
+    class Mlp(nn.Module):
+        def __init__(self, dim: int):
+            super().__init__()
+            self.gate, self.up = nn.Linear(dim, dim), nn.Linear(dim, dim)
+
+        def forward(self, x):
+            return F.silu(self.gate(x)) * self.up(x)
+""")
 
 
 def tensors(*shape: int) -> list[torch.Tensor]:
@@ -89,17 +98,22 @@ def test_a_scale_that_is_the_default_is_left_out() -> None:
     assert "scale" not in rewritten(OPTIONAL).split("scaled_dot_product_attention(")[1]
 
 
-def test_what_torch_lacks_is_reported_with_what_to_do() -> None:
-    text = HEAD + source("""
-        class Mlp(nn.Module):
-            def __init__(self, dim: int):
-                super().__init__()
-                self.gate, self.up = nn.Linear(dim, dim), nn.Linear(dim, dim)
+def test_what_torch_lacks_is_reported_where_torch_alone_is_wanted() -> None:
+    (found,) = findings(MLP, target="torch")
+    assert found.status == "report" and "another `--target`" in found.reason
 
-            def forward(self, x):
-                return F.silu(self.gate(x)) * self.up(x)
-    """)
-    (found,) = findings(text)
-    assert found.status == "report" and "--target autofuse" in found.reason
-    (found,) = findings(text, target="autofuse")
-    assert found.status in ("safe", "unsafe")
+
+def test_by_default_what_torch_lacks_is_autofuses_and_unsafe() -> None:
+    (found,) = findings(MLP)
+    assert found.status == "unsafe" and "needs autofuse where it runs" in found.reason
+    assert rewritten(MLP, unsafe=False) == MLP
+    text = rewritten(MLP)
+    assert "from autofuse import ops\n" in text and "ops.gated_mlp(" in text
+    assert_same(MLP, text, "Mlp", tensors(2, 6)[:1], 6)
+
+
+def test_a_safe_edit_inside_an_unsafe_one_is_made_where_that_one_is_not() -> None:
+    text = MLP.replace("F.silu(self.gate(x))", "(g := self.gate(x)) * torch.sigmoid(g)")
+    assert sorted((f.code, f.status) for f in findings(text)) == [("AF302", "safe"), ("AF303", "unsafe")]
+    assert "F.silu(" in rewritten(text, unsafe=False) and "ops" not in rewritten(text, unsafe=False)
+    assert "ops.gated_mlp(" in rewritten(text) and "silu(" not in rewritten(text)

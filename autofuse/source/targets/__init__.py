@@ -1,0 +1,36 @@
+"""How a target spells the semantic operations that rules speak in.
+
+`auto`, the default, calls torch where torch has the operation, and autofuse.ops where it has none, which is `unsafe`:
+the file then needs autofuse where it runs. `torch` calls torch alone, `autofuse` calls autofuse.ops always. Knows
+which target has what; a file each knows how. Nothing here knows a syntax tree or makes an edit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autofuse.rule import Replacement
+from autofuse.source.express import Speller
+from autofuse.source.targets.autofuse import autofuse_call
+from autofuse.source.targets.call import Arguments, Call, NotInTarget, named
+from autofuse.source.targets.torch import OPERATIONS
+
+__all__ = ["DEFAULT", "TARGETS", "Call", "NotInTarget", "call_of"]
+
+DEFAULT = "auto"
+TARGETS = (DEFAULT, "torch", "autofuse")
+_NEEDS_AUTOFUSE = "the file then needs autofuse where it runs"
+
+
+def call_of(target: str, replacement: Replacement, captures: Arguments, s: Speller) -> Call:
+    """The call that stands for a rule's `after`. Raises NotInTarget, and Unwritable where an argument is missing."""
+    if target == "autofuse":
+        return autofuse_call(replacement, captures, s)
+    if replacement.operation in OPERATIONS:
+        return OPERATIONS[replacement.operation](named(replacement, captures, s), s)
+    if target == "torch":
+        raise NotInTarget(
+            f"torch has no {replacement.operation}: use autofuse.optimize(), or another `--target`, which has one"
+        )
+    call = autofuse_call(replacement, captures, s)
+    return replace(call, unsafe="; ".join(filter(None, (_NEEDS_AUTOFUSE, call.unsafe))))

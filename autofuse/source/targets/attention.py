@@ -1,0 +1,85 @@
+"""Attention as torch has it: scaled_dot_product_attention.
+
+Knows what that function takes: its default scale, and that its kernels want a dimension of heads.
+"""
+
+from __future__ import annotations
+
+from autofuse.canonical import PERMUTE
+from autofuse.graph import ATTRIBUTE, ITEM, Value, is_const
+from autofuse.source.express import Speller
+from autofuse.source.lengths import lengths_of
+from autofuse.source.printing import fill
+from autofuse.source.targets.call import Arguments, Call
+from autofuse.source.targets.masks import is_causal, mask_of
+
+
+def attention(a: Arguments, s: Speller) -> Call:
+    causal = is_causal(a, s)
+    if causal:
+        del a["mask"]
+    flat = _three_dimensional(a, s)
+    query, mask = s.text(a["query"]), mask_of(a, s)
+    if mask.rows:
+        query = fill("{0} * {1}", query, mask.rows) if not mask.query else mask.query
+    operands = [query, s.text(a["key"]), s.text(a["value"])]
+    if flat:
+        operands = [fill("{0}.unsqueeze(1)", t) for t in operands]
+    text = fill("{0}.unsqueeze(1)", mask.text) if flat and "mask" in a and s.view.rank(a["mask"]) == 3 else mask.text
+    rest = ["is_causal=True"] if causal else [f"attn_mask={text}"] if text else []
+    if "dropout_p" in a and not is_const(a["dropout_p"], 0, 0.0) and not is_const(a["training"], False):
+        rest.append(f"dropout_p={_dropout(a['dropout_p'], a['training'], s)}")
+    operands[0], scale = _scale(a, operands[0], s)
+    function = s.imports.text("torch.nn.functional.scaled_dot_product_attention", s.place)
+    return Call(function, (*operands, *rest, *scale), ".squeeze(1)" if flat else "", mask.before)
+
+
+def _scale(a: Arguments, query: str, s: Speller) -> tuple[str, list[str]]:
+    """The query, multiplied by a scale that is a tensor, and the argument for any other scale."""
+    scale = a.get("scale")
+    if scale is None:
+        return query, ["scale=1.0"]
+    if s.view.number(scale) is False:
+        return fill("{0} * {1}", query, s.text(scale)), ["scale=1.0"]
+    return query, [] if _is_default_scale(scale, a["query"], a["key"], s) else [f"scale={s.text(scale)}"]
+
+
+def _three_dimensional(a: Arguments, s: Speller) -> bool:
+    """Whether the operands are known to lack the dimension of heads, which fused kernels need."""
+    ranks = {s.view.rank(a[n]) for n in ("query", "key", "value")}
+    return ranks == {3} and ("mask" not in a or s.view.rank(a["mask"]) in (2, 3))
+
+
+def _dropout(p: Value, training: Value, s: Speller) -> str:
+    return s.text(p) if is_const(training, True) else fill("{0} if {1} else {2}", s.text(p), s.text(training), "0.0")
+
+
+def _is_default_scale(scale: Value, query: Value, key: Value, s: Speller) -> bool:
+    """Whether `scale` is 1 / sqrt(head_dim), the last size of the query or the key by the sizes that the text names."""
+    root = scale.inputs[0] if scale.op == "reciprocal" else None
+    if scale.op in ("pow", "number_pow") and is_const(scale.inputs[1], -0.5):
+        size = scale.inputs[0]
+    elif root is not None and root.op == "number_sqrt":
+        size = root.inputs[0]
+    elif root is not None and root.op in ("pow", "number_pow") and is_const(root.inputs[1], 0.5):
+        size = root.inputs[0]
+    else:
+        return False
+    size = size.inputs[0] if size.op == "number" else size
+    return any(_is_last_size(size, of, s) for of in (query, key))
+
+
+def _is_last_size(size: Value, of: Value, s: Speller) -> bool:
+    if size.op == "size" and size.inputs[0] is of and is_const(size.inputs[1], -1):
+        return True
+    if size.op == ITEM and size.inputs[0].op == ATTRIBUTE and size.inputs[0].data == "shape":
+        if size.inputs[0].inputs[0] is of and is_const(size.inputs[1], -1):
+            return True
+    if of.op == PERMUTE and isinstance(of.data, tuple) and of.data[-1] == -1:
+        return _is_last_size(size, of.inputs[0], s)
+    lengths = lengths_of(s.view, of)
+    return (
+        lengths is not None
+        and lengths[-1] is not None
+        and lengths[-1] in {s.sizes.key(o) for o in s.view.originals(size)}
+    )

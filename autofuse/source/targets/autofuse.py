@@ -1,0 +1,40 @@
+"""The target `autofuse`: every operation is written as the rule calls it, from autofuse.ops.
+
+Knows how arguments are passed on; the operations themselves are those of autofuse/ops/.
+"""
+
+from __future__ import annotations
+
+from autofuse.graph import ATTRIBUTE, ITEM, PARAMETER, Value, is_const
+from autofuse.rule import Constant, Replacement
+from autofuse.source.express import Speller
+from autofuse.source.printing import literal_text
+from autofuse.source.targets.call import Arguments, Call, named
+from autofuse.source.targets.masks import is_causal
+
+
+def autofuse_call(replacement: Replacement, captures: Arguments, s: Speller) -> Call:
+    causal = replacement.operation == "attention" and is_causal(named(replacement, captures, s), s)
+    arguments, gap = [], False
+    for name, given in replacement.arguments:
+        if causal and name in ("mask", "mask_is_causal"):
+            arguments += ["is_causal=True"] if name == "mask" else []
+            continue
+        if isinstance(given, Constant):
+            arguments.append(f"{name}={literal_text(given.value)}")
+        elif given not in captures or name and is_const(captures[given], None):
+            gap = gap or not name
+        else:
+            keyword = name or (given if gap else "")
+            arguments.append(f"{keyword}={s.text(captures[given])}" if keyword else s.text(captures[given]))
+    bypassed = next((t for v in captures.values() if (t := _child_parameter(v, s)) is not None), None)
+    unsafe = f"reads {bypassed} past the module that owns it, whose hooks would not run" if bypassed else ""
+    return Call(s.imports.text(f"autofuse.ops.{replacement.operation}", s.place), tuple(arguments), unsafe=unsafe)
+
+
+def _child_parameter(v: Value, s: Speller) -> str | None:
+    """The text of `v` if it is a child's weight or bias: self.fc1.weight."""
+    if v.op != ATTRIBUTE or v.data not in ("weight", "bias"):
+        return None
+    owner = v.inputs[0]
+    return s.text(v) if owner.op in (ATTRIBUTE, ITEM) and owner.inputs[0].op in (PARAMETER, ATTRIBUTE) else None

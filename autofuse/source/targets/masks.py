@@ -1,0 +1,112 @@
+"""A mask as text, for functions that take one: boolean or added, conditional, or said by `is_causal=True`.
+
+Knows masks as captured values; knows no signature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autofuse.canonical.masks import BOOLEAN
+from autofuse.graph import CHOICE, Value, is_const
+from autofuse.source.express import Speller, Unwritable
+from autofuse.source.lengths import lengths_of
+from autofuse.source.printing import fill, unused
+from autofuse.source.targets.call import Arguments
+
+
+def is_causal(a: Arguments, s: Speller) -> bool:
+    """Whether the mask is one that `is_causal=True` stands for: proved causal, query and key provably as long."""
+    return "mask_is_causal" in a and _as_long(a["query"], a["key"], s)
+
+
+def _as_long(query: Value, key: Value, s: Speller) -> bool:
+    """Whether query and key have the same number of positions, by the sizes that the text names."""
+    rows, columns = lengths_of(s.view, query), lengths_of(s.view, key)
+    return rows is not None and columns is not None and rows[-2] is not None and rows[-2] == columns[-2]
+
+
+@dataclass(frozen=True)
+class WrittenMask:
+    """A mask as text. `before` are the statements it needs, `rows` what is 0 for rows of the query that keep no key.
+
+    A finite fill lets such a row attend evenly, and lets no gradient through: a query of zeros, with the mask opened,
+    does just that. `query` is the name of the query so treated, where that is conditional.
+    """
+
+    text: str = ""
+    before: tuple[str, ...] = ()
+    rows: str = ""
+    query: str = ""
+
+
+def mask_of(a: Arguments, s: Speller) -> WrittenMask:
+    if "mask" not in a:
+        return WrittenMask()
+    mask = a["mask"]
+    filled = "fill" in a and "mask_is_causal" not in a  # a causal row keeps its first key at least
+    query = s.text(a["query"]) if _has_bias(mask) else ""
+    text = _mask_text(mask, query, s)
+    lines: tuple[str, ...] = ()
+    if text.count(" if ") > 1 and s.may_insert:
+        name = unused("attn_mask", s.taken)
+        lines = ("\n".join(_mask_lines(mask, name, lambda v, inner: _mask_text(v, query, inner), s)) + "\n",)
+        text = name
+    return _evenly(a, text, lines, s) if filled else WrittenMask(text, lines)
+
+
+def _evenly(a: Arguments, text: str, lines: tuple[str, ...], s: Speller) -> WrittenMask:
+    """The mask opened for rows that keep no key, and what makes their queries zero."""
+    if not s.may_insert:
+        raise Unwritable("the mask is filled with a finite number, which takes a statement of its own to keep")
+    taken = s.taken
+    name, rows, query = (unused(n, taken) for n in ("attn_mask", "kept_rows", "query"))
+    if not lines and not text.isidentifier():
+        lines = (f"{name} = {text}",)
+    elif not lines:
+        name = text
+    any_kept = fill("{0}.any(-1, keepdim=True)", name)
+    if not _may_be_none(a["mask"]):
+        return WrittenMask(fill("{0} | ~{1}", name, rows), (*lines, f"{rows} = {any_kept}"), rows)
+    mask = unused("attn_mask", taken)
+    held = s.text(a["query"])
+    start = (f"{query} = {held}",) if name == mask else (f"{query}, {mask} = {held}, {name}",)
+    opened = f"{query}, {mask} = {fill('{0} * {1}', held, rows)}, {name} | ~{rows}"
+    change = f"if {name} is not None:\n    {rows} = {any_kept}\n    {opened}\n"
+    return WrittenMask(mask, (*lines, *start, change), rows, query)
+
+
+def _may_be_none(mask: Value) -> bool:
+    return is_const(mask, None) or mask.op == CHOICE and any(map(_may_be_none, mask.inputs[1:]))
+
+
+def _mask_lines(mask: Value, name: str, write: Callable[[Value, Speller], str], s: Speller) -> list[str]:
+    """Statements that let `name` hold a conditional mask, one branch for each condition."""
+    if mask.op != CHOICE:
+        return [f"{name} = {write(mask, s)}"]
+    asked, (yes, with_yes), (no, with_no) = s.branches(mask)
+    then = write(yes, with_yes)  # one condition inside is readable
+    rest = _mask_lines(no, name, write, with_no)
+    if rest[0].startswith("if "):
+        return [f"if {asked}:", f"    {name} = {then}", f"el{rest[0]}", *rest[1:]]
+    return [f"if {asked}:", f"    {name} = {then}", "else:", *(f"    {line}" for line in rest)]
+
+
+def _has_bias(mask: Value) -> bool:
+    return mask.op == "where" or mask.op == CHOICE and any(map(_has_bias, mask.inputs[1:]))
+
+
+def _mask_text(mask: Value, query: str, s: Speller) -> str:
+    """A boolean mask as it is; one that was made by choosing between two biases in the dtype of the query."""
+    if mask.op == CHOICE and _has_bias(mask):
+        return s.chosen(mask, lambda side, inner: _mask_text(side, query, inner))
+    if mask.op == "where" and is_const(mask.inputs[1], 0, 0.0):
+        dropped = s.text(s.view.make("invert", mask.inputs[0]))
+        return fill("{0}.new_zeros(()).masked_fill({1}, {2})", query, dropped, s.text(mask.inputs[2]))
+    return fill("{0}.to({1}.dtype)", s.text(mask), query) if mask.op == "where" else s.text(mask)
+
+
+def boolean(mask: Value) -> bool:
+    """Whether a mask says what is kept; otherwise it is added."""
+    return mask.op in BOOLEAN or mask.op == CHOICE and all(map(boolean, mask.inputs[1:]))

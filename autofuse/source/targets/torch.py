@@ -1,0 +1,45 @@
+"""The target `torch`: each operation as torch spells it, where torch has one. A rewritten file then needs torch alone.
+
+Knows what torch's functions take; imports none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autofuse.graph import is_const
+from autofuse.source.express import Speller
+from autofuse.source.printing import fill
+from autofuse.source.targets.attention import attention
+from autofuse.source.targets.call import Arguments, Call
+
+
+def _gelu(a: Arguments, s: Speller) -> Call:
+    approximate = a.get("approximate")
+    extra = (
+        [f"approximate={s.text(approximate)}"] if approximate is not None and not is_const(approximate, "none") else []
+    )
+    return Call(s.imports.text("torch.nn.functional.gelu", s.place), (s.text(a["x"]), *extra))
+
+
+def _silu(a: Arguments, s: Speller) -> Call:
+    return Call(s.imports.text("torch.nn.functional.silu", s.place), (s.text(a["x"]),))
+
+
+def _norm(function: str) -> Callable[[Arguments, Speller], Call]:
+    def call(a: Arguments, s: Speller) -> Call:
+        affine = [f"{n}={s.text(a[n])}" for n in ("weight", "bias") if n in a and not is_const(a[n], None)]
+        size = fill("{0}.shape[-1:]", s.text(a["x"]))
+        eps = [f"eps={s.text(a['eps'])}"] if "eps" in a else []
+        return Call(s.imports.text(f"torch.nn.functional.{function}", s.place), (s.text(a["x"]), size, *affine, *eps))
+
+    return call
+
+
+OPERATIONS: dict[str, Callable[[Arguments, Speller], Call]] = {
+    "attention": attention,
+    "gelu": _gelu,
+    "silu": _silu,
+    "layer_norm": _norm("layer_norm"),
+    "rms_norm": _norm("rms_norm"),
+}
