@@ -65,7 +65,8 @@ class Expressions(Calls):
             case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp():
                 return self.operator(node)
             case ast.IfExp(test=test, body=yes, orelse=no):
-                return self.choice(self.value(test), self.value(yes), self.value(no))
+                test_value = self.value(test)
+                return self.choice(test_value, self.perhaps(yes), self.perhaps(no))
             case ast.Subscript(value=container, slice=index):
                 return self.subscript(self.value(container), self.value(index))
             case ast.Slice(lower=lower, upper=upper, step=step):
@@ -170,7 +171,8 @@ class Expressions(Calls):
                 return test if isinstance(op, ast.Is) else self.negated(test)
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _OPERATORS:
                 return self.applied(op, self.value(left), self.value(right))
-        parts = list(map(self.value, _children(node)))
+        read = self.perhaps if isinstance(node, ast.BoolOp) else self.value
+        parts = list(map(read, _children(node)))
         if isinstance(node, ast.BinOp):
             return self.combined(node.op, *parts)
         kind = ",".join(map(ast.dump, node.ops)) if isinstance(node, ast.Compare) else ast.dump(node.op)
@@ -199,7 +201,17 @@ class Expressions(Calls):
             return self.graph.value(CHOICE, test, yes or unbound, no or unbound)
         return self.graph.value(CHOICE, test, yes, no)
 
-    # What runs elsewhere, or several times.
+    # What may not run, runs elsewhere, or several times.
+
+    def perhaps(self, node: ast.expr) -> Value:
+        """An expression that may not be evaluated: what it writes or binds, names hold only perhaps."""
+        mark = self.names.mark
+        result = self.value(node)
+        changed = {name: self.names.held_since(name, mark) for name in self.names.changed(mark)}
+        self.names.restore(mark)
+        for name, values in changed.items():
+            self.hold(name, self.some_of("changed where it may not be evaluated", values))
+        return result
 
     def comprehension(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> Value:
         if (found := self.elements(node, None)) is not None:

@@ -60,6 +60,8 @@ class Placement:
             raise Unwritable("the result is computed in a helper or a comprehension, not at a place of its own")
         if len({id(p.node) for p in places}) != 1:
             raise Unwritable("the same computation is written out more than once")
+        if (name := self._bound_inside(places[0].node)) is not None:
+            raise Unwritable(f"the expression also binds `{name}`, which is read elsewhere")
         try:
             return self._edit_at(site, places[0], places[0], {})
         except Unwritable as reason:
@@ -69,6 +71,13 @@ class Placement:
                 except Unwritable:
                     continue
             return self._with_new_names(site, places[0], reason)
+
+    def _bound_inside(self, node: ast.expr) -> str | None:
+        """A name that `node` binds on the way (`(y := x + 1) * y`) and that is read outside it."""
+        bound = {n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr)}
+        inside = {id(n) for n in ast.walk(node)} if bound else set()
+        read = (n.id for n in ast.walk(self.captured.function) if isinstance(n, ast.Name) and id(n) not in inside)
+        return next((name for name in read if name in bound), None) if bound else None
 
     def _edit_of_two(self, site: Site) -> Edit:
         """`x = x + f(x)` and `norm(x)` as one call that gives both; it stands where the sum did."""
