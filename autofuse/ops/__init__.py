@@ -7,13 +7,16 @@ which rule put them where they are.
 from autofuse.ops.activations import activation, gelu, gelu_tanh, silu
 from autofuse.ops.feed_forward import gated_activation, gated_mlp, mlp
 from autofuse.ops.kernels import kernel_of
+from autofuse.ops.losses import cross_entropy, linear_cross_entropy, nll, rows
 from autofuse.ops.masks import masked
 from autofuse.ops.norms import dropout_add_norm, layer_norm, rms_norm
+from autofuse.ops.rotary import rotary
 from autofuse.ops.sdpa import attention
 
 __all__ = [
     "activation",
     "attention",
+    "cross_entropy",
     "dropout_add_norm",
     "gated_activation",
     "gated_mlp",
@@ -21,8 +24,12 @@ __all__ = [
     "gelu_tanh",
     "kernel_of",
     "layer_norm",
+    "linear_cross_entropy",
     "masked",
     "mlp",
+    "nll",
     "rms_norm",
+    "rotary",
+    "rows",
     "silu",
 ]

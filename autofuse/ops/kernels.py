@@ -12,6 +12,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "layer_norm": "torch layer_norm",
         "rms_norm": "torch rms_norm",
         "dropout_add_norm": "torch add, layer_norm or rms_norm",
+        "rotary": "torch mul, addcmul, or a product of complex numbers",
         "gelu": "torch gelu",
         "gelu_tanh": "torch gelu",
         "silu": "torch silu",
@@ -19,6 +20,10 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "gated_mlp": "torch linear, activation, mul",
         "gated_activation": "torch activation, mul",
         "mlp": "torch linear, activation, linear",
+        "cross_entropy": "torch cross_entropy",
+        "nll": "torch cross_entropy",
+        "rows": "torch reshape",
+        "linear_cross_entropy": "torch linear and logsumexp, in blocks of rows",
     }
 )
 

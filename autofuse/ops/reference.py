@@ -70,6 +70,24 @@ def dropout_add_norm(
     return (total, normed) if prenorm else normed
 
 
+def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    """x * cos + rotated(x) * sin, pair by pair: (a, b) becomes (a * cos - b * sin, b * cos + a * sin)."""
+    first, second = _pairs(x, interleaved)
+    (c1, c2), (s1, s2) = (_pairs_of_angles(t, x, interleaved) for t in (cos, sin))
+    turned = first * c1 - second * s1, second * c2 + first * s2
+    return torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+
+
+def _pairs(t: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
+    half = t.shape[-1] // 2
+    return (t[..., ::2], t[..., 1::2]) if interleaved else (t[..., :half], t[..., half:])
+
+
+def _pairs_of_angles(t: Tensor, x: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
+    """The factors of the first and of the second entry of each pair, which one factor may be for both."""
+    return _pairs(t, interleaved) if t.ndim and t.shape[-1] == x.shape[-1] else (t, t)
+
+
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     """x * P(X <= x) for a standard normal X, or its tanh approximation."""
     return gelu_tanh(x) if approximate == "tanh" else 0.5 * x * (1.0 + torch.erf(x / math.sqrt(2.0)))
@@ -131,6 +149,54 @@ def mlp(
     """dropout(activation(x @ up_weight.T + up_bias)) @ down_weight.T + down_bias."""
     hidden = _dropout(_activated(_linear(x, up_weight, up_bias), activation), dropout_p, training)
     return _linear(hidden, down_weight, down_bias)
+
+
+def cross_entropy(
+    logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
+    reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """-log softmax(logits)[target] + label_smoothing * (its mean over classes less that), weighted by class."""
+    x = logits.movedim(dim if logits.ndim > 1 else 0, -1)
+    log_probs = x - torch.log(torch.exp(x - x.amax(-1, keepdim=True)).sum(-1, keepdim=True)) - x.amax(-1, keepdim=True)
+    log_probs, wanted = log_probs.reshape(-1, log_probs.shape[-1]), target.reshape(-1)
+    counted = wanted != (-100 if ignore_index is None else ignore_index)
+    log_probs, wanted = log_probs[counted], wanted[counted]
+    of_class = torch.ones_like(log_probs[0]) if weight is None else weight
+    each = -log_probs[torch.arange(len(wanted)), wanted] * of_class[wanted]
+    each = (1 - label_smoothing) * each - label_smoothing * (log_probs * of_class).mean(-1)
+    if reduction == "mean":
+        return each.sum() / of_class[wanted].sum()
+    if reduction == "sum":
+        return each.sum()
+    return torch.zeros_like(counted, dtype=x.dtype).masked_scatter(counted, each).reshape(target.shape)
+
+
+def nll(
+    log_probs: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
+    reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """cross_entropy, of what is log-softmax already."""
+    return cross_entropy(
+        log_probs, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
+        label_smoothing=label_smoothing,
+    )  # fmt: skip
+
+
+def linear_cross_entropy(
+    x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
+    label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
+) -> Tensor:  # fmt: skip
+    """cross_entropy(x @ weight.T + bias, target)."""
+    logits = rows(_linear(x, weight, bias), in_float32)
+    return cross_entropy(
+        logits, target, dim=-1, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+    )
+
+
+def rows(logits: Tensor, in_float32: bool = False) -> Tensor:
+    """Logits (..., C) as (rows, C)."""
+    flat = logits.reshape(-1, logits.shape[-1])
+    return flat.float() if in_float32 and flat.dtype is not torch.float64 else flat
 
 
 _activated = activation  # where an argument is called `activation`
