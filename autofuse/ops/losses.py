@@ -77,6 +77,7 @@ def linear_cross_entropy(
     rows, flat = x.reshape(-1, x.shape[-1]), target.reshape(-1)
     if rows.shape[0] != flat.shape[0]:
         raise ValueError(f"linear_cross_entropy was given {flat.shape[0]} targets for {rows.shape[0]} rows.")
+    loss: Tensor
     losses, _ = _losses(rows, weight, bias, flat, _ignored(ignore_index), label_smoothing)
     if reduction == "none":
         loss = losses.reshape(target.shape)
@@ -88,7 +89,7 @@ def linear_cross_entropy(
 
 
 def rows(logits: Tensor, in_float32: bool = False) -> Tensor:
-    """Logits (..., C) as (rows, C), in fp32 if `in_float32`. In a rule's `before` it stands for any such arrangement."""
+    """Logits (..., C) as (rows, C), in fp32 if `in_float32`. In a rule's `before` it stands for every arrangement."""
     flat = logits.reshape(-1, logits.shape[-1])
     return flat.float() if in_float32 else flat
 
