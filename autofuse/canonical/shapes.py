@@ -6,7 +6,7 @@ Knows dimensions; knows no arithmetic, mask or dtype.
 from __future__ import annotations
 
 from autofuse import layout
-from autofuse.canonical.view import PERMUTE, View, bare, order_of, rewrites
+from autofuse.canonical.view import CAST, PERMUTE, View, order_of, rewrites
 from autofuse.graph import ITEM, TUPLE, Value, is_const
 
 _REDUCTIONS = frozenset({"mean", "sum", "amax", "var", "std"})
@@ -39,9 +39,10 @@ def _identity(view: View, x: Value) -> Value:
 @rewrites("matmul")
 def _matmul(view: View, left: Value, right: Value) -> Value | None:
     """Probabilities that stand on the right: v.mT @ weights.mT is (weights @ v).mT."""
-    if right.op != PERMUTE or order_of(right) != layout.SWAP or bare(right.inputs[0]).op not in ("softmax", "dropout"):
+    if _is_probabilities(left) or not _is_probabilities(right):
         return None
-    return view.permuted(view.plain("matmul", right.inputs[0], view.permuted(left, layout.SWAP)), layout.SWAP)
+    weights, value = view.permuted(right, layout.SWAP), view.permuted(left, layout.SWAP)
+    return view.permuted(view.plain("matmul", weights, value), layout.SWAP)
 
 
 @rewrites("einsum")
@@ -55,11 +56,30 @@ def _einops_einsum(view: View, operands: Value) -> Value | None:
 
 
 def _contraction(view: View, equation: object, operands: tuple[Value, ...]) -> Value | None:
-    found = layout.product(equation) if isinstance(equation, str) and len(operands) == 2 else None
+    if not isinstance(equation, str) or len(operands) != 2:
+        return None
+    weighted = _is_probabilities(operands[0])
+    if not weighted and _is_probabilities(operands[1]):  # einsum("bjd,bij->bid", v, weights)
+        terms, arrow, result = equation.partition("->")
+        equation, operands, weighted = ",".join(terms.split(",")[::-1]) + arrow + result, operands[::-1], True
+    found = layout.product(equation, rows_as_on_the_left=weighted)
     if found is None:
         return None
-    left, right = view.permuted(operands[0], found.left), view.permuted(operands[1], found.right)
+    left = view.permuted(_unsqueezed(view, operands[0], found.left_new), found.left)
+    right = view.permuted(_unsqueezed(view, operands[1], found.right_new), found.right)
     return view.permuted(view.make("matmul", left, right), found.result)
+
+
+def _unsqueezed(view: View, x: Value, dims: tuple[int, ...]) -> Value:
+    for dim in dims:
+        x = view.plain("unsqueeze", x, view.const(dim))
+    return x
+
+
+def _is_probabilities(v: Value) -> bool:
+    while v.op in (PERMUTE, CAST):
+        v = v.inputs[0]
+    return v.op in ("softmax", "dropout")
 
 
 @rewrites("unsqueeze")
@@ -95,7 +115,10 @@ def elements(v: Value) -> tuple[Value, ...]:
 
 
 def from_end(view: View, x: Value, dim: Value) -> int | None:
-    """`dim` of `x` counted from the end, if known."""
+    """`dim` of `x` counted from the end, if known; `x.dim() - 1` is the last whatever the rank."""
+    if dim.op == "add" and len(dim.inputs) == 2 and dim.inputs[0].op == "dim" and dim.inputs[0].inputs[0] is x:
+        dim = dim.inputs[1]
+        return dim.data if type(dim.data) is int and dim.data < 0 else None
     if type(dim.data) is not int:
         return None
     rank = view.rank(x)

@@ -1,14 +1,14 @@
-"""Means, variances, norms and softmax, however they are spelled out.
+"""Means, variances and norms, however they are spelled out.
 
-Introduces three operations: layer_norm(x, axes, eps) and rms_norm(x, axes, eps) without weight or bias, whose `axes` is
--n for the last n dimensions, and softmax(x, dim). Knows statistics; knows no layout beyond which dimension is meant.
+Introduces two operations: layer_norm(x, axes, eps) and rms_norm(x, axes, eps) without weight or bias, whose `axes` is
+-n for the last n dimensions. Knows statistics; knows no layout beyond which dimension is meant.
 """
 
 from __future__ import annotations
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, product, total, without
-from autofuse.canonical.shapes import elements, from_end, moved
-from autofuse.canonical.view import PERMUTE, View, bare, literal, order_of, rewrites
+from autofuse.canonical.shapes import elements, from_end
+from autofuse.canonical.view import View, bare, literal, rewrites
 from autofuse.graph import ATTRIBUTE, CONST, ITEM, SLICE, TUPLE, Value, is_const
 
 
@@ -195,50 +195,6 @@ def _last_of_a_shape(v: Value) -> bool:
     return owner.op == ATTRIBUTE and owner.data == "shape" or owner.op == "size" and is_const(owner.inputs[1], None)
 
 
-# Softmax.
-
-
-@rewrites("softmax")
-def _softmax(view: View, x: Value, dim: Value, dtype: Value | None = None) -> Value | None:
-    if dtype is None:
-        return None
-    place = from_end(view, x, dim)
-    if place is None:
-        return view.plain("softmax", x, dim)
-    order = order_of(x) if x.op == PERMUTE else ()
-    inner = x.inputs[0] if x.op == PERMUTE else x
-    return view.permuted(view.plain("softmax", inner, view.const(moved(order, place))), order)
-
-
-def _softmax_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
-    """exp(x - max(x)) / sum(exp(x - max(x))), or without the maximum."""
-    for top in factors:
-        below = view.plain("reciprocal", view.plain("sum", top, view.const(-1), view.const(True)))
-        rest = without(factors, (top, below)) if top.op == "exp" else None
-        if rest is not None:
-            return [*rest, view.plain("softmax", _less_maximum(view, top.inputs[0]), view.const(-1))], constant
-    return None
-
-
-def _less_maximum(view: View, x: Value) -> Value:
-    """y where `x` is y - max(y, -1, keepdim); else `x`."""
-    if x.op != "add":
-        return x
-    for term in x.inputs:
-        if term.op == "mul" and len(term.inputs) == 2 and literal(term.inputs[1]) == -1:
-            rest = without(x.inputs, (term,))
-            y = total(view, rest) if rest else x
-            if _is_maximum(term.inputs[0], y):
-                return y
-    return x
-
-
-def _is_maximum(v: Value, of: Value) -> bool:
-    if v.op == ITEM and is_const(v.inputs[1], 0) or v.op == ATTRIBUTE and v.data == "values":
-        v = v.inputs[0]
-    return v.op in ("max", "amax") and v.inputs[0] is of and is_const(v.inputs[1], -1) and is_const(v.inputs[2], True)
-
-
 def _dimension(view: View, x: Value, dim: Value) -> Value | None:
     """The one dimension that `dim` names, counted from the end."""
     if dim.op == TUPLE:
@@ -248,5 +204,5 @@ def _dimension(view: View, x: Value, dim: Value) -> Value | None:
     return None if place is None else view.const(place)
 
 
-RECOGNISED_IN_PRODUCTS += [_mean_by_hand, _softmax_by_hand, _norm_by_hand]
+RECOGNISED_IN_PRODUCTS += [_mean_by_hand, _norm_by_hand]
 RECOGNISED_IN_SUMS.append(_variance_by_hand)

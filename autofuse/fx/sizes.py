@@ -25,8 +25,14 @@ def result_sizes(
 ) -> list[Sizes]:
     """The sizes of each result of the operation called `name`."""
     rule = _RULES.get(name)
+
+    def sizes_of(x: Tensor) -> Sizes:
+        if not isinstance(x, Tensor):
+            raise TypeError("a call that the rule was not written for")
+        return look(x)
+
     try:
-        found = rule(look, args, kwargs) if rule else None
+        found = rule(sizes_of, args, kwargs) if rule else None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # a call that the rule was not written for
         found = None
     proposals = (
@@ -241,7 +247,8 @@ def _einsum(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | 
     if not arrow or "." in inputs:
         return None
     letters: dict[str, list[Size]] = {}
-    for term, operand in zip(inputs.split(","), args[1:], strict=True):
+    operands = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
+    for term, operand in zip(inputs.split(","), operands, strict=True):
         for letter, s in zip(term, look(operand), strict=True):
             letters.setdefault(letter, []).append(s)
     return tuple(_common(letters[letter]) for letter in output)

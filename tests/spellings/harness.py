@@ -273,6 +273,7 @@ GIVEN: dict[str, Callable[[Maker], Any]] = {
     "keep": _of_rows,
     "drop": lambda m: ~_of_rows(m),
     "keep_int": lambda m: _of_rows(m).int(),
+    "drop_full": lambda m: ~_of_rows(m).expand(m.case.batch, HEADS, m.case.length, m.case.keys),
     "drop_int": lambda m: (~_of_rows(m)).int(),
     "keep_rows_dropped": lambda m: _of_rows(Maker(replace(m.case, rows_dropped=True), m.generator)),
     "mask_2d": lambda m: m.keep(m.case.length, m.case.keys),
@@ -398,7 +399,7 @@ def called(run: Callable[[], object]) -> set[tuple[str, str]]:
 
 
 SPELLED = spellings(
-    *(f"attention_{part}" for part in ("scale", "layout", "packed", "masks", "softmax", "modules")),
+    *(f"attention_{part}" for part in ("scale", "layout", "packed", "masks", "softmax", "modules", "unusual")),
     *("norms", "residual", "mlp"),
 )
 LOOKALIKES = spellings("lookalikes_attention", "lookalikes_other")

@@ -1,0 +1,168 @@
+"""Softmax, however it is spelled out, over the last dimension of straight scores.
+
+Introduces softmax(x, dim). What is the same for all entries of a row is taken off the scores, and scores that are laid
+out otherwise are turned, so that the keys come last. Knows layout and arithmetic; knows no mask but as what it turns.
+"""
+
+from __future__ import annotations
+
+from autofuse import layout
+from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, product, total, without
+from autofuse.canonical.masks import fill_of
+from autofuse.canonical.shapes import from_end, moved
+from autofuse.canonical.view import CAST, KEEP, PERMUTE, View, bare, literal, order_of, rewrites
+from autofuse.graph import ATTRIBUTE, CHOICE, ITEM, Value, is_const
+
+_REDUCTIONS = frozenset({"amax", "max", "mean", "logsumexp", "sum"})
+_LOW_FILL = -1e8  # far below all scores, shifted or not
+
+
+@rewrites("softmax")
+def _softmax(view: View, x: Value, dim: Value, dtype: Value | None = None) -> Value | None:
+    if dtype is None:
+        return None
+    place = from_end(view, x, dim)
+    if place is None:
+        return view.plain("softmax", x, dim)
+    if x.op != PERMUTE and place != -1:
+        turn = _turn(x, place)
+        turned = turned_by(view, x, turn) if turn else None
+        if turned is not None:
+            made = view.plain("softmax", unshifted(view, turned), view.const(-1))
+            return view.permuted(made, layout.inverse(turn))
+    order = order_of(x) if x.op == PERMUTE else ()
+    inner, place = (x.inputs[0] if order else x), moved(order, place)
+    if place == -2 and (turned := turned_by(view, inner, layout.SWAP)) is not None:
+        made = view.plain("softmax", unshifted(view, turned), view.const(-1))
+        return view.permuted(made, layout.then(layout.SWAP, order))
+    inner = unshifted(view, inner) if place == -1 else inner
+    return view.permuted(view.plain("softmax", inner, view.const(place)), order)
+
+
+# Layout.
+
+
+def _turn(x: Value, place: int) -> layout.Tail:
+    """The permutation that makes the product of matrices in `x` straight, with dimension `place` at the end."""
+    core = _core(x)
+    if core is None:
+        return ()
+    turn = layout.inverse(order_of(core)) if core.op == PERMUTE else ()
+    at = moved(layout.inverse(turn), place)
+    return turn if at == -1 else layout.then(turn, layout.SWAP) if at == -2 else ()
+
+
+def _core(x: Value) -> Value | None:
+    """The product of matrices that masks and factors are put around, with its permutation."""
+    if x.op == "matmul" or x.op == PERMUTE and x.inputs[0].op in ("matmul", "mul"):
+        return x
+    parts = x.inputs if x.op in ("add", "mul") else x.inputs[1:] if x.op == CHOICE else x.inputs[:1]
+    if x.op not in ("add", "mul", KEEP, CAST, CHOICE):
+        return None
+    return next((found for p in parts if (found := _core(p)) is not None), None)
+
+
+def turned_by(view: View, x: Value, order: layout.Tail) -> Value | None:
+    """`x` with its last dimensions permuted, down to the product in it; None where a part may have fewer dimensions."""
+    if view.number(x) or is_const(x):
+        return x
+    if x.op == PERMUTE:
+        composed = layout.then(order_of(x), order)
+        inner = x.inputs[0]
+        return inner if not composed else turned_by(view, inner, composed) if composed == layout.SWAP else None
+    if x.op == "matmul" and order == layout.SWAP:
+        left, right = x.inputs
+        return view.plain("matmul", view.permuted(right, layout.SWAP), view.permuted(left, layout.SWAP))
+    if x.op in ("add", "mul"):
+        parts = [turned_by(view, p, order) for p in x.inputs]
+        known = [p for p in parts if p is not None]
+        join = total if x.op == "add" else product
+        return join(view, known) if len(known) == len(parts) else None
+    if x.op in (CAST, KEEP):
+        inners = [turned_by(view, i, order) for i in x.inputs[:2]]
+        done = [i for i in inners if i is not None]
+        return view.plain(x.op, *done, *x.inputs[2:], data=x.data) if len(done) == len(inners) else None
+    return _turned_leaf(view, x, order)
+
+
+def _turned_leaf(view: View, x: Value, order: layout.Tail) -> Value | None:
+    if x.op in ("kept", "invert", "and", "or", "eq", "ne", "lt", "le", "gt", "ge"):
+        parts = [turned_by(view, i, order) for i in x.inputs]
+        known = [p for p in parts if p is not None]
+        return view.plain(x.op, *known) if len(known) == len(parts) else None
+    rank = view.rank(x)
+    return view.permuted(x, order) if rank is not None and rank >= len(order) else None
+
+
+# Shifts.
+
+
+def unshifted(view: View, x: Value) -> Value:
+    """`x` without terms that are the same for all entries of a row: softmax does not notice them, nor its gradient."""
+    if x.op == "add":
+        kept = [t for t in x.inputs if not _same_along_rows(view, t)]
+        return x if len(kept) == len(x.inputs) or not kept else unshifted(view, total(view, kept))
+    if x.op == CAST:
+        return view.plain(CAST, unshifted(view, x.inputs[0]), *x.inputs[1:], data=x.data)
+    if x.op == KEEP and _is_low(view, x.inputs[2]):
+        return view.plain(KEEP, unshifted(view, x.inputs[0]), *x.inputs[1:])
+    if x.op == CHOICE:
+        return view.make(CHOICE, x.inputs[0], *(unshifted(view, side) for side in x.inputs[1:]))
+    return x
+
+
+def _is_low(view: View, fill: Value) -> bool:
+    number = fill_of(view, fill)
+    return number is not None and not number > _LOW_FILL  # nan, the lowest number, compares as False
+
+
+def _same_along_rows(view: View, v: Value) -> bool:
+    """Whether `v` is a reduction over the last dimension that keeps it, times numbers."""
+    if v.op == "mul":
+        tensors = [f for f in v.inputs if literal(f) is None and not view.number(f)]
+        return len(tensors) == 1 and _same_along_rows(view, tensors[0])
+    while v.op in (CAST, "detach"):
+        v = v.inputs[0]
+    if v.op == ITEM and is_const(v.inputs[1], 0) or v.op == ATTRIBUTE and v.data == "values":
+        v = bare(v.inputs[0])
+    return v.op in _REDUCTIONS and is_const(v.inputs[1], -1) and is_const(v.inputs[2], True)
+
+
+# By hand.
+
+
+@rewrites("exp")
+def _exp(view: View, x: Value) -> Value | None:
+    """exp(log_softmax(x)), and exp(x - logsumexp(x))."""
+    inner = bare(x)
+    if inner.op == "log_softmax":
+        return view.make("softmax", inner.inputs[0], inner.inputs[1], view.const(None))
+    for term in x.inputs if x.op == "add" else ():
+        if term.op != "mul" or len(term.inputs) != 2 or literal(term.inputs[1]) != -1:
+            continue
+        normaliser, rest = bare(term.inputs[0]), without(x.inputs, (term,))
+        scores = total(view, rest) if rest else x
+        if normaliser.op == "logsumexp" and _is_over_rows_of(normaliser, scores):
+            return view.make("softmax", scores, view.const(-1), view.const(None))
+    return None
+
+
+def _is_over_rows_of(v: Value, of: Value) -> bool:
+    return v.inputs[0] is of and is_const(v.inputs[1], -1) and is_const(v.inputs[2], True)
+
+
+def _softmax_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """exp(x - max(x)) / sum(exp(x - max(x))), or without the maximum; the sum may divide what was weighted."""
+    for top in factors:
+        weights = top.inputs[0] if top.op == "matmul" else top
+        if weights.op != "exp":
+            continue
+        below = view.plain("reciprocal", view.plain("sum", weights, view.const(-1), view.const(True)))
+        rest = without(factors, (top, below))
+        if rest is not None:
+            made = view.plain("softmax", unshifted(view, weights.inputs[0]), view.const(-1))
+            return [*rest, made if top is weights else view.plain("matmul", made, top.inputs[1])], constant
+    return None
+
+
+RECOGNISED_IN_PRODUCTS.append(_softmax_by_hand)

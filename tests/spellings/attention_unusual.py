@@ -1,0 +1,640 @@
+"""Attention as it is written now and then: other products, other layouts, other ways to mask and normalise."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from einops import einsum, rearrange, repeat
+from torch import nn
+
+
+class _Heads(nn.Module):
+    def __init__(self, p=0.0):
+        super().__init__()
+        self.scale = 8**-0.5
+        self.dropout = nn.Dropout(p)
+        self.causal = True
+
+
+# Products
+
+
+class ProductsAsSums(nn.Module):
+    """Broadcast, multiplied and summed: a matmul spelled out."""
+
+    def forward(self, q, k, v):
+        scores = (q.unsqueeze(-2) * k.unsqueeze(-3)).sum(-1) / math.sqrt(q.size(-1))
+        weights = scores.softmax(-1)
+        return weights @ v
+
+
+class KeysFromTheLeft(nn.Module):
+    """The transposed matrix of scores: a column for each query."""
+
+    def forward(self, q, k, v):
+        scores = k @ q.transpose(-2, -1) * q.shape[-1] ** -0.5
+        weights = torch.softmax(scores, dim=-2)
+        return (v.transpose(-2, -1) @ weights).transpose(-2, -1)
+
+
+class ValuesTimesWeights(nn.Module):
+    def forward(self, q, k, v):
+        attn = F.softmax(q @ k.mT * 8**-0.5, dim=-1)
+        return (v.mT @ attn.mT).mT
+
+
+class WeightsTransposedFirst(nn.Module):
+    """diffusion models: (b, c, i) operands and `v @ attn^T`."""
+
+    arguments = {"q": "k_t", "k": "k_t", "v": "k_t"}
+
+    def forward(self, q, k, v):
+        w = torch.einsum("bhci,bhcj->bhij", q, k) * (int(q.shape[2]) ** (-0.5))
+        w = F.softmax(w, dim=-1)
+        return torch.einsum("bhij,bhcj->bhci", w, v)
+
+
+class HeadsLastInScores(nn.Module):
+    """The key axis is not the last."""
+
+    arguments = {"q": "queries", "k": "keys", "v": "values"}
+
+    def forward(self, q, k, v):
+        scores = torch.einsum("bihd,bjhd->bijh", q, k) * 8**-0.5
+        weights = torch.softmax(scores, dim=2)
+        return torch.einsum("bijh,bjhd->bihd", weights, v)
+
+
+class KeysBeforeQueriesInScores(nn.Module):
+    def forward(self, q, k, v):
+        scores = torch.einsum("bhjd,bhid->bhji", k, q) * 8**-0.5
+        return torch.einsum("bhji,bhjd->bhid", scores.softmax(dim=2), v)
+
+
+class BatchLast(nn.Module):
+    """Transformer-XL: length first, batch and heads behind."""
+
+    arguments = {"q": "queries", "k": "keys", "v": "values"}
+
+    def forward(self, q, k, v):
+        q, k, v = (t.transpose(0, 1) for t in (q, k, v))
+        scores = torch.einsum("ibnd,jbnd->ijbn", (q, k)) * 8**-0.5
+        prob = F.softmax(scores, dim=1)
+        return torch.einsum("ijbn,jbnd->ibnd", (prob, v))
+
+
+class Ellipsis(nn.Module):
+    def forward(self, q, k, v):
+        sim = torch.einsum("...id,...jd->...ij", q, k) * 8**-0.5
+        return torch.einsum("...ij,...jd->...id", sim.softmax(dim=-1), v)
+
+
+class ScaleInsideEinsum(nn.Module):
+    def forward(self, q, k, v):
+        s = torch.einsum("bhqd,bhkd->bhqk", [q * 8**-0.5, k])
+        return torch.einsum("bhqk,bhkd->bhqd", [s.softmax(-1), v])
+
+
+class EinopsEinsum(nn.Module):
+    arguments = {"q": "queries", "k": "keys", "v": "values"}
+
+    def forward(self, q, k, v):
+        sim = einsum(q, k, "b i h d, b j h d -> b h i j") * 8**-0.5
+        attn = sim.softmax(dim=-1)
+        return einsum(attn, v, "b h i j, b j h d -> b i h d")
+
+
+class GridQueries(nn.Module):
+    """Queries on a grid, keys in a row."""
+
+    def forward(self, q, k, v):
+        q = q[:, :, :4].unflatten(2, (2, 2))
+        sim = torch.einsum("bhxyd,bhjd->bhxyj", q, k) * 8**-0.5
+        return torch.einsum("bhxyj,bhjd->bhxyd", sim.softmax(-1), v)
+
+
+class GridQueriesAndKeys(nn.Module):
+    """Windows of windows: two leading axes."""
+
+    def forward(self, q, k, v):
+        q, k, v = (rearrange(t[:, :, :4], "b h (w n) d -> b w h n d", w=2) for t in (q, k, v))
+        sim = torch.einsum("bwhid,bwhjd->bwhij", q, k) * 8**-0.5
+        out = torch.einsum("bwhij,bwhjd->bwhid", sim.softmax(-1), v)
+        return rearrange(out, "b w h n d -> b (w n) (h d)")
+
+
+class SharedKeysAndValues(nn.Module):
+    """Multi-query attention: one key and one value head."""
+
+    def forward(self, q, k, v):
+        k, v = k[:, 0], v[:, 0]
+        sim = torch.einsum("b h i d, b j d -> b h i j", q, k) * 8**-0.5
+        return torch.einsum("b h i j, b j d -> b h i d", sim.softmax(dim=-1), v)
+
+
+class GroupedByEinsum(nn.Module):
+    """Grouped-query attention without repeating the keys."""
+
+    def forward(self, q, k, v):
+        q = torch.cat((q, q.flip(1)), 1)
+        b, h, t, d = q.shape
+        q = q.view(b, 3, 2, t, d)
+        scores = torch.einsum("bkgtd,bksd->bkgts", q, k) * d**-0.5
+        out = torch.einsum("bkgts,bksd->bkgtd", scores.softmax(-1), v)
+        return out.reshape(b, h, t, d)
+
+
+class GroupedByBroadcast(nn.Module):
+    def forward(self, q, k, v):
+        q = torch.cat((q, q.flip(1)), 1)
+        b, h, t, d = q.shape
+        q = q.view(b, 3, 2, t, d)
+        scores = q @ k.unsqueeze(2).transpose(-2, -1) / math.sqrt(d)
+        out = F.softmax(scores, dim=-1) @ v.unsqueeze(2)
+        return out.view(b, h, t, d)
+
+
+def _repeat_kv(x, n):
+    b, h, s, d = x.shape
+    if n == 1:
+        return x
+    return x[:, :, None, :, :].expand(b, h, n, s, d).reshape(b, h * n, s, d)
+
+
+class GroupedByRepeatKv(nn.Module):
+    def forward(self, q, k, v):
+        q = torch.cat((q, q), 1)
+        k, v = _repeat_kv(k, 2), _repeat_kv(v, 2)
+        attn = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(8)
+        attn = nn.functional.softmax(attn, dim=-1, dtype=torch.float32).to(q.dtype)
+        return torch.matmul(attn, v)
+
+
+class GroupedByRepeatInterleave(nn.Module):
+    def forward(self, q, k, v):
+        q = torch.cat((q, q), 1)
+        k = k.repeat_interleave(2, dim=1)
+        v = torch.repeat_interleave(v, repeats=2, dim=1)
+        return (q @ k.mT * 8**-0.5).softmax(-1) @ v
+
+
+class GroupedByEinopsRepeat(nn.Module):
+    def forward(self, q, k, v):
+        q = torch.cat((q, q), 1)
+        k, v = (repeat(t, "b h n d -> b (h g) n d", g=2) for t in (k, v))
+        return (q @ k.mT * 8**-0.5).softmax(-1) @ v
+
+
+class LinearOfMatrices(nn.Module):
+    """F.linear(q, k) is q @ k.T."""
+
+    arguments = {"q": "matrix", "k": "matrix", "v": "matrix"}
+
+    def forward(self, q, k, v):
+        return F.softmax(F.linear(q, k) * 8**-0.5, dim=1).mm(v)
+
+
+class TransposedMatrices(nn.Module):
+    arguments = {"q": "matrix", "k": "matrix", "v": "matrix"}
+
+    def forward(self, q, k, v):
+        return torch.mm(torch.softmax(torch.mm(q, k.t()) / 8**0.5, 1), v)
+
+
+class OneQueryByEinsum(nn.Module):
+    """A pooled query: no axis of queries."""
+
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(24))
+
+    def forward(self, x):
+        scores = torch.matmul(x, self.query) / 24**0.5
+        weights = scores.softmax(dim=1)
+        return torch.einsum("bs,bsd->bd", weights, x)
+
+
+class LearnedQueries(nn.Module):
+    """Queries without a batch: they attend to every sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(5, 24))
+
+    def forward(self, x):
+        sim = torch.matmul(self.queries, x.transpose(-1, -2)) * 24**-0.5
+        return torch.matmul(sim.softmax(dim=-1), x)
+
+
+class FlatHeadsByRearrange(nn.Module):
+    def forward(self, query, key, value, key_padding_mask):
+        q, k, v = (rearrange(t, "b n (h d) -> (b h) n d", h=3) for t in (query, key, value))
+        sim = torch.einsum("b i d, b j d -> b i j", q, k) * 8**-0.5
+        mask = repeat(~key_padding_mask, "b j -> (b h) () j", h=3)
+        sim.masked_fill_(~mask, -torch.finfo(sim.dtype).max)
+        out = torch.einsum("b i j, b j d -> b i d", sim.softmax(dim=-1), v)
+        return rearrange(out, "(b h) n d -> b n (h d)", h=3)
+
+
+# Normalising
+
+
+class ShiftedByDetachedMaximum(nn.Module):
+    def forward(self, q, k, v):
+        sim = q @ k.mT * 8**-0.5
+        sim = sim - sim.amax(dim=-1, keepdim=True).detach()
+        return sim.softmax(dim=-1) @ v
+
+
+class ShiftedByMaximum(nn.Module):
+    def forward(self, q, k, v):
+        sim = q @ k.mT * 8**-0.5
+        sim = sim - sim.max(dim=-1, keepdim=True)[0]
+        return F.softmax(sim, -1) @ v
+
+
+class ShiftedInPlace(nn.Module):
+    def forward(self, q, k, v):
+        sim = torch.einsum("bhid,bhjd->bhij", q, k)
+        sim -= sim.amax(-1, keepdim=True).detach()
+        return torch.einsum("bhij,bhjd->bhid", sim.softmax(-1), v)
+
+
+class ExpOverSum(nn.Module):
+    def forward(self, q, k, v):
+        e = torch.exp(q @ k.mT * 8**-0.5)
+        return (e / e.sum(-1, keepdim=True)) @ v
+
+
+class ExpOfLogSoftmax(nn.Module):
+    def forward(self, q, k, v):
+        return F.log_softmax(q @ k.mT * 8**-0.5, dim=-1).exp() @ v
+
+
+class ExpLessLogSumExp(nn.Module):
+    def forward(self, q, k, v):
+        s = q @ k.mT * 8**-0.5
+        return torch.exp(s - torch.logsumexp(s, dim=-1, keepdim=True)) @ v
+
+
+class DividedAfterTheProduct(nn.Module):
+    """The normaliser comes last, as flash attention itself does it."""
+
+    def forward(self, q, k, v):
+        s = q @ k.mT * 8**-0.5
+        e = torch.exp(s - s.amax(-1, keepdim=True))
+        return (e @ v) / e.sum(-1, keepdim=True)
+
+
+class DimensionByRank(nn.Module):
+    def forward(self, q, k, v):
+        s = q @ k.mT * 8**-0.5
+        return s.softmax(dim=s.dim() - 1) @ v
+
+
+class DimensionCounted(nn.Module):
+    def forward(self, q, k, v):
+        b, h, t, d = q.shape
+        s = q @ k.transpose(2, 3) / d**0.5
+        return F.softmax(s, dim=3) @ v
+
+
+class SoftmaxInFloatOfWhere(nn.Module):
+    def forward(self, q, k, v, keep):
+        s = (q @ k.mT).float() * 8**-0.5
+        s = torch.where(keep, s, torch.full((), float("-inf")))
+        return s.softmax(-1).to(v.dtype) @ v
+
+
+class SequentialOfSoftmaxAndDropout(nn.Module):
+    def __init__(self, p=0.0):
+        super().__init__()
+        self.attend = nn.Sequential(nn.Softmax(dim=-1), nn.Dropout(p))
+
+    def forward(self, q, k, v):
+        return self.attend(q @ k.mT * 8**-0.5) @ v
+
+
+class _SoftmaxChild(nn.Module):
+    def __init__(self, p=0.0):
+        super().__init__()
+        self.drop = nn.Dropout(p)
+
+    def forward(self, scores, mask):
+        scores = scores.masked_fill(~mask, float("-inf"))
+        return self.drop(F.softmax(scores, dim=-1))
+
+
+class ChildMasksAndNormalises(nn.Module):
+    def __init__(self, p=0.0):
+        super().__init__()
+        self.normalise = _SoftmaxChild(p)
+
+    def forward(self, q, k, v, keep):
+        return self.normalise(q @ k.mT * 8**-0.5, keep) @ v
+
+
+class MethodNormalises(_Heads):
+    def _attend(self, scores, keep):
+        return self.dropout(torch.softmax(scores.masked_fill(~keep, float("-inf")), -1))
+
+    def forward(self, q, k, v, keep):
+        return self._attend(q @ k.mT * self.scale, keep) @ v
+
+
+def _masked_softmax(x, mask=None, dim=-1):
+    if mask is not None:
+        x = x.masked_fill(~mask, float("-inf"))
+    return F.softmax(x, dim=dim)
+
+
+class HelperNormalises(nn.Module):
+    def forward(self, q, k, v, keep):
+        return _masked_softmax(q @ k.mT * 8**-0.5, keep) @ v
+
+
+class DropoutRateChosen(nn.Module):
+    def __init__(self, p=0.0):
+        super().__init__()
+        self.p = p
+
+    def forward(self, q, k, v):
+        w = (q @ k.mT * 8**-0.5).softmax(-1)
+        w = F.dropout(w, p=self.p if self.training else 0.0)
+        return w @ v
+
+
+# Scales
+
+
+class CosineWithLearnedScale(nn.Module):
+    """Swin v2."""
+
+    def __init__(self):
+        super().__init__()
+        self.logit_scale = nn.Parameter(torch.full((3, 1, 1), math.log(10.0)))
+
+    def forward(self, q, k, v):
+        attn = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1)
+        logit_scale = torch.clamp(self.logit_scale, max=math.log(100.0)).exp()
+        attn = (attn * logit_scale).softmax(dim=-1)
+        return attn @ v
+
+
+class TemperatureDivides(nn.Module):
+    safety = "unsafe"
+
+    def __init__(self):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, q, k, v):
+        return F.softmax(q @ k.mT / self.temperature, -1) @ v
+
+
+class ScaleAfterMask(_Heads):
+    def forward(self, q, k, v, keep):
+        w = (q @ k.mT).masked_fill(~keep, float("-inf"))
+        return (w * self.scale).softmax(-1) @ v
+
+
+class ScaleAfterBias(_Heads):
+    def forward(self, q, k, v, bias):
+        return ((q @ k.mT + bias) * self.scale).softmax(-1) @ v
+
+
+class ScaleTwice(_Heads):
+    """The trick against overflow in half precision: small inside, large outside."""
+
+    def forward(self, q, k, v):
+        scores = (q / 4.0) @ k.mT * self.scale
+        return F.softmax(scores * 4.0, dim=-1) @ v
+
+
+# Masks
+
+
+class ComparedPositions(_Heads):
+    def forward(self, q, k, v):
+        t = q.shape[-2]
+        i = torch.arange(t, device=q.device)
+        keep = i[:, None] >= i[None, :]
+        return (q @ k.mT * self.scale).masked_fill(~keep, float("-inf")).softmax(-1) @ v
+
+
+class SlidingWindow(_Heads):
+    def forward(self, q, k, v):
+        t = q.shape[-2]
+        i = torch.arange(t, device=q.device)
+        distance = i[:, None] - i[None, :]
+        keep = (distance >= 0) & (distance < 3)
+        return (q @ k.mT * self.scale).masked_fill(~keep, float("-inf")).softmax(-1) @ v
+
+
+class SlidingWindowByTriangles(_Heads):
+    def forward(self, q, k, v):
+        t = q.shape[-2]
+        ones = torch.ones(t, t, dtype=torch.bool, device=q.device)
+        keep = ones.tril() & ones.triu(-2)
+        return (q @ k.mT * self.scale).masked_fill(~keep, float("-inf")).softmax(-1) @ v
+
+
+class CausalWithCache(_Heads):
+    """More keys than queries: aligned to the right."""
+
+    cross = True
+
+    def forward(self, q, k, v):
+        i, j = q.shape[-2], k.shape[-2]
+        drop = torch.ones(i, j, dtype=torch.bool, device=q.device).triu(j - i + 1)
+        sim = (q @ k.mT * self.scale).masked_fill(drop, -torch.finfo(q.dtype).max)
+        return sim.softmax(dim=-1) @ v
+
+
+class CausalFlag(_Heads):
+    def forward(self, q, k, v):
+        sim = torch.einsum("b h i d, b h j d -> b h i j", q, k) * self.scale
+        if self.causal:
+            i, j = sim.shape[-2:]
+            mask = torch.ones((i, j), device=q.device, dtype=torch.bool).triu(j - i + 1)
+            sim = sim.masked_fill(mask, -torch.finfo(sim.dtype).max)
+        attn = sim.softmax(dim=-1)
+        return torch.einsum("b h i j, b h j d -> b h i d", self.dropout(attn), v)
+
+
+class Alibi(_Heads):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("slopes", torch.tensor([0.5, 0.25, 0.125])[:, None, None])
+
+    def forward(self, q, k, v):
+        t = q.size(-2)
+        position = torch.arange(t, device=q.device)
+        bias = -(position[None, :] - position[:, None]).abs() * self.slopes
+        return F.softmax(q @ k.mT * self.scale + bias, dim=-1) @ v
+
+
+class AlibiAndCausal(Alibi):
+    def forward(self, q, k, v):
+        t = q.size(-2)
+        position = torch.arange(t, device=q.device)
+        scores = q @ k.mT * self.scale + (position[None, :] - position[:, None]) * self.slopes
+        scores = scores.masked_fill(torch.triu(torch.ones(t, t, device=q.device), 1).bool(), float("-inf"))
+        return F.softmax(scores, dim=-1) @ v
+
+
+class RelativeBiasTable(_Heads):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(31, 3)
+
+    def forward(self, q, k, v):
+        i = torch.arange(q.shape[-2], device=q.device)
+        bias = self.table(i[None, :] - i[:, None] + 15).permute(2, 0, 1).unsqueeze(0)
+        return (q @ k.mT * self.scale + bias).softmax(-1) @ v
+
+
+class RelativeBiasIndexed(_Heads):
+    """Swin's table of biases."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(31, 3))
+
+    def forward(self, q, k, v):
+        t = q.shape[-2]
+        i = torch.arange(t, device=q.device)
+        index = i[None, :] - i[:, None] + 15
+        bias = self.table[index.view(-1)].view(t, t, -1).permute(2, 0, 1).contiguous()
+        attn = q @ k.mT * self.scale
+        attn = attn + bias.unsqueeze(0)
+        return attn.softmax(-1) @ v
+
+
+class RelativePositionsOfQueries(_Heads):
+    """The bias is itself a product with the queries."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Parameter(torch.randn(16, 8))
+
+    def forward(self, q, k, v):
+        rel = q @ self.positions[: k.shape[-2]].t()
+        scores = (q @ k.mT + rel) * self.scale
+        return scores.softmax(-1) @ v
+
+
+class TwoMasks(_Heads):
+    def forward(self, q, k, v, key_padding_mask, drop):
+        scores = q @ k.mT * self.scale
+        scores = scores.masked_fill(key_padding_mask[:, None, None], float("-inf"))
+        scores = scores.masked_fill(drop & ~key_padding_mask[:, None, None], -1e9)
+        return scores.softmax(-1) @ v
+
+
+class PaddingOfQueriesAndKeys(_Heads):
+    """lucidrains: a mask for rows and columns from one of positions."""
+
+    fills = True
+
+    def forward(self, q, k, v, key_padding_mask):
+        mask = ~key_padding_mask
+        dots = torch.einsum("bhid,bhjd->bhij", q, k) * self.scale
+        mask = mask[:, None, :, None] * mask[:, None, None, :]
+        dots.masked_fill_(~mask, -1e9)
+        return torch.einsum("bhij,bhjd->bhid", dots.softmax(dim=-1), v)
+
+
+class MultiplicativePenalty(_Heads):
+    """BERT's own: (1 - mask) * -10000, added."""
+
+    arguments = {"mask": "padding_4d"}
+
+    def forward(self, q, k, v, mask):
+        scores = q @ k.mT * self.scale + (1.0 - mask) * -10000.0
+        return scores.softmax(-1) @ v
+
+
+class AssignedWhereMasked(_Heads):
+    arguments = {"drop": "drop_full"}
+
+    def forward(self, q, k, v, drop):
+        scores = q @ k.mT * self.scale
+        scores[drop] = float("-inf")
+        return scores.softmax(-1) @ v
+
+
+class SquareSubsequentMask(_Heads):
+    def forward(self, q, k, v):
+        mask = nn.Transformer.generate_square_subsequent_mask(q.size(-2), device=q.device)
+        return (q @ k.mT * self.scale + mask).softmax(-1) @ v
+
+
+class SubsequentMaskOfTheTutorial(_Heads):
+    """`float().masked_fill(...)` in two steps."""
+
+    def forward(self, q, k, v):
+        t = q.size(-2)
+        mask = (torch.triu(torch.ones(t, t, device=q.device)) == 1).transpose(0, 1)
+        mask = mask.to(q.dtype).masked_fill(mask == 0, float("-inf")).masked_fill(mask == 1, 0.0)
+        return (q @ k.mT * self.scale + mask).softmax(-1) @ v
+
+
+# Control flow
+
+
+class DuplicatedInBranches(_Heads):
+    def forward(self, q, k, v, keep=None):
+        if keep is None:
+            attn = F.softmax(q @ k.mT * self.scale, -1)
+            out = attn @ v
+        else:
+            attn = F.softmax((q @ k.mT * self.scale).masked_fill(~keep, float("-inf")), -1)
+            out = attn @ v
+        return out
+
+
+class EarlyReturn(_Heads):
+    def forward(self, q, k, v, keep=None):
+        scores = q @ k.mT * self.scale
+        if keep is None:
+            return scores.softmax(-1) @ v
+        return scores.masked_fill(~keep, float("-inf")).softmax(-1) @ v
+
+
+class FlashOrByHand(_Heads):
+    flash = False
+
+    def forward(self, q, k, v):
+        if self.flash:
+            y = F.scaled_dot_product_attention(q, k, v)
+        else:
+            att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+            y = F.softmax(att, dim=-1) @ v
+        return y.transpose(1, 2).contiguous()
+
+
+class StaticHelper(nn.Module):
+    @staticmethod
+    def attend(q, k, v):
+        return F.softmax(q @ k.mT / math.sqrt(q.shape[-1]), dim=-1) @ v
+
+    def forward(self, q, k, v):
+        return self.attend(q, k, v)
+
+
+class WindowMaskByView(nn.Module):
+    """Swin's shifted windows: the batch holds the windows, the mask is one for each window."""
+
+    arguments = {"mask": "drop_windows"}
+
+    def forward(self, q, k, v, mask):
+        b, h, t, _ = q.shape
+        attn = q @ k.transpose(-2, -1) * 8**-0.5
+        n = mask.shape[0]
+        attn = attn.view(b // n, n, h, t, t) + mask.unsqueeze(1).unsqueeze(0)
+        attn = attn.view(-1, h, t, t)
+        attn = attn.softmax(-1)
+        return attn @ v
