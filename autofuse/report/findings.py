@@ -24,7 +24,13 @@ _DIFF_STYLES = (("---", "bold"), ("+++", "bold"), ("@@", "cyan"), ("-", "red"), 
 
 def as_json(findings: Iterable[Finding]) -> dict[str, object]:
     """The object that `autofuse check --format json` prints; docs/cli.md describes it."""
-    return {"version": 1, "findings": [{f: getattr(finding, f) for f in FIELDS} for finding in findings]}
+    return {"version": 1, "findings": [_fields(f) for f in findings]}
+
+
+def _fields(finding: Finding) -> dict[str, object]:
+    """The fields of one finding; one in a notebook has its cell too."""
+    cell = {} if finding.cell is None else {"cell": finding.cell}
+    return {f: getattr(finding, f) for f in FIELDS} | cell
 
 
 def line_of(finding: Finding) -> list[Piece]:
@@ -32,7 +38,7 @@ def line_of(finding: Finding) -> list[Piece]:
     reason = finding.reason if finding.reason not in finding.message else ""
     return [
         (finding.path, "bold"),
-        (f":{finding.line}:{finding.column}: ", ""),
+        (f"{finding.place.removeprefix(finding.path)}:{finding.column}: ", ""),
         (finding.code, "bold red"),
         (f" [{finding.status}] ", _STYLES.get(finding.status, "")),
         (f"{finding.symbol}: {finding.message}", ""),
@@ -44,10 +50,13 @@ def line_of(finding: Finding) -> list[Piece]:
 def annotation_of(finding: Finding) -> str:
     """A workflow command that puts the finding beside the line in a pull request on GitHub."""
     level = "warning" if finding.status in ("safe", "unsafe") else "notice"
-    place = f"file={_property(finding.path)},line={finding.line},endLine={finding.end_line},col={finding.column}"
+    place = f"file={_property(finding.path)}"
+    if finding.cell is None:  # the lines of a notebook's cell are not those of its file
+        place += f",line={finding.line},endLine={finding.end_line},col={finding.column}"
     reason = f" ({finding.reason})" if finding.reason and finding.reason not in finding.message else ""
     title = _property(f"{finding.code} {finding.rule}")
-    return f"::{level} {place},title={title}::{_escaped(finding.message + reason)}\n"
+    within = f"cell {finding.cell}, line {finding.line}: " if finding.cell is not None else ""
+    return f"::{level} {place},title={title}::{_escaped(within + finding.message + reason)}\n"
 
 
 def _escaped(text: str) -> str:

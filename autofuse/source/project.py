@@ -6,6 +6,7 @@ Knows folders and what to leave out of them. Does not open Python files.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,9 @@ EXCLUDED = frozenset(
     __pycache__ __pypackages__ _build build dist node_modules site-packages venv
     """.split()
 )
+
+
+_ENDINGS = (".py", ".pyw", ".ipynb")
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,12 @@ class Trouble:
     error: bool = True
 
 
+def not_python(place: str, error: SyntaxError) -> Trouble:
+    """What is said of a text that the Python which runs autofuse cannot parse, too new or too old for it, or broken."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return Trouble(f"{place}: cannot be read by Python {version}: {error.msg}.")
+
+
 @dataclass(frozen=True)
 class Project:
     """`everywhere`: patterns of the configuration leave out named files too, as pre-commit wants it."""
@@ -46,7 +56,7 @@ class Project:
     everywhere: bool = False
 
     def files(self, paths: Iterable[str]) -> Iterator[SourceFile | Trouble]:
-        """Every Python file that `paths` mean, each once, folders in the order of their names.
+        """Every Python file and notebook that `paths` mean, each once, folders in the order of their names.
 
         Raises ConfigError where a [tool.autofuse] that holds for one of them cannot be used.
         """
@@ -99,7 +109,7 @@ class Project:
             if entry.is_dir(follow_symlinks=False):  # a link could lead in a circle, or out of the project
                 if not _left_out(entry) and not settings.excludes(entry.path):
                     yield from self._walk(entry.path)
-            elif entry.name.endswith((".py", ".pyw")) and entry.is_file() and not settings.excludes(entry.path):
+            elif entry.name.endswith(_ENDINGS) and entry.is_file() and not settings.excludes(entry.path):
                 yield SourceFile(entry.path.removeprefix("./"), settings, named=False)
 
 

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import ast
 import traceback
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from autofuse.match import LoadedRule
 from autofuse.registry import load_rules
 from autofuse.selection import require_known, selected
-from autofuse.source.check import Proposal, proposals
+from autofuse.source.check import Proposal, Unread, proposals
 from autofuse.source.config import Settings
-from autofuse.source.project import SourceFile, Trouble
+from autofuse.source.document import Document, document
+from autofuse.source.notebook import NotANotebook
+from autofuse.source.project import SourceFile, Trouble, not_python
 from autofuse.source.suppress import suppressions
 from autofuse.source.write import CannotWrite, applied
 
@@ -24,11 +26,12 @@ _ROUNDS = 4  # one rewrite may make room for another, such as the MLP around a G
 
 @dataclass(frozen=True)
 class Checked:
-    """One file as it was read, and what would be done to it."""
+    """One file as it was read, what would be done to it, and which parts of it could not be read."""
 
     path: str
     source: bytes
     proposals: tuple[Proposal, ...]
+    troubles: tuple[Trouble, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,11 @@ class Rewritten:
     after: bytes
     edits: int
     refused: tuple[Trouble, ...] = ()
+
+    def changed(self) -> Iterator[tuple[str, bytes, bytes]]:
+        """Each text of the file that changed, before and after, by its name: a notebook has one for each cell."""
+        before, after = (document(source, self.path).texts() for source in (self.before, self.after))
+        return ((name, text, after[name]) for name, text in before.items() if text != after[name])
 
 
 @dataclass
@@ -75,9 +83,11 @@ class Run:
         if b"torch" not in source and not file.named:  # most files of a tree: nothing in them can be fused
             return Checked(file.path, source, ())
         try:
-            return Checked(file.path, source, self._proposals(source, file))
+            return self._checked(source, file)
+        except NotANotebook as error:
+            return Trouble(f"{file.path}: not read: {error}.")
         except SyntaxError as error:
-            return Trouble(f"{file.path}:{error.lineno or 1}: not read: {error.msg}.")
+            return not_python(f"{file.path}:{error.lineno or 1}", error)
         except (RecursionError, MemoryError):
             return Trouble(f"{file.path}: not read: its expressions are nested too deeply to follow.")
         except Exception as error:
@@ -92,18 +102,15 @@ class Run:
         except Exception as error:  # a SyntaxError too: the text was sound before we touched it
             return self._internal(file.path, error)
 
-    def _proposals(self, source: bytes, file: SourceFile) -> tuple[Proposal, ...]:
+    def _checked(self, source: bytes, file: SourceFile) -> Checked:
+        read = document(source, file.path)
         if b"torch" not in source:
-            ast.parse(source)  # a named file is read to the end, so that a syntax error in it is told
-            return ()
-        found = proposals(
-            source, file.path, rules=self.rules(file.settings), target=self.target or file.settings.target
-        )
-        if not found:
-            return ()
-        silent, ignored = suppressions(source), file.settings.ignored_in(file.path)
-        kept = (p for p in found if not p.finding.code.startswith(ignored))
-        return tuple(p for p in kept if not silent.cover(p.finding.code, p.finding.line, p.finding.end_line))
+            ast.parse(read.program)  # a named file is read to the end, so that a syntax error in it is told
+            return Checked(file.path, source, (), read.troubles)
+        target, unread = self.target or file.settings.target, list[Unread]()
+        found = proposals(read.program, file.path, rules=self.rules(file.settings), target=target, unread=unread)
+        kept = tuple(_located(p, read) for p in _heard(found, read.program, file))
+        return Checked(file.path, source, kept, (*read.troubles, *(_told(u, read) for u in unread)))
 
     def _settled(self, checked: Checked, file: SourceFile, unsafe: bool) -> Rewritten:
         source, edits, refused = checked.source, 0, tuple[Trouble, ...]()
@@ -111,9 +118,9 @@ class Run:
         for _ in range(_ROUNDS):
             if not wanted:
                 break
-            made = _made(source, wanted, file.path)
+            made = _made(document(source, file.path), source, wanted, file.path, not unsafe)
             edits, source, refused = edits + made.edits, made.after, made.refused
-            wanted = _wanted(self._proposals(source, file), unsafe) if made.edits else []
+            wanted = _wanted(self._checked(source, file).proposals, unsafe) if made.edits else []
         return Rewritten(file.path, checked.source, source, edits, refused)
 
     def _internal(self, path: str, error: Exception) -> Trouble:
@@ -121,20 +128,40 @@ class Run:
         return Trouble(f"internal error on {path}: {type(error).__name__}: {error}; please report it.{detail}")
 
 
-def _made(source: bytes, wanted: list[Proposal], path: str) -> Rewritten:
+def _heard(found: Sequence[Proposal], program: bytes, file: SourceFile) -> Iterator[Proposal]:
+    """The proposals that neither a comment nor the configuration switches off."""
+    if not found:
+        return
+    silent, ignored = suppressions(program), file.settings.ignored_in(file.path)
+    for p in found:
+        off = p.finding.code.startswith(ignored)
+        if not off and not silent.cover(p.finding.code, p.finding.line, p.finding.end_line):
+            yield p
+
+
+def _located(p: Proposal, read: Document) -> Proposal:
+    return replace(p, finding=read.located(p.finding), within=tuple(map(read.located, p.within)))
+
+
+def _told(unread: Unread, read: Document) -> Trouble:
+    return Trouble(f"{read.place(unread.line)}: {unread.symbol} is nested too deeply to follow.", error=False)
+
+
+def _made(read: Document, source: bytes, wanted: list[Proposal], path: str, comments: bool) -> Rewritten:
     """The text with all edits that can be made together, for one that cannot must not hold up the rest."""
-    try:
-        return Rewritten(path, source, applied(source, wanted), len(wanted))
-    except CannotWrite:
-        pass
     after, made, refused = source, list[Proposal](), list[Trouble]()
-    for proposal in wanted:
+    groups = [wanted]
+    while groups:
+        group = groups.pop()
         try:
-            after = applied(source, [*made, proposal])
-            made.append(proposal)
+            after = read.with_edits([p.edit for p in (*made, *group) if p.edit], comments)
+            made += group
         except CannotWrite as reason:
-            place = f"{path}:{proposal.finding.line}"
-            refused.append(Trouble(f"{place}: {proposal.finding.code} not rewritten: {reason}."))
+            if len(group) == 1:
+                refused.append(Trouble(f"{group[0].finding.place}: {group[0].finding.code} not rewritten: {reason}."))
+            else:
+                half = len(group) // 2
+                groups += [group[half:], group[:half]]
     return Rewritten(path, source, after, len(made), tuple(refused))
 
 

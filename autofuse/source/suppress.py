@@ -5,11 +5,11 @@ Only real comments count: text in a string switches nothing off. Knows comments 
 
 from __future__ import annotations
 
-import io
 import re
-import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from autofuse.source.comments import comments_of
 
 EVERY = ("",)  # the prefix of every code
 _COMMENT = re.compile(r"#\s*autofuse:\s*(?P<scope>ignore-file|ignore)(?![\w-])\s*(?:\[(?P<codes>[^\]]*)\])?")
@@ -43,11 +43,9 @@ def suppressions(source: bytes) -> Suppressions:
 
 
 def _comments(source: bytes) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    for token in tokenize.tokenize(io.BytesIO(source).readline):
-        if token.type != tokenize.COMMENT:
-            continue
-        for match in _COMMENT.finditer(token.string):
-            yield token.start[0], match["scope"], _codes(match["codes"])
+    for line, comment in comments_of(source):
+        for match in _COMMENT.finditer(comment):
+            yield line, match["scope"], _codes(match["codes"])
 
 
 def _codes(listed: str | None) -> tuple[str, ...]:

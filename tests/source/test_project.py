@@ -34,7 +34,7 @@ def paths(*given: str, everywhere: bool = False) -> list[str]:
 
 def test_folders_are_walked_in_the_order_of_names() -> None:
     touch("b.py", "a/z.py", "a/b/c.pyw", "c.txt", "d.pyc", "e.ipynb")
-    assert paths(".") == ["a/b/c.pyw", "a/z.py", "b.py"]
+    assert paths(".") == ["a/b/c.pyw", "a/z.py", "b.py", "e.ipynb"]
 
 
 def test_a_file_is_read_once_however_often_it_is_meant() -> None:

@@ -9,7 +9,7 @@ from libcst import parse_module
 
 from autofuse.registry import load_rules
 from autofuse.source.check import proposals
-from autofuse.source.write import CannotWrite, applied, comments_lost
+from autofuse.source.write import CannotWrite, applied, comments_lost, with_edits
 from tests.source.rewriting import rewritten, rewritten_bytes, source
 
 HEAD = "import math\nimport torch\nimport torch.nn.functional as F\n\n\n"
@@ -222,7 +222,9 @@ def test_a_file_that_libcst_does_not_give_back_is_left_alone() -> None:
 
 
 def test_no_comment_is_lost() -> None:
-    text = (HEAD + source("""
+    text = (
+        HEAD
+        + source("""
         def attend(q, k, v, mask=None):
             s = q @ k.mT  # one
             # two
@@ -236,6 +238,7 @@ def test_no_comment_is_lost() -> None:
                 -1  # ten
             )
             return w @ v  # eleven
-    """)).encode()
+    """)
+    ).encode()
     for p in proposals(text, "file.py", rules=load_rules()):
-        assert p.edit is None or comments_lost(text, p.edit) == []
+        assert p.edit is None or comments_lost(text, with_edits(text, [p.edit])) == []
