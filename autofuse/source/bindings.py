@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from autofuse.source.syntax import children, walk
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -26,17 +29,17 @@ def bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
             statement = node
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name, node
-            children: list[ast.AST] = list(node.decorator_list)
+            inside: list[ast.AST] = list(node.decorator_list)
         elif isinstance(node, ast.Lambda):
-            children = []
+            inside = []
         else:
             yield from ((name, statement) for name in _bound_here(node, inner))
-            children = list(ast.iter_child_nodes(node))
+            inside = children(node)
         if isinstance(node, ast.NamedExpr):
             yield node.target.id, statement
-            children = [node.value]
+            inside = [node.value]
         inner = inner or isinstance(node, _COMPREHENSIONS)
-        todo += [(c, statement, inner) for c in reversed(children)]
+        todo += [(c, statement, inner) for c in reversed(inside)]
 
 
 def _bound_here(node: ast.AST, inner: bool) -> Iterator[str]:
@@ -54,15 +57,16 @@ def _bound_here(node: ast.AST, inner: bool) -> Iterator[str]:
             yield name
 
 
-def bound_names(function: Scope) -> set[str]:
+@lru_cache(maxsize=1024)
+def bound_names(function: Scope) -> frozenset[str]:
     """The local names of a function, its parameters included; without what it declares global or nonlocal."""
     arguments = function.args
     names = {a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
     names |= {a.arg for a in (arguments.vararg, arguments.kwarg) if a}
     if isinstance(function, ast.Lambda):
-        return names
+        return frozenset(names)
     names |= {name for name, _ in bindings(function.body)}
-    return names - declared(function)
+    return frozenset(names) - declared(function)
 
 
 def declared(function: Function) -> set[str]:
@@ -76,15 +80,16 @@ def _own_statements(body: list[ast.stmt]) -> Iterator[ast.AST]:
         node = todo.pop()
         yield node
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            todo += [c for c in ast.iter_child_nodes(node) if isinstance(c, _HOLD_STATEMENTS)]
+            todo += [c for c in children(node) if isinstance(c, _HOLD_STATEMENTS)]
 
 
-def names_read(node: ast.AST) -> set[str]:
+def names_read(node: ast.AST) -> frozenset[str]:
     """Every name that is read anywhere inside `node`."""
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    return frozenset(n.id for n in walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
 
 
-def free_names(scope: ast.AST) -> set[str]:
+@lru_cache(maxsize=1024)
+def free_names(scope: ast.AST) -> frozenset[str]:
     """Names that a nested function, lambda or class takes from around it."""
     inside = names_read(scope)
     if isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
@@ -109,7 +114,7 @@ def nested_scopes(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             yield node
             continue
-        children = list(ast.iter_child_nodes(node))
+        inside = children(node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "map" and node.args:
-            children = [c for c in children if not (c is node.args[0] and isinstance(c, ast.Lambda))]
-        todo += children
+            inside = [c for c in inside if not (c is node.args[0] and isinstance(c, ast.Lambda))]
+        todo += inside

@@ -240,7 +240,7 @@ class Blocks(Assignments):
         return ends
 
 
-def _stored(statement: ast.stmt) -> set[str]:
+def _stored(statement: ast.stmt) -> frozenset[str]:
     """Names that a loop may change."""
     fake = ast.FunctionDef(
         name="", args=ast.arguments([], [], None, [], [], None, []), body=[statement], decorator_list=[]

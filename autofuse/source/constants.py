@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from autofuse.source.syntax import walk
+
 _OPERATORS: dict[type[ast.operator], Callable[[float, float], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: pow,
 }  # fmt: skip
@@ -21,12 +23,19 @@ _NAMED = {"math.pi": math.pi, "math.e": math.e, "numpy.pi": math.pi, "torch.pi":
 
 def constants_of(tree: ast.Module, qualified: Mapping[str, str]) -> dict[str, float]:
     """The names that a file assigns once, at its top level, from literals alone."""
-    stores = Counter(n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load))
+    if not _numbers(tree, qualified, None):  # as in most files, which need not be walked then
+        return {}
+    stores = Counter(n.id for n in walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load))
+    return _numbers(tree, qualified, stores)
+
+
+def _numbers(tree: ast.Module, qualified: Mapping[str, str], stores: Counter[str] | None) -> dict[str, float]:
+    """The names that are assigned numbers; without `stores`, those assigned more than once too."""
     found: dict[str, float] = {}
     for statement in tree.body:
         target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
         value = getattr(statement, "value", None)
-        once = isinstance(target, ast.Name) and stores[target.id] == 1
+        once = isinstance(target, ast.Name) and (stores is None or stores[target.id] == 1)
         if isinstance(statement, (ast.Assign, ast.AnnAssign)) and once and isinstance(value, ast.expr):
             number = _number(value, qualified, found)
             if number is not None and isinstance(target, ast.Name):

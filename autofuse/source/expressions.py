@@ -25,6 +25,7 @@ from autofuse.source.bindings import free_names
 from autofuse.source.calls import Calls
 from autofuse.source.forms import buffer_form
 from autofuse.source.numbers import number_assigned, parameter_rank
+from autofuse.source.syntax import children, walk
 from autofuse.vocabulary import METADATA, NAMES, OPS
 
 _OPERATORS: dict[type[ast.AST], str] = {
@@ -218,10 +219,10 @@ class Expressions(Calls):
             return self.graph.value(TUPLE, *found)
         first = self.value(node.generators[0].iter)
         read = [v for name in sorted(free_names(node)) if (v := self._held(name)) is not None]
-        for n in ast.walk(node):
+        for n in walk(node):
             if isinstance(n, ast.NamedExpr):
                 self.hold(n.target.id, self.unknown("assigned in a comprehension", *read))
-        if any(isinstance(n, (ast.Call, ast.Await)) for n in ast.walk(node)):
+        if any(isinstance(n, (ast.Call, ast.Await)) for n in walk(node)):
             self.effect()
             return self.graph.fresh(CALL, first, *read, data=("a comprehension", ()))
         return self.unknown("a comprehension", first, *read)
@@ -249,4 +250,4 @@ def _starred(elements: list[ast.expr]) -> bool:
 
 
 def _children(node: ast.AST) -> Iterator[ast.expr]:
-    return (c for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr))
+    return (c for c in children(node) if isinstance(c, ast.expr))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 
 from autofuse.graph import Value
 from autofuse.source.bindings import Function
+from autofuse.source.syntax import children, walk
 
 _LONGEST = 20  # statements
 _STRAIGHT = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.Assert, ast.Pass, ast.Return)
@@ -24,7 +25,7 @@ def inlinable(helper: Function) -> bool:
         return False
     if len(body) > _LONGEST or body[-1].value is None or helper.args.vararg or helper.args.kwarg:
         return False
-    inside = [n for s in body for n in ast.walk(s)]
+    inside = [n for s in body for n in walk(s)]
     statements = [n for n in inside if isinstance(n, ast.stmt)]
     returns = sum(isinstance(n, ast.Return) for n in statements)
     straight = all(isinstance(s, _STRAIGHT) and not _stores(s) for s in statements)
@@ -39,9 +40,9 @@ def _stores(statement: ast.stmt) -> bool:
     """Whether a statement assigns to more than names."""
     return any(
         isinstance(n, (ast.Attribute, ast.Subscript)) and isinstance(n.ctx, ast.Store)
-        for part in ast.iter_child_nodes(statement)
+        for part in children(statement)
         if isinstance(part, ast.expr)
-        for n in ast.walk(part)
+        for n in walk(part)
     )
 
 

@@ -30,7 +30,7 @@ class State(ABC):
         self.graph: Graph = out.graph
         self.names = NameTable()
         self.frames: list[dict[str, Value]] = []  # variables of comprehensions and lambdas, innermost last
-        self.local: set[str] = set()
+        self.local: frozenset[str] = frozenset()
         self.declared: set[str] = set()  # global or nonlocal here
         self.rebound_inside: set[str] = set()  # nonlocal in a nested function
         self.closed_over: set[str] = set()
