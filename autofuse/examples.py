@@ -33,8 +33,8 @@ def check_examples(loaded: LoadedRule) -> None:
 def is_found(loaded: LoadedRule, example: Example) -> bool:
     """Whether the rule applies somewhere in the example's source."""
     scope = file_scope(ast.parse(text_of(example)))
-    if loaded.rule.calls:
-        return any(call_sites(scope, (loaded,)))
+    if loaded.change is not None:
+        return any(not isinstance(site.verdict, Fails) for site in call_sites(scope, (loaded,)))
     for defined in functions(scope):
         captured = capture(defined.function, defined.scope, defined.owner)
         found = sites(captured.graph, View(Facts(captured.known)), (loaded,))

@@ -1,16 +1,24 @@
-"""Optimizers that launch several kernels for every parameter -> the same ones, fused: a handful for all of them."""
+"""What a training step needs besides the model: its optimizer, its data, its gradients.
+
+Optimizers launch several kernels for every parameter unless told to update all of them in one. A loader that works in
+the training process lets the GPU wait for every batch, and one that makes its workers anew for every epoch lets it wait
+for these. Gradients that are set to None rather than zero save a pass over memory as large as the model.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autofuse.rule import Captures, Fused, Holds, Kept, Rule, Verdict
+from autofuse.rule import Call, CallRule, Fused, Holds, Kept, Unknown, Verdict
 
 if TYPE_CHECKING:
     import torch
+    from torch.utils.data import DataLoader
+
+_LIGHTNING = ("lightning", "Lightning")
 
 
-class UnfusedAdam(Rule):
+class UnfusedAdam(CallRule):
     """Adam without `fused=True`."""
 
     code = "AF601"
@@ -26,7 +34,11 @@ class UnfusedAdam(Rule):
         return torch.optim.AdamW(params, fused=True, **options)
 
     @staticmethod
-    def where(captures: Captures) -> Verdict:
+    def at(call: Call) -> Verdict | None:
+        if call.mentions("torch_xla"):
+            return None
+        if call.mentions(*_LIGHTNING):
+            return Holds("unsafe", "assumes that Lightning does not clip gradients in 16-bit mixed precision")
         return Holds("safe", "assumes torch 2.4 or later, and parameters on a CPU, CUDA, XPU or MPS device")
 
     examples = (
@@ -61,7 +73,7 @@ class UnfusedAdam(Rule):
     )
 
 
-class UnfusedSgd(Rule):
+class UnfusedSgd(CallRule):
     """SGD or Adagrad without `fused=True`."""
 
     code = "AF601"
@@ -77,7 +89,9 @@ class UnfusedSgd(Rule):
         return torch.optim.SGD(params, fused=True, **options)
 
     @staticmethod
-    def where(captures: Captures) -> Verdict:
+    def at(call: Call) -> Verdict | None:
+        if call.mentions("torch_xla"):
+            return None
         return Holds("unsafe", "assumes that no gradient is sparse, as those of `nn.Embedding(sparse=True)` are")
 
     examples = (
@@ -99,6 +113,238 @@ class UnfusedSgd(Rule):
 
                 def optimizer_of(model):
                     return SGD(model.parameters(), lr=0.1)
+            """,
+        ),
+    )
+
+
+class _LoaderRule(CallRule):
+    """What the rules about torch's DataLoader share."""
+
+    calls = ("torch.utils.data.DataLoader",)
+    parameters = tuple(
+        """
+        dataset batch_size shuffle sampler batch_sampler num_workers collate_fn pin_memory drop_last timeout
+        worker_init_fn multiprocessing_context
+    """.split()
+    )
+
+
+class PageableBatches(_LoaderRule):
+    """A DataLoader whose batches are copied to the GPU from pageable memory."""
+
+    code = "AF602"
+    unless = ("pin_memory",)
+
+    @staticmethod
+    def before(dataset: Any, **options: Any) -> DataLoader[Any]:
+        return DataLoader(dataset, **options)
+
+    @staticmethod
+    def after(dataset: Any, **options: Any) -> DataLoader[Any]:
+        return DataLoader(dataset, pin_memory=True, **options)
+
+    @staticmethod
+    def at(call: Call) -> Verdict | None:
+        if call.accelerator is False or not call.mentions("cuda", "device"):
+            return None
+        if call.given("collate_fn") is not None:
+            return Unknown(
+                "write `pin_memory=True`, if `collate_fn` gives CPU tensors in a list or a dict: pinning makes a list of "
+                "a tuple, and an object of another class needs a `pin_memory` method"
+            )
+        return Holds("unsafe", "assumes that the dataset gives CPU tensors, and that they go to a GPU")
+
+    examples = (
+        Fused(
+            "batches go to the GPU",
+            before="""
+                from torch.utils.data import DataLoader
+
+                def train(model, dataset):
+                    for x, y in DataLoader(dataset, batch_size=64, num_workers=4, persistent_workers=True):
+                        model(x.cuda(non_blocking=True), y.cuda(non_blocking=True)).backward()
+            """,
+            after="num_workers=4, persistent_workers=True, pin_memory=True)",
+        ),
+        Kept(
+            "already pinned",
+            """
+                import torch
+                from torch.utils.data import DataLoader
+
+                def loader_of(dataset):
+                    device = "cuda"
+                    return DataLoader(dataset, batch_size=64, pin_memory=torch.cuda.is_available(), num_workers=4)
+            """,
+        ),
+        Kept(
+            "a loader of graphs that is not torch's",
+            """
+                import torch
+                from torch_geometric.loader import DataLoader
+
+                loader = DataLoader(graphs, batch_size=64)
+                device = torch.device("cuda")
+            """,
+        ),
+    )
+
+
+class WorkersMadeAnew(_LoaderRule):
+    """A DataLoader that starts its workers anew for every epoch."""
+
+    code = "AF602"
+    unless = ("persistent_workers",)
+
+    @staticmethod
+    def before(dataset: Any, **options: Any) -> DataLoader[Any]:
+        return DataLoader(dataset, **options)
+
+    @staticmethod
+    def after(dataset: Any, **options: Any) -> DataLoader[Any]:
+        return DataLoader(dataset, persistent_workers=True, **options)
+
+    @staticmethod
+    def at(call: Call) -> Verdict | None:
+        workers = call.given("num_workers")
+        if workers is None or call.literal("num_workers") == 0:
+            return None
+        if not isinstance(call.literal("num_workers"), int):
+            return Unknown(
+                f"write `persistent_workers={workers} > 0`, unless the dataset is changed between epochs: workers that "
+                "stay keep their copy of it"
+            )
+        return Holds(
+            "unsafe",
+            "assumes that nothing changes the dataset between epochs, and that workers need no new seeds for each",
+        )
+
+    examples = (
+        Fused(
+            "four workers for every epoch",
+            before="""
+                from torch.utils.data import DataLoader
+
+                def loader_of(dataset):
+                    return DataLoader(dataset, batch_size=64, num_workers=4)
+            """,
+            after="DataLoader(dataset, batch_size=64, num_workers=4, persistent_workers=True)",
+        ),
+        Kept(
+            "no workers: torch raises where these should persist",
+            """
+                from torch.utils.data import DataLoader
+
+                def loader_of(dataset):
+                    return DataLoader(dataset, batch_size=64, num_workers=0)
+            """,
+        ),
+        Kept(
+            "the options are not written here",
+            """
+                from torch.utils.data import DataLoader
+
+                def loader_of(dataset, options):
+                    return DataLoader(dataset, num_workers=4, **options)
+            """,
+        ),
+    )
+
+
+class NoWorkers(_LoaderRule):
+    """A DataLoader that loads every batch in the training process."""
+
+    code = "AF602"
+    unless = ("num_workers",)
+    hint = "backward"
+
+    @staticmethod
+    def before(dataset: Any, **options: Any) -> DataLoader[Any]:
+        return DataLoader(dataset, **options)
+
+    @staticmethod
+    def after(dataset: Any, workers: int, **options: Any) -> DataLoader[Any]:
+        return DataLoader(dataset, num_workers=workers, persistent_workers=True, prefetch_factor=4, **options)
+
+    @staticmethod
+    def at(call: Call) -> Verdict | None:
+        in_memory = call.made_by("dataset").endswith("TensorDataset")
+        if in_memory or call.starred or not call.accelerator:
+            return None
+        return Unknown(
+            "the GPU waits while it does; write `num_workers=4, persistent_workers=True`, with a `prefetch_factor` above "
+            "2 where batches come unevenly, unless the dataset is an array in memory"
+        )
+
+    examples = (
+        Fused(
+            "the default is no worker at all",
+            before="""
+                from torch.utils.data import DataLoader
+
+                def train(model, images):
+                    for x in DataLoader(images, batch_size=64, shuffle=True, pin_memory=True):
+                        model(x.cuda()).backward()
+            """,
+        ),
+        Kept(
+            "tensors in memory need no workers",
+            """
+                from torch.utils.data import DataLoader, TensorDataset
+
+                def train(model, x):
+                    dataset = TensorDataset(x)
+                    for (x,) in DataLoader(dataset, batch_size=64, pin_memory=True):
+                        model(x.cuda()).backward()
+            """,
+        ),
+    )
+
+
+class GradientsSetToZero(CallRule):
+    """Gradients that are filled with zeros where they could be let go."""
+
+    code = "AF605"
+    calls = (".zero_grad",)
+    parameters = ("set_to_none",)
+
+    @staticmethod
+    def before(optimizer: torch.optim.Optimizer) -> None:
+        return optimizer.zero_grad(set_to_none=False)
+
+    @staticmethod
+    def after(optimizer: torch.optim.Optimizer) -> None:
+        return optimizer.zero_grad()
+
+    @staticmethod
+    def at(call: Call) -> Verdict | None:
+        if line := call.reads("grad"):
+            return Unknown(f"`.grad` is read at line {line}; leave the argument out if it may be None there")
+        return Holds("unsafe", "assumes that every parameter gets a gradient in every step, and torch 2.0 or later")
+
+    examples = (
+        Fused(
+            "what torch did before 2.0",
+            before="""
+                import torch
+
+                def step(optimizer, loss):
+                    optimizer.zero_grad(set_to_none=False)
+                    loss.backward()
+                    optimizer.step()
+            """,
+            after="optimizer.zero_grad()",
+        ),
+        Kept(
+            "they are let go",
+            """
+                import torch
+
+                def step(optimizer, loss):
+                    optimizer.zero_grad(set_to_none=True)
+                    loss.backward()
+                    optimizer.step()
             """,
         ),
     )

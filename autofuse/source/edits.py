@@ -46,11 +46,12 @@ class Edit:
     imports: tuple[str, ...] = ()
     unsafe: str = ""  # what the edit assumes, if anything
     becomes: str = ""  # the function that is called instead
+    omissions: tuple[tuple[Span, Span], ...] = ()  # a call, and the value of an argument to leave out of it
 
     @property
     def spans(self) -> tuple[Span, ...]:
         """Where something changes."""
-        beside = [i[0] for i in self.insertions] + [a[0] for a in self.additions]
+        beside = [i[0] for i in self.insertions] + [a[0] for a in self.additions] + [o[0] for o in self.omissions]
         return (*self.removals, *(r[0] for r in self.replacements), *beside)
 
 
@@ -64,4 +65,5 @@ def joined(edits: Iterable[Edit]) -> Edit:
         tuple(dict.fromkeys(i for e in every for i in e.insertions)),
         tuple(dict.fromkeys(a for e in every for a in e.additions)),
         tuple(dict.fromkeys(i for e in every for i in e.imports)),
+        omissions=tuple(dict.fromkeys(o for e in every for o in e.omissions)),
     )

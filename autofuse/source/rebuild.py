@@ -12,6 +12,7 @@ from typing import TypeVar
 import libcst as cst
 
 from autofuse.source.edits import Edit, NewText, Span
+from autofuse.source.keywords import with_argument, without_argument
 from autofuse.source.positions import Located
 
 _Lines = list[cst.EmptyLine]
@@ -32,6 +33,7 @@ class Rebuilt:
         self.added: dict[cst.BaseExpression, list[tuple[str, str]]] = {}
         for span, keyword, text in edit.additions:
             self.added.setdefault(self._expression(span), []).append((keyword, text))
+        self.omitted = {self._expression(value) for _, value in edit.omissions}
         self.removed = {self._statement(s) for s in edit.removals}
         self.pure = {n for s in edit.pure_tests if (n := located.statement(s)) is not None}
         self.inserted: dict[cst.CSTNode, list[str]] = {}
@@ -153,7 +155,8 @@ class Rebuilt:
         return changes
 
     def _holds(self, node: cst.CSTNode) -> bool:
-        return node in self.texts or node in self.added or any(self._holds(c) for c in node.children)
+        own = node in self.texts or node in self.added or node in self.omitted
+        return own or any(self._holds(c) for c in node.children)
 
     def _if(self, s: cst.If) -> tuple[list[cst.BaseStatement], _Lines]:
         """An `if` of which nothing is left goes, as long as its test does nothing but ask."""
@@ -212,6 +215,10 @@ class Rebuilt:
             text = self._wrapped(new, before)
         return cst.parse_expression(text, config=self.config)
 
+    def omitted_from(self, call: cst.Call) -> list[int]:
+        """Which arguments of `call` are left out, the last first."""
+        return [i for i in reversed(range(len(call.args))) if call.args[i].value in self.omitted]
+
     def _wrapped(self, new: NewText, before: str) -> str:
         assert new.call is not None
         line = before[: len(before) - len(before.lstrip())]
@@ -233,36 +240,17 @@ class _Replacer(cst.CSTTransformer):
 
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
         if isinstance(updated, cst.Call) and isinstance(original, cst.Call):
+            for index in self.rebuilt.omitted_from(original):
+                self.comments += _comments_in(original.args[index])
+                updated = without_argument(updated, index)
             for keyword, text in self.rebuilt.added.get(original, ()):
-                updated = _with_argument(updated, keyword, text)
+                updated = with_argument(updated, keyword, text)
         if not isinstance(original, cst.BaseExpression) or original not in self.rebuilt.texts:
             return updated
         self.comments += _comments_in(original)
         new = self.rebuilt.expression(original)
         glued = original.lpar and "\n" not in self.rebuilt.tree.code_for_node(original)
         return new.with_changes(lpar=original.lpar, rpar=original.rpar) if glued and not _comments_in(original) else new
-
-
-def _with_argument(call: cst.Call, keyword: str, text: str) -> cst.Call:
-    """`call` with one more keyword argument, laid out as the ones before it; a comment stays on its line."""
-    *front, last = call.args
-    space = getattr(front[-1].comma, "whitespace_after", None) if front else call.whitespace_before_args
-    before = space if isinstance(space, cst.ParenthesizedWhitespace) else cst.SimpleWhitespace(" ")
-    end, ending = last.comma, getattr(last.comma, "whitespace_after", None)
-    if isinstance(ending, cst.ParenthesizedWhitespace) and ending.first_line.comment:
-        if isinstance(before, cst.ParenthesizedWhitespace):
-            before = ending.with_changes(last_line=before.last_line, indent=before.indent)
-        plain = cst.TrailingWhitespace(newline=ending.first_line.newline)
-        end = cst.Comma(whitespace_after=ending.with_changes(first_line=plain, empty_lines=[]))
-    added = cst.Arg(
-        cst.parse_expression(text), cst.Name(keyword), comma=end, whitespace_after_arg=last.whitespace_after_arg,
-        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-    )  # fmt: skip
-    comma = cst.Comma(whitespace_after=before)
-    return call.with_changes(args=[*front, last.with_changes(comma=comma, whitespace_after_arg=_NO_SPACE), added])
-
-
-_NO_SPACE = cst.SimpleWhitespace("")
 
 
 def _small_of(line: _Statement) -> list[cst.BaseSmallStatement]:
