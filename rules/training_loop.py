@@ -1,8 +1,8 @@
 """What slows a training loop down at every step: float32 at full precision, and waiting for the device.
 
-A GPU multiplies matrices several times faster in TF32 or bfloat16 than in float32. And it runs ahead of Python only
-until Python asks for a number: then it stands still while Python prepares what comes next. Each of these changes what is
-computed, or when it is seen, so all of them are advice.
+A GPU multiplies matrices several times faster in TF32 or bfloat16 than in float32. And Python runs ahead of it only
+until it asks for a number: then the GPU stands still while Python prepares what comes next. Each of these changes what
+is computed, or when it is seen, so all of them are advice.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 # Words that say that precision has been thought of, here or by what runs the loop.
 _OTHER_PRECISION = (
-    "autocast bfloat16 float16 float64 half amp fp16 bf16 fp8 double GradScaler precision accelerate deepspeed lightning "
-    "fabric ignite torch_xla"
+    "autocast bfloat16 float16 float64 half amp fp16 bf16 fp8 double GradScaler precision accelerate deepspeed "
+    "lightning fabric ignite torch_xla"
 ).split()
 _TF32 = ("matmul_precision", "allow_tf32", "fp32_precision")
 
@@ -109,8 +109,8 @@ class NoAutocast(CallRule):
         if not _in_full_precision(call):
             return None
         return Unknown(
-            'write `with torch.autocast("cuda", dtype=torch.bfloat16):` around the forward pass and the loss, not around '
-            "backward(): matrix products then run in bfloat16, parameters and gradients stay float32"
+            'write `with torch.autocast("cuda", dtype=torch.bfloat16):` around the forward pass and the loss, not '
+            "around backward(): matrix products then run in bfloat16, parameters and gradients stay float32"
         )
 
     examples = (

@@ -150,8 +150,8 @@ class PageableBatches(_LoaderRule):
             return None
         if call.given("collate_fn") is not None:
             return Unknown(
-                "write `pin_memory=True`, if `collate_fn` gives CPU tensors in a list or a dict: pinning makes a list of "
-                "a tuple, and an object of another class needs a `pin_memory` method"
+                "write `pin_memory=True`, if `collate_fn` gives CPU tensors in a list or a dict: pinning makes a list "
+                "of a tuple, and an object of another class needs a `pin_memory` method"
             )
         return Holds("unsafe", "assumes that the dataset gives CPU tensors, and that they go to a GPU")
 
@@ -211,6 +211,8 @@ class WorkersMadeAnew(_LoaderRule):
         if workers is None or call.literal("num_workers") == 0:
             return None
         if not isinstance(call.literal("num_workers"), int):
+            if call.given("pin_memory") is not None:  # its author has thought about it
+                return None
             return Unknown(
                 f"write `persistent_workers={workers} > 0`, unless the dataset is changed between epochs: workers that "
                 "stay keep their copy of it"
@@ -270,11 +272,11 @@ class NoWorkers(_LoaderRule):
     @staticmethod
     def at(call: Call) -> Verdict | None:
         in_memory = call.made_by("dataset").endswith("TensorDataset")
-        if in_memory or call.starred or not call.accelerator:
+        if in_memory or call.starred or call.given("collate_fn") is not None or call.accelerator is False:
             return None
         return Unknown(
-            "the GPU waits while it does; write `num_workers=4, persistent_workers=True`, with a `prefetch_factor` above "
-            "2 where batches come unevenly, unless the dataset is an array in memory"
+            "the GPU waits while it does; write `num_workers=4, persistent_workers=True`, with a `prefetch_factor` "
+            "above 2 where batches come unevenly, unless the dataset is an array in memory"
         )
 
     examples = (
