@@ -34,13 +34,24 @@ _LIKE = {PERMUTE: 0, KEEP: 0, "mul": 0, "add": 0, "matmul": 0, "softmax": 0, CHO
 
 
 def rewrites(*ops: str) -> Callable[[Rewrite], Rewrite]:
-    """Register how `ops` of canonical inputs become canonical: the result, or None where they stay as they are."""
+    """Register how `ops` of canonical inputs become canonical: the result, or None where they stay as they are.
+
+    An operation may be several files' concern: the first of them that has a result gives it.
+    """
 
     def register(rewrite: Rewrite) -> Rewrite:
-        REWRITES.update(dict.fromkeys(ops, rewrite))
+        REWRITES.update({op: _first_of(REWRITES[op], rewrite) if op in REWRITES else rewrite for op in ops})
         return rewrite
 
     return register
+
+
+def _first_of(first: Rewrite, second: Rewrite) -> Rewrite:
+    def rewrite(view: View, *inputs: Value) -> Value | None:
+        found = first(view, *inputs)
+        return second(view, *inputs) if found is None else found
+
+    return rewrite
 
 
 @dataclass
