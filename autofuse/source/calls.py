@@ -12,8 +12,10 @@ from collections.abc import Iterable
 from autofuse.binding import bound_arguments
 from autofuse.graph import ATTRIBUTE, CALL, CONST, GLOBAL, ITEM, PARAMETER, SYNTAX, TUPLE, Value
 from autofuse.source.bindings import Function, bound_names
+from autofuse.source.captured import Chain
+from autofuse.source.children import Child
 from autofuse.source.helpers import arguments_of
-from autofuse.source.modules import Layer, layers_of
+from autofuse.source.modules import Layer, OwnLayer, child_called, layers_of
 from autofuse.source.state import State, qualified
 from autofuse.vocabulary import HARMLESS, MODULES, NAMES, OPS, Op
 
@@ -26,6 +28,8 @@ class Calls(State):
     """Reads `ast.Call`."""
 
     def call(self, node: ast.Call) -> Value:
+        if _spreads_a_shape(node):
+            return self.spread(node)
         if not _plain(node):
             return self.unknown_call(node, self.value(node.func), list(map(self.value, _parts(node))), ())
         if (mapped := self.elements(node, None)) is not None:
@@ -39,6 +43,18 @@ class Calls(State):
             if known is not None
             else self.unknown_call(node, function, [*arguments, *named.values()], tuple(named))
         )
+
+    def spread(self, node: ast.Call) -> Value:
+        """`x.view(*x.shape[:-1], -1, 2)`; what is starred stays one argument."""
+        function, arguments = self.value(node.func), list[Value]()
+        for a in node.args:
+            starred = isinstance(a, ast.Starred)
+            value = self.value(a.value if isinstance(a, ast.Starred) else a)
+            arguments.append(self.graph.value(SYNTAX, value, data="*") if starred else value)
+        assert isinstance(node.func, ast.Attribute)
+        known = function.inputs and qualified(function) is None and self.may_be_tensor(function.inputs[0])
+        made = self.method(function.inputs[0], node.func.attr, arguments, {}) if known else None
+        return self.unknown_call(node, function, arguments, ()) if made is None else made
 
     def known_call(
         self, node: ast.Call, function: Value, arguments: list[Value], named: dict[str, Value]
@@ -56,9 +72,14 @@ class Calls(State):
                 return found
         if len(arguments) == 1 and not named and (layers := layers_of(self.scope, self.owner, self.me, node.func)):
             return self.apply(layers, node, function, arguments[0])
+        made = None
         if (helper := self.helper(node.func)) is not None:
-            return self.inline(helper, function, arguments, named)
-        return None
+            made = self.inline(helper, function, arguments, named)
+        elif (child := child_called(self.scope, self.owner, self.me, node.func)) is not None:
+            made = self.enter_child(child, function, arguments, named)
+        if made is not None:
+            self.entered.add(id(node))
+        return made
 
     def unknown_call(self, node: ast.Call, function: Value, inputs: list[Value], named: tuple[str, ...]) -> Value:
         name = qualified(function) or (f".{node.func.attr}" if isinstance(node.func, ast.Attribute) else "")
@@ -104,9 +125,9 @@ class Calls(State):
             return False
         if owner.op == CALL and isinstance(owner.data, tuple) and owner.data[0] == "super":
             return False
-        if owner.op == PARAMETER:
-            return owner.data != self.me
-        if owner.op == ATTRIBUTE and owner.inputs[0].op == PARAMETER and owner.inputs[0].data == self.me:
+        if owner.op == PARAMETER or owner is self.instance:
+            return owner is not self.instance
+        if owner.op == ATTRIBUTE and owner.inputs[0] is self.instance:
             return not self.is_child(str(owner.data))
         return owner.op != CONST
 
@@ -121,7 +142,7 @@ class Calls(State):
 
     def may_write_self(self, node: ast.Call, function: Value, inputs: list[Value]) -> bool:
         """Whether an unknown call may assign attributes that are read later."""
-        if any(i.op == PARAMETER and i.data == self.me for i in inputs):
+        if self.instance is not None and self.instance in inputs:
             return True
         if not isinstance(node.func, ast.Attribute) or not self.is_self(node.func.value):
             return isinstance(self.statement, ast.Expr)
@@ -150,29 +171,42 @@ class Calls(State):
             return result
         return None
 
-    def apply(self, layers: list[Layer], node: ast.Call, function: Value, x: Value) -> Value | None:
+    def apply(self, layers: list[Layer | OwnLayer], node: ast.Call, function: Value, x: Value) -> Value | None:
         """What a chain of layers computes of `x`, reading their parameters where the module keeps them."""
+        steps, argument = list[tuple[tuple[int, ...], Value]](), x
         for layer in layers:
             module = function
             for part in layer.path:
                 module = self.graph.value(ITEM, module, self.graph.const(part))
-            named = {k: self.graph.const(v) for k, v in layer.fixed}
-            for k in layer.read:
-                named[k] = self.graph.read(ATTRIBUTE, module, data=k)
-                if k in ("p", "eps"):
-                    self.know(named[k], number=True)
-            if layer.optional:  # an Identity has no probability
-                parts = (module, self.graph.const("p"), self.graph.const(0.0))
-                named["p"] = self.graph.value(SYNTAX, *parts, data="getattr")
-            if layer.op == "identity":
-                continue
-            made = self.operation(OPS[layer.op], layer.op, [x], named)
+            if isinstance(layer, OwnLayer):
+                made = self.enter_child(layer.child, module, [x], {})
+            else:
+                made = self.layer(layer, module, x)
             if made is None:
                 return None
+            if layer is not layers[-1] and made is not x:
+                self.place(made, node, inlined=True, inner=True)
             x = made
-            if layer is not layers[-1]:
-                self.place(x, node, inlined=True, inner=True)
+            steps.append((layer.path, x))
+        if isinstance(layers[-1], OwnLayer):
+            self.entered.add(id(node))
+        if len(steps) > 1 and not self.quiet:
+            self.out.chains[node] = Chain(argument, tuple(steps))
         return x
+
+    def layer(self, layer: Layer, module: Value, x: Value) -> Value | None:
+        """What one layer, which is `module`, computes of `x`."""
+        if layer.op == "identity":
+            return x
+        named = {k: self.graph.const(v) for k, v in layer.fixed}
+        for k in layer.read:
+            named[k] = self.graph.read(ATTRIBUTE, module, data=k)
+            if k in ("p", "eps"):
+                self.know(named[k], number=True)
+        if layer.optional:  # an Identity has no probability
+            parts = (module, self.graph.const("p"), self.graph.const(0.0))
+            named["p"] = self.graph.value(SYNTAX, *parts, data="getattr")
+        return self.operation(OPS[layer.op], layer.op, [x], named)
 
     # Helpers of the same file.
 
@@ -196,12 +230,26 @@ class Calls(State):
         )
         given = [function.inputs[0], *arguments] if is_method else arguments
         bound = arguments_of(helper, given, named, self.graph.const)
-        return None if bound is None else self.run(helper, bound, is_method)
-
-    def run(self, helper: Function, bound: dict[str, Value], is_method: bool) -> Value | None:
-        """The value that the body of `helper` returns, given its arguments."""
+        if bound is None:
+            return None
         inner = type(self)(self.scope, self.owner if is_method else None, self.out, quiet=True)
-        inner.me = helper.args.args[0].arg if is_method else None
+        inner.instance, inner.abroad = self.instance if is_method else None, self.abroad
+        return self.run(inner, helper, bound)
+
+    def enter_child(self, child: Child, module: Value, arguments: list[Value], named: dict[str, Value]) -> Value | None:
+        """What a child of one of the project's own classes computes; `module` is the child."""
+        if len(self.inlining) > 3 or child.forward in self.inlining:
+            return None
+        bound = arguments_of(child.forward, [module, *arguments], named, self.graph.const)
+        if bound is None:
+            return None
+        inner = type(self)(child.scope, child.owner, self.out, quiet=True)
+        inner.instance, inner.abroad = module, self.abroad or child.scope.tree is not self.scope.tree
+        return self.run(inner, child.forward, bound)
+
+    def run(self, inner: Calls, helper: Function, bound: dict[str, Value]) -> Value | None:
+        """The value that the body of `helper` returns, given its arguments, as `inner` reads it."""
+        inner.me = helper.args.args[0].arg if inner.instance is not None else None
         inner.inlining = (*self.inlining, helper)
         inner.local = bound_names(helper)
         inner.region, inner.statement, inner.before = self.region, self.statement, self.before
@@ -288,6 +336,12 @@ class Calls(State):
         if container.op == TUPLE and -len(container.inputs) <= index < len(container.inputs):
             return container.inputs[index]
         return self.graph.value(ITEM, container, self.graph.const(index))
+
+
+def _spreads_a_shape(node: ast.Call) -> bool:
+    """Whether a call is `x.view(*shape)`, or the like, with nothing else that is unusual."""
+    method = isinstance(node.func, ast.Attribute) and node.func.attr in ("view", "reshape")
+    return method and not node.keywords and any(isinstance(a, ast.Starred) for a in node.args)
 
 
 def _plain(node: ast.Call) -> bool:

@@ -33,6 +33,14 @@ class Place:
     forgets: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """What one call of a Sequential computes: of its argument, layer by layer, with the index of each layer."""
+
+    argument: Value
+    steps: tuple[tuple[tuple[int, ...], Value], ...]
+
+
 @dataclass
 class Captured:
     """One function's graph and the way back from each value to the text."""
@@ -45,5 +53,6 @@ class Captured:
     before: dict[ast.stmt, Mapping[str, Value]] = field(default_factory=dict)  # what names held before each statement
     deleted: dict[ast.stmt, list[Value]] = field(default_factory=dict)  # what each `del` unbinds
     effects: set[ast.stmt] = field(default_factory=set)  # statements that do more than bind names
+    chains: dict[ast.expr, Chain] = field(default_factory=dict)  # calls of a Sequential
     tests: dict[ast.stmt, Value] = field(default_factory=dict)  # what each `if` tests
     returned: Value | None = None

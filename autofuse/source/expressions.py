@@ -15,7 +15,6 @@ from autofuse.graph import (
     ITEM,
     MODULE,
     NOT,
-    PARAMETER,
     SLICE,
     SYNTAX,
     TUPLE,
@@ -44,12 +43,8 @@ class Expressions(Calls):
             return self.evaluated.pop(id(node))
         first = len(self.graph.values)
         result = self.evaluate(node)
-        inlined = isinstance(node, ast.Call) and result.serial >= first and self._through_helper(node)
-        self.place(result, node, inlined)
+        self.place(result, node, inlined=result.serial >= first and id(node) in self.entered)
         return result
-
-    def _through_helper(self, node: ast.Call) -> bool:
-        return self.helper(node.func) is not None
 
     def evaluate(self, node: ast.expr) -> Value:
         match node:
@@ -101,6 +96,8 @@ class Expressions(Calls):
         if meaning := self.scope.qualified.get(name):
             return self.module(meaning)
         number = self.scope.number(name)
+        if number is None and self.abroad and name in self.scope.bound:
+            return self.unknown("a name of another file")
         return self.graph.const(number) if number is not None else self.graph.value(GLOBAL, data=name)
 
     def module(self, meaning: str) -> Value:
@@ -115,10 +112,10 @@ class Expressions(Calls):
             return self.graph.value("mT", owner)
         if name in _FIXED or owner.op in (MODULE, GLOBAL) or owner.op == ATTRIBUTE and self.imported(owner):
             return self.graph.value(ATTRIBUTE, owner, data=name)
-        if owner.op == PARAMETER and owner.data == self.me and (fill := self.constant_buffer(name)) is not None:
+        if owner is self.instance and (fill := self.constant_buffer(name)) is not None:
             return fill
         found = self.graph.read(ATTRIBUTE, owner, data=name)
-        if owner.op == PARAMETER and owner.data == self.me and self.owner and found not in self.out.known:
+        if owner is self.instance and self.owner and found not in self.out.known:
             form = buffer_form(self.scope, self.owner, name)
             number = number_assigned(self.scope, self.owner, name) if form is None else False
             self.know(found, number=number, form=form, rank=parameter_rank(self.scope, self.owner, name))

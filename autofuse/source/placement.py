@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autofuse.canonical import View
 from autofuse.engine import Site
@@ -17,12 +17,12 @@ from autofuse.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK, V
 from autofuse.legality import is_metadata
 from autofuse.source.captured import Captured, Place
 from autofuse.source.edits import Edit, NewText, Span, span_of
-from autofuse.source.express import Speller, Unwritable, places_of
+from autofuse.source.express import Speller, Unwritable, layer_text, places_of, root_places
 from autofuse.source.imports import Imports
 from autofuse.source.lengths import Sizes
 from autofuse.source.printing import SourceText, permuted_text, unused
 from autofuse.source.scope import FileScope, blocks_of
-from autofuse.source.targets import call_of
+from autofuse.source.targets import Call, call_of
 from autofuse.vocabulary import HARMLESS, OPS
 
 
@@ -55,7 +55,7 @@ class Placement:
         """The edit that makes `site`. Raises Unwritable with the reason if there is none, NotInTarget likewise."""
         if len(site.results) > 1:
             return self._edit_of_two(site)
-        places = list(dict.fromkeys(places_of(self.captured, site.root)))
+        places = root_places(self.captured, site.root, site.doomed.values)
         if not places:
             raise Unwritable("the result is computed in a helper or a comprehension, not at a place of its own")
         if len({id(p.node) for p in places}) != 1:
@@ -81,7 +81,8 @@ class Placement:
 
     def _edit_of_two(self, site: Site) -> Edit:
         """`x = x + f(x)` and `norm(x)` as one call that gives both; it stands where the sum did."""
-        first, root = (next(places_of(self.captured, r.value), None) for r in site.results)
+        first = next(places_of(self.captured, site.results[0].value), None)
+        root = next(iter(root_places(self.captured, site.root, site.doomed.values)), None)
         if first is None or root is None or len(site.results) > 2 or site.results[1].permutation:
             raise Unwritable("the sum and its norm are not written at places of their own")
         statement = first.statement
@@ -141,6 +142,7 @@ class Placement:
         speller = self.speller(site, place, root, imports, {v: name for v, (name, _) in bound.items()})
         try:
             call = call_of(self.target, site.rule.replacement, site.captures, speller)
+            call, becomes = self._followed(call, place, site.root), call.function
             text = permuted_text(call.text(), site.results[-1].permutation)
             replacements = [(span_of(place.node), NewText(text, call))]
             if place is not root:
@@ -161,8 +163,20 @@ class Placement:
             tuple(r for r in replacements if not any(_inside(r[0], span_of(d)) for d in dead)),
             tuple(sorted(map(span_of, dead))),
             tuple(span_of(s) for s in self.captured.tests if s not in self.captured.effects),
-            tuple(insertions), (), tuple(imports.needed), call.unsafe, call.function,
+            tuple(insertions), imports=tuple(imports.needed), unsafe=call.unsafe, becomes=becomes,
         )  # fmt: skip
+
+    def _followed(self, call: Call, place: Place, root: Value) -> Call:
+        """`call`, and around it the layers of the Sequential that come after what it stands for."""
+        chain = self.captured.chains.get(place.node)
+        at = next((i for i, (_, v) in enumerate(chain.steps) if v is root), -1) if chain and place.inner else -1
+        if chain is None or not place.inner:
+            return call
+        for path, _ in chain.steps[at + 1 :]:
+            call = replace(
+                call, function=f"{layer_text(self.text, place.node, path)}({call.function}", tail=call.tail + ")"
+            )
+        return call
 
     def speller(self, site: Site, place: Place, root: Place, imports: Imports, bound: dict[Value, str]) -> Speller:
         gone = self._gone(site)
@@ -215,7 +229,7 @@ class Placement:
         """A place that computes or names `value` and that always runs before the root."""
         if any(v in site.doomed.values for v in ancestors(value)):
             return None
-        places = [*places_of(self.captured, value), *self.captured.places.get(value, [])]
+        places = [*places_of(self.captured, value), *(p for p in self.captured.places.get(value, []) if not p.inner)]
         return next((p for p in places if self._dominates(p, root) and _unconditional(p)), None)
 
     def _dominates(self, place: Place, root: Place) -> bool:

@@ -35,6 +35,9 @@ class State(ABC):
         self.rebound_inside: set[str] = set()  # nonlocal in a nested function
         self.closed_over: set[str] = set()
         self.me: str | None = None
+        self.instance: Value | None = None  # what `me` stands for: the module, or a child that is read in its place
+        self.abroad = False  # the text being read stands in another file
+        self.entered: set[int] = set()  # calls of helpers and children that were read in their place
         self.statement: ast.stmt | None = None
         self.before = Names(self.names, 0)
         self.region: Region = ()

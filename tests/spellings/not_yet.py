@@ -8,7 +8,6 @@ from __future__ import annotations
 _HEADS = "the heads are taken out of the batch to be masked, and folded in again: two views lie inside the match"
 _ROOT = "x / norm * sqrt(d) is an RMS norm without eps; the canonical form knows no vector norm"
 _TWO = "a sum that is added in place and its norm together have two results, which the text writer does not place"
-_SEQUENTIAL = "the layers of one Sequential call have no place of their own in the text"
 
 _BOTH: dict[str, str] = {
     "KeyPaddingOverFlatHeads": _HEADS,
@@ -17,8 +16,6 @@ _BOTH: dict[str, str] = {
     "NormTimesRoot": _ROOT,
 }
 _AUTOFUSE: dict[str, str] = {
-    "MlpSequential": _SEQUENTIAL,
-    "MlpSequentialWithDropout": _SEQUENTIAL,
     "PreNormAddedInPlace": _TWO,
 }
 NOT_YET: dict[tuple[str, str], str] = {

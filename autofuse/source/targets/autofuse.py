@@ -12,6 +12,8 @@ from autofuse.source.printing import literal_text
 from autofuse.source.targets.call import Arguments, Call, named
 from autofuse.source.targets.masks import is_causal
 
+_NUMBERS = ("p", "eps", "training", "normalized_shape")
+
 
 def autofuse_call(replacement: Replacement, captures: Arguments, s: Speller) -> Call:
     causal = replacement.operation == "attention" and is_causal(named(replacement, captures, s), s)
@@ -33,8 +35,8 @@ def autofuse_call(replacement: Replacement, captures: Arguments, s: Speller) -> 
 
 
 def _child_parameter(v: Value, s: Speller) -> str | None:
-    """The text of `v` if it is a child's weight or bias: self.fc1.weight."""
-    if v.op != ATTRIBUTE or v.data not in ("weight", "bias"):
+    """The text of `v` if it is a tensor of a child's: self.fc1.weight."""
+    if v.op != ATTRIBUTE or v.data in _NUMBERS or s.view.number(v):
         return None
     owner = v.inputs[0]
     return s.text(v) if owner.op in (ATTRIBUTE, ITEM) and owner.inputs[0].op in (PARAMETER, ATTRIBUTE) else None
