@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Words that say that precision has been thought of, here or by what runs the loop.
 _OTHER_PRECISION = (
-    "autocast bfloat16 float16 float64 half amp fp16 bf16 fp8 double GradScaler precision accelerate deepspeed "
+    "autocast bfloat16 float16 float64 half amp fp16 bf16 fp8 double GradScaler accelerate deepspeed "
     "lightning fabric ignite torch_xla"
 ).split()
 _TF32 = ("matmul_precision", "allow_tf32", "fp32_precision")
@@ -26,7 +26,7 @@ _TF32 = ("matmul_precision", "allow_tf32", "fp32_precision")
 def _in_full_precision(call: Call) -> bool:
     """Whether the file trains on a CUDA device and nowhere speaks of a precision."""
     trains = call.mentions("cuda") and call.reads("step")
-    return bool(trains) and not call.mentions_word(*_OTHER_PRECISION)
+    return bool(trains) and not call.mentions_word(*_OTHER_PRECISION) and not call.mentions("mixed_precision")
 
 
 class FullPrecisionMatmuls(CallRule):

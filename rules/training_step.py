@@ -129,6 +129,11 @@ class _LoaderRule(CallRule):
     """.split()
     )
 
+    @staticmethod
+    def in_memory(call: Call) -> bool:
+        """Whether there is nothing to load: workers would only pass copies around."""
+        return call.made_by("dataset").rpartition(".")[2] in ("TensorDataset", "list", "range")
+
 
 class PageableBatches(_LoaderRule):
     """A DataLoader whose batches are copied to the GPU from pageable memory."""
@@ -271,8 +276,8 @@ class NoWorkers(_LoaderRule):
 
     @staticmethod
     def at(call: Call) -> Verdict | None:
-        in_memory = call.made_by("dataset").endswith("TensorDataset")
-        if in_memory or call.starred or call.given("collate_fn") is not None or call.accelerator is False:
+        special = call.starred or call.given("collate_fn") or call.mentions("IterableDataset")
+        if special or _LoaderRule.in_memory(call) or call.accelerator is False:
             return None
         return Unknown(
             "the GPU waits while it does; write `num_workers=4, persistent_workers=True`, with a `prefetch_factor` "

@@ -50,7 +50,8 @@ def explained(loaded: LoadedRule, rewritten: Callable[[str, Sequence[LoadedRule]
         yield f"Fused: {example.why}\n\n", "green"
         yield from _code(text)
         result = rewritten(text, [loaded])
-        yield ("becomes\n\n" if result != text else "is reported in files, and fused in live models\n\n"), ""
+        unedited = "is reported" if loaded.change else "is reported in files, and fused in live models"
+        yield ("becomes" if result != text else unedited) + "\n\n", ""
         yield from _code(result) if result != text else ()
     yield f"Switch it off with `# autofuse: ignore[{rule.code}]`, or in [tool.autofuse] of pyproject.toml.\n\n", "dim"
 

@@ -71,8 +71,11 @@ class PlacedCall:
     def made_by(self, name: str) -> str:
         value = self.value(name)
         values = self.around.assigned(value.id) if isinstance(value, ast.Name) else [value]
-        made = {self.scope.name_of(v.func) or "" for v in values if isinstance(v, ast.Call)}
+        made = {"list" if isinstance(v, (ast.List, ast.ListComp)) else self._maker(v) for v in values}
         return made.pop() if len(made) == 1 else ""
+
+    def _maker(self, value: ast.expr | None) -> str:
+        return _name_of(value, self.scope) if isinstance(value, ast.Call) else ""
 
     @property
     def each_step(self) -> bool:
@@ -178,7 +181,7 @@ def _site(loaded: LoadedRule, rule: type[CallRule], symbol: str, call: PlacedCal
             f"what `{call.starred}` holds is not written here",
             advice=f"give {_spelled(change.added)} where it is put together, unless the choice is made there already",
         )
-    if verdict is None:
+    if verdict is None or call.around.is_test and verdict != Holds("safe", verdict.why):
         return None
     edited = isinstance(verdict, Holds)
     return CallSite(loaded, symbol, call.node, verdict, change.added if edited else (), gone if edited else ())

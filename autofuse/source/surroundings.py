@@ -54,6 +54,12 @@ class Surroundings:
         return min((n.lineno for n in reads if n.attr == attribute), default=0)
 
     @cached_property
+    def is_test(self) -> bool:
+        """Whether the file is one of tests: what slows these down is of no concern."""
+        defined = (n.name for n in ast.walk(self.scope.tree) if isinstance(n, ast.FunctionDef))
+        return bool(self.first_line("pytest", "unittest")) or any(name.startswith("test_") for name in defined)
+
+    @cached_property
     def accelerator(self) -> bool | None:
         """Whether the file computes on one; False where it makes its model and never speaks of one, else None."""
         if self.first_line(*_ACCELERATORS):

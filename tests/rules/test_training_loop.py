@@ -1,0 +1,209 @@
+"""Rules about loops that train: what each step waits for, and the precision it runs in. All of it is advice."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from autofuse.source.check import Finding
+from tests.source.rewriting import findings, rewritten, source
+
+LOOP = """
+    import math
+    import torch
+    import wandb
+
+    def train(model, loader, optimizer, writer, bar, flags, running=0.0, log=[]):
+        for step, (x, y) in enumerate(loader):
+            x, y = x.cuda(), y.cuda()
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                output = model(x)
+                loss = torch.nn.functional.cross_entropy(output, y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+{step}
+"""
+
+
+def told(step: str, text: str = LOOP) -> list[Finding]:
+    body = textwrap.indent(textwrap.dedent(step).strip("\n"), " " * 12)
+    return [f for f in findings(text.format(step=body)) if f.code == "AF606"]
+
+
+@pytest.mark.parametrize(
+    ("step", "called"),
+    [
+        ("running += loss.item()", "loss.item()"),
+        ("print(loss)", "print(loss)"),
+        ("print(f'{step}: {loss:.3f}')", "print("),
+        ("log.append(float(loss))", "float(loss)"),
+        ("log.append(loss.detach().cpu().numpy())", "loss.detach().cpu()"),
+        ("wandb.log({'loss': loss.item()})", "loss.item()"),
+        ("wandb.log({'loss': loss})", "wandb.log("),
+        ("writer.add_scalar('loss', loss, step)", "writer.add_scalar("),
+        ("bar.set_postfix(loss=loss.item())", "loss.item()"),
+        ("correct = (output.argmax(-1) == y).sum()\nrunning += correct.item()", "correct.item()"),
+        ("if math.isnan(loss):\n    break", "math.isnan(loss)"),
+        ("if loss.item() > 10:\n    break", "loss.item()"),
+        ("with open('log') as file:\n    file.write(str(loss.item()))", "loss.item()"),
+        ("torch.cuda.empty_cache()", "torch.cuda.empty_cache()"),
+    ],
+)
+def test_what_waits_for_the_device_at_every_step_is_told_once(step: str, called: str) -> None:
+    (finding,) = told(step)
+    assert finding.status == "report" and f"`{called}" in finding.message
+    text = LOOP.format(step=textwrap.indent(step, " " * 12))
+    assert rewritten(text) == source(text)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "if step % 100 == 0:\n    print(loss.item())",
+        "if step % 100:\n    continue\nprint(loss.item())",
+        "if flags.verbose:\n    print(loss)",
+        "log.append(loss.item() if step % 100 == 0 else None)",
+        "running += loss.detach()",
+        "print(step, len(loader), loss.shape, x.size(0))",
+        "print(math.sqrt(step))",
+        "log.append(lambda: loss.item())",
+        "if loss is None:\n    break",
+        "running += flags.weight.item()",
+        "for p in model.parameters():\n    log.append(p.max().item())",
+    ],
+)
+def test_what_waits_now_and_then_or_not_at_all_is_left_alone(step: str) -> None:
+    assert told(step) == []
+
+
+def test_the_sum_to_keep_is_spelled_out() -> None:
+    (finding,) = told("running += loss.item() * x.size(0)")
+    assert "`running += loss.detach() * x.size(0)`" in finding.message
+
+
+def test_a_number_that_was_read_once_is_not_read_again() -> None:
+    found = told("loss = loss.item()\nprint(loss)\nrunning += loss")
+    assert [f.line for f in found] == [14]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """
+            import torch
+
+            def evaluate(model, loader, total=0.0):
+                for x, y in loader:
+                    total += model(x.cuda(), y.cuda()).item()
+                return total
+        """,
+        """
+            import torch
+
+            def train(model, loader, epochs):
+                for epoch in range(epochs):
+                    for x in loader:
+                        loss = model(x.cuda())
+                        loss.backward()
+                    print(epoch, loss.item())
+        """,
+        """
+            import torch
+            from torch import nn
+
+            model = nn.Linear(2, 1)
+            for x in data:
+                loss = model(x).sum()
+                loss.backward()
+                print(loss.item())
+        """,
+        """
+            import torch
+
+            def test_training(model, loader):
+                for x in loader:
+                    loss = model(x.cuda())
+                    loss.backward()
+                    print(loss.item())
+        """,
+    ],
+    ids=["evaluation", "once an epoch", "on the CPU", "a test"],
+)
+def test_where_nothing_is_trained_on_a_gpu_at_every_step_there_is_nothing_to_say(text: str) -> None:
+    assert [f for f in findings(text) if f.code == "AF606"] == []
+
+
+# Precision.
+
+PLAIN = """
+    import torch
+    {first}
+
+    def main(model, loader):
+        model.to("cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+        for x, y in loader:
+            loss = torch.nn.functional.cross_entropy(model(x.to("cuda")), y.to("cuda"))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+
+
+def codes(first: str = "") -> list[str]:
+    return [f.code for f in findings(PLAIN.format(first=first))]
+
+
+def test_full_precision_on_a_gpu_is_told_once_with_the_line_to_write() -> None:
+    tf32, autocast = findings(PLAIN.format(first=""))
+    assert (tf32.code, tf32.status) == ("AF603", "report") and 'set_float32_matmul_precision("high")' in tf32.message
+    assert (autocast.code, autocast.status) == ("AF604", "report") and "with torch.autocast(" in autocast.message
+    assert tf32.line == 10
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.set_float32_matmul_precision('high')",
+        "torch.backends.cuda.matmul.allow_tf32 = True",
+        "torch.backends.fp32_precision = 'tf32'",
+        "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
+    ],
+)
+def test_where_tf32_was_thought_of_only_autocast_is_advised(line: str) -> None:
+    assert codes(line) == ["AF604"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from torch.cuda.amp import autocast",
+        "from accelerate import Accelerator",
+        "import lightning as L",
+        "import deepspeed",
+        "torch.set_default_dtype(torch.float64)",
+        "torch.set_default_dtype(torch.bfloat16)",
+        "parser.add_argument('--fp16')",
+    ],
+)
+def test_where_another_precision_was_thought_of_nothing_is_advised(line: str) -> None:
+    assert codes(line) == []
+
+
+def test_a_script_for_the_cpu_is_not_told_about_tensor_cores() -> None:
+    text = PLAIN.format(first="").replace('.to("cuda")', "")
+    assert findings(text) == []
+
+
+def test_a_scaler_for_bfloat16_is_told() -> None:
+    text = """
+        import torch
+        scaler = torch.amp.GradScaler({arguments})
+        with torch.autocast("cuda", dtype=torch.{dtype}):
+            pass
+    """
+    assert [f.code for f in findings(text.format(arguments="", dtype="bfloat16"))] == ["AF607"]
+    assert findings(text.format(arguments="", dtype="float16")) == []
+    assert findings(text.format(arguments="enabled=flag", dtype="bfloat16")) == []
