@@ -1,10 +1,22 @@
 """The canonical form: one value for one meaning. See view.py; each other file knows one kind of spelling."""
 
-from autofuse.canonical import activations, arithmetic, choices, masks, precision, shapes, softmax, statistics
+from autofuse.canonical import (
+    activations,
+    arithmetic,
+    choices,
+    folds,
+    losses,
+    masks,
+    precision,
+    rotary,
+    shapes,
+    softmax,
+    statistics,
+)
 from autofuse.canonical.masks import fill_of
 from autofuse.canonical.view import CAST, KEEP, LEAF, PERMUTE, View, bare, literal
 
 __all__ = [
-    "CAST", "KEEP", "LEAF", "PERMUTE", "View", "activations", "arithmetic", "bare", "choices", "fill_of", "literal",
-    "masks", "precision", "shapes", "softmax", "statistics",
+    "CAST", "KEEP", "LEAF", "PERMUTE", "View", "activations", "arithmetic", "bare", "choices", "fill_of", "folds",
+    "literal", "losses", "masks", "precision", "rotary", "shapes", "softmax", "statistics",
 ]  # fmt: skip

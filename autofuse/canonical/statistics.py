@@ -16,7 +16,7 @@ def _reducer(op: str) -> None:
     @rewrites(op)
     def _over_last(view: View, x: Value, dim: Value, keepdim: Value) -> Value | None:
         last = _dimension(view, x, dim)
-        return view.plain(op, x, last, keepdim) if last is not None and last is not dim else None
+        return view.make(op, x, last, keepdim) if last is not None and last is not dim else None
 
 
 for _op in ("mean", "sum", "amax", "max", "logsumexp"):

@@ -59,6 +59,7 @@ class View:
     """The canonical form of one program, built as it is asked for."""
 
     facts: Facts
+    assumed: dict[Value, str] = field(default_factory=dict)  # what has to hold for a canonical value to be right
     _graph: Graph = field(default_factory=Graph)
     _canonical: dict[Value, Value] = field(default_factory=dict)
     _originals: dict[Value, list[Value]] = field(default_factory=dict)
@@ -91,6 +92,18 @@ class View:
 
     def const(self, data: Hashable) -> Value:
         return self._graph.const(data)
+
+    def assuming(self, made: Value, why: str) -> Value:
+        """`made` as a value of its own, which is canonical only if `why`; itself where there is nothing to assume."""
+        if not why:
+            return made
+        own = self._graph.fresh(made.op, *made.inputs, data=made.data)
+        self.assumed[own] = why
+        return own
+
+    def assumption(self, v: Value) -> str:
+        """What was assumed for canonical `v` to stand for its originals, "" if nothing."""
+        return self.assumed.get(v, "")
 
     def permuted(self, x: Value, order: layout.Tail) -> Value:
         """`x` with its last dimensions reordered; permutations compose and cancel."""

@@ -7,7 +7,7 @@ which rule put them where they are.
 from autofuse.ops.activations import activation, gelu, gelu_tanh, silu
 from autofuse.ops.feed_forward import gated_activation, gated_mlp, mlp
 from autofuse.ops.kernels import kernel_of
-from autofuse.ops.losses import cross_entropy, linear_cross_entropy, nll, rows
+from autofuse.ops.losses import cross_entropy, linear_cross_entropy, log_likelihood, nll, rows
 from autofuse.ops.masks import masked
 from autofuse.ops.norms import dropout_add_norm, layer_norm, rms_norm
 from autofuse.ops.rotary import rotary
@@ -25,6 +25,7 @@ __all__ = [
     "kernel_of",
     "layer_norm",
     "linear_cross_entropy",
+    "log_likelihood",
     "masked",
     "mlp",
     "nll",

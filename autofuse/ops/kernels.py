@@ -21,6 +21,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "gated_activation": "torch activation, mul",
         "mlp": "torch linear, activation, linear",
         "cross_entropy": "torch cross_entropy",
+        "log_likelihood": "torch cross_entropy, neg",
         "nll": "torch cross_entropy",
         "rows": "torch reshape",
         "linear_cross_entropy": "torch linear and logsumexp, in blocks of rows",

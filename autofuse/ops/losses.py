@@ -55,6 +55,17 @@ def cross_entropy(
     return loss.reshape(target.shape) if reduction == "none" else loss
 
 
+def log_likelihood(
+    logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
+    reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """log softmax(logits)[target]: cross_entropy with the other sign."""
+    return -cross_entropy(
+        logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
+        label_smoothing=label_smoothing,
+    )  # fmt: skip
+
+
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,

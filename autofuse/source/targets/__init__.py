@@ -13,7 +13,7 @@ from autofuse.rule import Replacement
 from autofuse.source.express import Speller
 from autofuse.source.targets.autofuse import autofuse_call
 from autofuse.source.targets.call import Arguments, Call, NotInTarget, named
-from autofuse.source.targets.torch import OPERATIONS
+from autofuse.source.targets.torch import OPERATIONS, RECENT
 
 __all__ = ["DEFAULT", "TARGETS", "Call", "NotInTarget", "call_of"]
 
@@ -26,7 +26,7 @@ def call_of(target: str, replacement: Replacement, captures: Arguments, s: Spell
     """The call that stands for a rule's `after`. Raises NotInTarget, and Unwritable where an argument is missing."""
     if target == "autofuse":
         return autofuse_call(replacement, captures, s)
-    if replacement.operation in OPERATIONS:
+    if replacement.operation in OPERATIONS and (target == "torch" or replacement.operation not in RECENT):
         return OPERATIONS[replacement.operation](named(replacement, captures, s), s)
     if target == "torch":
         raise NotInTarget(

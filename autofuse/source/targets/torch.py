@@ -12,6 +12,7 @@ from autofuse.source.express import Speller
 from autofuse.source.printing import fill
 from autofuse.source.targets.attention import attention
 from autofuse.source.targets.call import Arguments, Call
+from autofuse.source.targets.losses import cross_entropy, linear_cross_entropy, log_likelihood
 
 
 def _gelu(a: Arguments, s: Speller) -> Call:
@@ -38,8 +39,14 @@ def _norm(function: str) -> Callable[[Arguments, Speller], Call]:
 
 OPERATIONS: dict[str, Callable[[Arguments, Speller], Call]] = {
     "attention": attention,
+    "cross_entropy": cross_entropy,
+    "linear_cross_entropy": linear_cross_entropy,
+    "log_likelihood": log_likelihood,
     "gelu": _gelu,
     "silu": _silu,
     "layer_norm": _norm("layer_norm"),
     "rms_norm": _norm("rms_norm"),
 }
+
+# torch has these only lately, and autofuse.ops has them for every torch: `auto` does not write them.
+RECENT = frozenset({"linear_cross_entropy"})

@@ -1,0 +1,400 @@
+"""Cross entropy, however it is spelled out.
+
+Introduces log_softmax(x, dim), picked(x, dim, target), which is what stands at the target, and
+cross_entropy(log_softmax, target, weight, ignore_index, reduction, label_smoothing, dim). `dim` is where the classes are:
+1 where they lie as torch wants them, whatever the rank. An `ignore_index` of None says that every target counts. Knows
+losses and the arithmetic they are made of; which dimension holds the classes is worked out by rows.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from autofuse.canonical.arithmetic import RECOGNISED_IN_SUMS, factors_of, product, terms_of, total, without
+from autofuse.canonical.rows import Straight, is_whole, second_or_last, straightened
+from autofuse.canonical.shapes import elements, from_end
+from autofuse.canonical.softmax import unshifted
+from autofuse.canonical.view import LEAF, View, bare, literal, rewrites
+from autofuse.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const
+
+_TWO = "assumes that the logits have two dimensions"
+_ONE = "assumes that the target has one dimension"
+_UNDERFLOW = "where a probability underflows to 0, its logarithm was -inf and is finite now"
+_NOT_NEGATIVE = "assumes one target for each row, none of them negative"
+_NONE_IGNORED = "assumes that no target is ignored"
+_SHAPE_ONLY = ("unsqueeze", "squeeze", "view", "flatten")
+
+
+def _loss(
+    view: View, log_probs: Straight, target: Value, weight: Value, ignored: Value, reduction: Value, smoothing: Value
+) -> Value:
+    """The loss of a log_softmax whose classes are in `log_probs.dim`."""
+    dim = view.const(log_probs.dim)
+    made = view.plain("cross_entropy", log_probs.value, target, weight, ignored, reduction, smoothing, dim)
+    return view.assuming(made, log_probs.assumed)
+
+
+def _each(view: View, log_probs: Straight, target: Value) -> Value:
+    """The loss of each target, all of which count."""
+    none = view.const(None)
+    return _loss(view, log_probs, target, none, none, view.const("none"), view.const(0.0))
+
+
+# torch's own.
+
+
+@rewrites("log_softmax")
+def _log_softmax(view: View, x: Value, dim: Value, dtype: Value | None = None) -> Value | None:
+    if dtype is None:
+        return None
+    if not is_const(dtype, None):
+        if dtype.op != ATTRIBUTE or dtype.data not in ("float32", "float"):
+            return None
+        x = view.make("float32", x)
+    if is_const(dim, None):  # what torch takes where nothing is said
+        rank = view.rank(x)
+        place = 1 if rank is None else -rank if rank in (1, 3) else second_or_last(rank)
+        return view.assuming(view.plain("log_softmax", x, view.const(place)), "" if rank else _TWO)
+    known = from_end(view, x, dim)
+    if known is None:
+        return view.plain("log_softmax", x, dim)
+    return view.plain("log_softmax", unshifted(view, x) if known == -1 else x, view.const(known))
+
+
+@rewrites("cross_entropy")
+def _cross_entropy(
+    view: View, x: Value, target: Value, weight: Value, average: Value, ignored: Value, reduce: Value, reduction: Value,
+    smoothing: Value,
+) -> Value | None:  # fmt: skip
+    if not is_const(average, None) or not is_const(reduce, None):
+        return None
+    rank = view.rank(x)
+    log_probs = view.plain("log_softmax", x, view.const(second_or_last(rank) if rank else 1))
+    return _loss(view, Straight(log_probs, 1), target, weight, ignored, reduction, smoothing)
+
+
+@rewrites("nll_loss")
+def _nll_loss(
+    view: View, x: Value, target: Value, weight: Value, average: Value, ignored: Value, reduce: Value, reduction: Value
+) -> Value | None:
+    if not is_const(average, None) or not is_const(reduce, None):
+        return None
+    found = _log_softmax_in(view, x, 1, view.rank(target))
+    return None if found is None else _loss(view, found, target, weight, ignored, reduction, view.const(0.0))
+
+
+@rewrites("nll")
+def _nll(
+    view: View, x: Value, target: Value, dim: Value, weight: Value, ignored: Value, reduction: Value, smoothing: Value
+) -> Value | None:
+    """autofuse's, in a rule's `before`."""
+    if x.op != "log_softmax":
+        return None
+    return view.plain("cross_entropy", x, target, weight, ignored, reduction, smoothing, dim)
+
+
+def _log_softmax_in(view: View, log_probs: Value, dim: int, targets: int | None = None) -> Straight | None:
+    """The log_softmax that log-probabilities with their classes in `dim` are; `targets` is the target's rank if known."""
+    rank = view.rank(log_probs) or (None if targets is None else targets + 1)
+    found = straightened(view, Straight(log_probs, dim), rank, "log_softmax")
+    if found is None:
+        return None
+    own, rank = found.value.inputs[1].data, rank if found.value is log_probs else view.rank(found.value)
+    if type(own) is not int:
+        return None
+    if rank is not None:
+        at = second_or_last(rank)
+        asked = at if found.dim == 1 else found.dim
+        same = own % rank == asked % rank
+        return found.along(1 if asked % rank == at % rank else own) if same else None
+    if own == found.dim:
+        return found
+    return found.assuming(_TWO).along(1) if {own, found.dim} == {1, -1} else None
+
+
+# What stands at the target.
+
+
+@rewrites("gather", "take_along_dim")
+def _gather(view: View, x: Value, dim: Value, index: Value) -> Value | None:
+    if type(dim.data) is not int:
+        return None
+    found = _target_in(view, index, dim.data)
+    if found is None:
+        return None
+    target, at, assumed = found
+    return view.plain("unsqueeze", _picked(view, x, at, target, assumed), view.const(at))
+
+
+def _picked(view: View, x: Value, dim: int, target: Value, assumed: str) -> Value:
+    found = _log_softmax_in(view, x, dim, view.rank(target))
+    if found is None:
+        return view.assuming(view.plain("picked", x, view.const(dim), target), assumed)
+    return product(view, (_each(view, found.assuming(assumed), target), view.const(-1)))
+
+
+def _target_in(view: View, index: Value, dim: int) -> tuple[Value, int, str] | None:
+    """(target, dim, assumption) where `index` is a target that got a dimension of size 1 at `dim`."""
+    if index.op == "long":
+        inner = _target_in(view, index.inputs[0], dim)
+        return None if inner is None else (view.make("long", inner[0]), *inner[1:])
+    if index.op == "view" and dim in (1, -1):
+        sizes = elements(index.inputs[1])
+        two = len(sizes) == 2 and is_const(sizes[1], 1)
+        return (_flat(view, index.inputs[0]), 1, "") if two else None
+    inserted = _inserted(index)
+    if inserted is None:
+        return None
+    target, at = inserted
+    rank = view.rank(target)
+    if at == dim or rank is not None and at % (rank + 1) == dim % (rank + 1):
+        return target, dim, ""
+    two = {at, dim} == {1, -1} and rank is None
+    return (target, 1, _ONE) if two else None
+
+
+def _inserted(index: Value) -> tuple[Value, int] | None:
+    """(t, 1) of t.unsqueeze(1) and t[:, None]."""
+    if index.op == "unsqueeze" and type(index.inputs[1].data) is int:
+        return index.inputs[0], index.inputs[1].data
+    if index.op == ITEM and index.inputs[1].op == TUPLE:
+        *whole, last = index.inputs[1].inputs
+        if is_const(last, None) and all(is_whole(w) for w in whole):
+            return index.inputs[0], len(whole)
+    return None
+
+
+def _flat(view: View, target: Value) -> Value:
+    """`target` with one dimension."""
+    return target if view.rank(target) == 1 else view.plain("flat", target)
+
+
+@rewrites(ITEM)
+def _item(view: View, x: Value, index: Value) -> Value | None:
+    """x[torch.arange(n), target], and [:, 0] or [..., 0] after gather."""
+    if index.op != TUPLE or len(index.inputs) != 2:
+        return None
+    first, second = index.inputs
+    if x.op == "unsqueeze" and is_const(second, 0):
+        at = -1 if is_const(first, ...) else 1 if is_whole(first) else None
+        return x.inputs[0] if at == x.inputs[1].data else None
+    if not _counts(first) or second.op in (SLICE, TUPLE) or is_const(second):
+        return None
+    return _picked(view, x, 1, second, _NOT_NEGATIVE)
+
+
+def _counts(v: Value) -> bool:
+    """torch.arange(n), range(n)."""
+    if v.op == "arange":
+        return len(v.inputs[0].inputs) == 1
+    call = v.data if v.op == LEAF else None
+    return isinstance(call, Value) and isinstance(call.data, tuple) and call.data[0] == "range"
+
+
+@rewrites("squeeze")
+def _squeeze(view: View, x: Value, dim: Value) -> Value | None:
+    """A dimension that was put in and is taken out again."""
+    numbers = [f for f in factors_of(x) if literal(f) is not None or view.number(f)]
+    rest = without(factors_of(x), numbers) or []
+    if len(rest) != 1 or rest[0].op != "unsqueeze" or rest[0].inputs[1] is not dim:
+        return None
+    return product(view, (rest[0].inputs[0], *numbers))
+
+
+# Sums and means.
+
+
+@rewrites("mean")
+def _mean(view: View, x: Value, dim: Value, keepdim: Value) -> Value | None:
+    return _reduced_loss(view, "mean", x) if is_const(dim, None) else None
+
+
+@rewrites("sum")
+def _sum(view: View, x: Value, dim: Value, keepdim: Value) -> Value | None:
+    if not is_const(keepdim, False):
+        return None
+    found = _one_hot(view, x, dim)
+    return _reduced_loss(view, "sum", x) if found is None and is_const(dim, None) else found
+
+
+def _reduced_loss(view: View, op: str, x: Value) -> Value | None:
+    """The mean or sum of the losses of all targets, times a number."""
+    while x.op in _SHAPE_ONLY:
+        x = x.inputs[0]
+    numbers = [f for f in factors_of(x) if literal(f) is not None or view.number(f)]
+    rest = without(factors_of(x), numbers) or []
+    if len(rest) == 1 and numbers and rest[0].op in _SHAPE_ONLY:
+        inner = _reduced_loss(view, op, rest[0])
+        return None if inner is None else product(view, (inner, *numbers))
+    if len(rest) != 1 or rest[0].op != "cross_entropy" or not is_const(rest[0].inputs[4], "none"):
+        return None
+    log_probs, target, weight, ignored, _, *others = rest[0].inputs
+    if op == "mean" and not (is_const(weight, None) and is_const(ignored, None)):
+        return None  # torch's mean is over what counts
+    made = view.plain("cross_entropy", log_probs, target, weight, ignored, view.const(op), *others)
+    return product(view, (view.assuming(made, view.assumption(rest[0])), *numbers))
+
+
+def _one_hot(view: View, x: Value, dim: Value) -> Value | None:
+    """(log_probs * one_hot(target)).sum(-1), or the sum over everything."""
+    for log_probs in x.inputs if x.op == "mul" else ():
+        for chosen in x.inputs:
+            target = _target_of(view, chosen)
+            rest = without(x.inputs, (log_probs, chosen)) if target is not None and log_probs is not chosen else None
+            if target is None or rest is None or not all(literal(r) is not None or view.number(r) for r in rest):
+                continue
+            found = _log_softmax_in(view, log_probs, target[1], view.rank(target[0]))
+            each = None if found is None else _chosen(view, found, target, dim)
+            if each is not None:
+                return product(view, (each, view.const(-1), *rest))
+    return None
+
+
+def _chosen(view: View, log_probs: Straight, target: tuple[Value, int], dim: Value) -> Value | None:
+    """The loss of each target, or the sum of all where `dim` is None; `target` is with the dimension of its classes."""
+    if is_const(dim, None):
+        return _reduced_loss(view, "sum", _each(view, log_probs, target[0]))
+    if type(dim.data) is not int:
+        return None
+    rank = view.rank(target[0])
+    if dim.data == target[1] or rank is not None and dim.data % (rank + 1) == target[1] % (rank + 1):
+        return _each(view, log_probs, target[0])
+    if rank is not None or {dim.data, target[1]} != {1, -1}:
+        return None
+    return _each(view, log_probs.assuming(_ONE).along(1), target[0])
+
+
+def _target_of(view: View, v: Value) -> tuple[Value, int] | None:
+    """(target, dimension of the classes) of one_hot(target) and torch.zeros_like(x).scatter(1, target.unsqueeze(1), 1)."""
+    v = bare(v)
+    if v.op == "one_hot":
+        return v.inputs[0], -1
+    if v.op == "scatter" and bare(v.inputs[0]).op == "zeros_like" and is_const(v.inputs[3], 1, 1.0):
+        dim = v.inputs[1].data
+        found = _target_in(view, v.inputs[2], dim) if type(dim) is int else None
+        return (found[0], found[1]) if found and not found[2] else None
+    return None
+
+
+# By hand.
+
+
+@rewrites("log")
+def _log(view: View, x: Value) -> Value | None:
+    if x.op == "softmax":
+        return view.assuming(view.plain("log_softmax", x.inputs[0], x.inputs[1]), _UNDERFLOW)
+    if x.op == "sum" and x.inputs[0].op == "exp":
+        return view.make("logsumexp", x.inputs[0].inputs[0], *x.inputs[1:])
+    return None
+
+
+def _signed(terms: Sequence[Value], op: str, sign: int) -> list[tuple[Value, Value]]:
+    """(term, v) of each term that is sign * v, v being an `op`."""
+    found = []
+    for t in terms:
+        negative = t.op == "mul" and len(t.inputs) == 2 and literal(t.inputs[1]) == -1
+        v = t.inputs[0] if negative else t
+        if v.op == op and negative == (sign < 0):
+            found.append((t, v))
+    return found
+
+
+def _log_softmax_by_hand(view: View, terms: list[Value], constant: float) -> Value | None:
+    """x - logsumexp(x, dim, keepdim=True)."""
+    for term, normaliser in _signed(terms, "logsumexp", -1):
+        x, dim, keepdim = normaliser.inputs
+        rest = without(terms, (term, *terms_of(x))) if is_const(keepdim, True) and not constant else None
+        if rest is not None:
+            return total(view, (view.make("log_softmax", x, dim, view.const(None)), *rest))
+    return None
+
+
+def _shifted_logsumexp(view: View, terms: list[Value], constant: float) -> Value | None:
+    """max + log(sum(exp(x - max))), with either sign."""
+    for sign in (1, -1):
+        for term, normaliser in _signed(terms, "logsumexp", sign):
+            shifted, dim, keepdim = normaliser.inputs
+            for lowered in shifted.inputs if shifted.op == "add" and is_const(keepdim, True) else ():
+                if lowered.op != "mul" or literal(lowered.inputs[-1]) != -1 or len(lowered.inputs) != 2:
+                    continue
+                shift = lowered.inputs[0] if sign > 0 else lowered
+                rest = without(terms, (term, shift))
+                inner = without(shifted.inputs, (lowered,))
+                if rest is not None and inner:
+                    made = view.plain("logsumexp", total(view, inner), dim, keepdim)
+                    return total(view, (product(view, (made, view.const(sign))), *rest, view.const(constant)))
+    return None
+
+
+def _normaliser_less_picked(view: View, terms: list[Value], constant: float) -> Value | None:
+    """logsumexp(x) - x[target], with either sign."""
+    for sign in (1, -1):
+        for term, normaliser in _signed(terms, "logsumexp", sign):
+            kept = is_const(normaliser.inputs[2], True)
+            for other, held in _signed(terms, "unsqueeze" if kept else "picked", -sign):
+                picked = held.inputs[0] if kept else held
+                if picked.op != "picked" or picked.inputs[0] is not normaliser.inputs[0]:
+                    continue
+                log_probs = view.make("log_softmax", *normaliser.inputs[:2], view.const(None))
+                dim = picked.inputs[1].data
+                found = _log_softmax_in(view, log_probs, dim) if type(dim) is int else None
+                rest = without(terms, (term, other))
+                if found is None or rest is None:
+                    continue
+                each = _each(view, found.assuming(view.assumption(picked)), picked.inputs[2])
+                made = view.plain("unsqueeze", each, held.inputs[1]) if kept else each
+                return total(view, (product(view, (made, view.const(sign))), *rest, view.const(constant)))
+    return None
+
+
+def _smoothed(view: View, terms: list[Value], constant: float) -> Value | None:
+    """(1 - s) * nll - s * log_probs.mean(dim): torch's label smoothing."""
+    for term in terms:
+        plain = next((f for f in factors_of(term) if f.op == "cross_entropy"), None)
+        for other in terms if plain is not None else ():
+            for spread in factors_of(other):
+                if plain is None or other is term or not _is_spread(view, spread, plain):
+                    continue
+                s = product(view, (*(without(factors_of(other), (spread,)) or ()), view.const(-1)))
+                share = product(view, without(factors_of(term), (plain,)) or [view.const(1)])
+                rest = without(terms, (term, other))
+                if rest is not None and _sum_to_one(view, share, s):
+                    return total(view, (_with_smoothing(view, plain, s), *rest, view.const(constant)))
+    return None
+
+
+def _is_spread(view: View, v: Value, plain: Value) -> bool:
+    """Whether `v` is the mean over the classes, reduced as `plain` is, of the log-probabilities that `plain` picks from."""
+    log_probs, _, weight, ignored, reduction, smoothing, _ = plain.inputs
+    if not is_const(weight, None) or not is_const(ignored, None, -100) or not is_const(smoothing, 0.0):
+        return False
+    if v.op == reduction.data == "mean" and v.inputs[0] is log_probs and is_const(v.inputs[1], None):
+        return True
+    if reduction.data in ("mean", "sum") and v.op == reduction.data and is_const(v.inputs[1], None):
+        v = v.inputs[0]
+    elif not is_const(reduction, "none"):
+        return False
+    return (
+        v.op == "mean"
+        and v.inputs[0] is log_probs
+        and v.inputs[1].data == log_probs.inputs[1].data
+        and is_const(v.inputs[2], False)
+    )
+
+
+def _sum_to_one(view: View, share: Value, s: Value) -> bool:
+    a, b = literal(share), literal(s)
+    if a is not None and b is not None:
+        return math.isclose(a + b, 1, rel_tol=1e-9)
+    return share is total(view, (product(view, (s, view.const(-1))), view.const(1)))
+
+
+def _with_smoothing(view: View, plain: Value, s: Value) -> Value:
+    *given, _, dim = plain.inputs
+    made = view.plain("cross_entropy", *given, s, dim)
+    ignored = _NONE_IGNORED if not is_const(plain.inputs[3], None) else ""
+    return view.assuming(made, "; ".join(filter(None, (view.assumption(plain), ignored))))
+
+
+RECOGNISED_IN_SUMS += [_shifted_logsumexp, _log_softmax_by_hand, _normaliser_less_picked, _smoothed]

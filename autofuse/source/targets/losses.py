@@ -1,0 +1,55 @@
+"""Cross entropy as torch spells it, for which the classes must be in the second dimension.
+
+Knows what torch's functions take and what its versions have.
+"""
+
+from __future__ import annotations
+
+from autofuse.graph import is_const
+from autofuse.source.express import Speller, Unwritable
+from autofuse.source.printing import fill
+from autofuse.source.targets.call import Arguments, Call
+
+_OPTIONS = ("weight", "ignore_index", "reduction", "label_smoothing")
+
+
+def cross_entropy(a: Arguments, s: Speller) -> Call:
+    """F.cross_entropy; where the classes lie elsewhere, of one row after the other."""
+    logits, target, tail = s.text(a["logits"]), s.text(a["target"]), ""
+    rank, dim = s.view.rank(a["logits"]), a["dim"].data if "dim" in a else 1
+    if dim != 1 and not (rank is not None and type(dim) is int and dim % rank == (1 if rank > 1 else 0)):
+        if dim != -1:
+            raise Unwritable("the classes are not in the last dimension")
+        if rank != 2:
+            whole = logits.isidentifier()
+            logits = f"{logits}.reshape(-1, {logits}.shape[-1])" if whole else fill("{0}.flatten(0, -2)", logits)
+            if "reduction" in a and is_const(a["reduction"], "none") and s.view.rank(a["target"]) != 1:
+                tail = f".view({fill('{0}.shape', target)})"
+            target = target if s.view.rank(a["target"]) == 1 else fill("{0}.reshape(-1)", target)
+    options = _options(a, s, _OPTIONS)
+    return Call(s.imports.text("torch.nn.functional.cross_entropy", s.place), (logits, target, *options), tail)
+
+
+def log_likelihood(a: Arguments, s: Speller) -> Call:
+    made = cross_entropy(a, s)
+    return Call(made.function, made.arguments, f"{made.tail}.neg()")
+
+
+def linear_cross_entropy(a: Arguments, s: Speller) -> Call:
+    """F.linear_cross_entropy, which without `options` would still form all logits."""
+    if "reduction" in a and is_const(a["reduction"], "none"):
+        raise Unwritable("torch's linear_cross_entropy gives losses of another shape")
+    if "in_float32" in a:
+        raise Unwritable("torch's linear_cross_entropy has no way to cast the logits to float32")
+    x, target = s.text(a["x"]), s.text(a["target"])
+    x = x if s.view.rank(a["x"]) == 2 else fill("{0}.flatten(0, -2)", x)
+    target = target if s.view.rank(a["target"]) == 1 else fill("{0}.reshape(-1)", target)
+    bias = [f"linear_bias={s.text(a['bias'])}"] if "bias" in a and not is_const(a["bias"], None) else []
+    chunks = f"options={s.imports.text('torch.nn.LinearCrossEntropyOptions', s.place)}()"
+    function = s.imports.text("torch.nn.functional.linear_cross_entropy", s.place)
+    arguments = (x, s.text(a["weight"]), target, *bias, *_options(a, s, _OPTIONS[1:]), chunks)
+    return Call(function, arguments, unsafe="needs torch 2.13 or later, and runs no hooks of the layer")
+
+
+def _options(a: Arguments, s: Speller, names: tuple[str, ...]) -> list[str]:
+    return [f"{n}={s.text(a[n])}" for n in names if n in a and not is_const(a[n], None)]

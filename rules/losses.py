@@ -1,0 +1,215 @@
+"""Losses spelled out -> torch's cross entropy; that of a linear layer -> one that never has all of the logits in memory.
+
+The logits of a language model are the largest tensor of its step: rows x classes, several times over with their
+softmax and its gradient. The second rule buys memory; what it costs in time depends on the device.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autofuse.rule import Captures, Fails, Fused, Holds, Kept, Rule, Unknown, Verdict
+
+if TYPE_CHECKING:
+    import torch.nn.functional as F
+    from torch import Tensor
+
+    from autofuse import ops
+
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+class HandWrittenCrossEntropy(Rule):
+    """Cross entropy spelled out."""
+
+    code = "AF501"
+    benefit = 3
+
+    @staticmethod
+    def before(
+        logits: Tensor, axis: int, target: Tensor, dim: int = 1, weight: Tensor | None = None,
+        ignore_index: int | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
+    ) -> Tensor:  # fmt: skip
+        return ops.nll(F.log_softmax(logits, axis), target, dim, weight, ignore_index, reduction, label_smoothing)
+
+    @staticmethod
+    def after(
+        logits: Tensor, axis: int, target: Tensor, dim: int, weight: Tensor | None, ignore_index: int | None,
+        reduction: str, label_smoothing: float,
+    ) -> Tensor:  # fmt: skip
+        return ops.cross_entropy(
+            logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
+            label_smoothing=label_smoothing,
+        )  # fmt: skip
+
+    @staticmethod
+    def where(captures: Captures) -> Verdict:
+        return of_a_known_reduction(captures)
+
+    examples = (
+        Fused(
+            "log-softmax over the classes, then the negative log likelihood",
+            before="""
+                import torch.nn.functional as F
+
+                def loss_of(logits, target):
+                    return F.nll_loss(F.log_softmax(logits, dim=1), target)
+            """,
+            after="F.cross_entropy(logits, target)",
+        ),
+        Fused(
+            "log-probabilities of the targets are gathered; the classes come last",
+            before="""
+                import torch
+
+                def loss_of(logits, target):
+                    log_probs = torch.log_softmax(logits, dim=-1)
+                    return -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1).mean()
+            """,
+            after="cross_entropy(",
+        ),
+        Kept(
+            "the log-probabilities are returned",
+            """
+                import torch.nn.functional as F
+
+                def loss_of(logits, target):
+                    log_probs = F.log_softmax(logits, dim=1)
+                    return F.nll_loss(log_probs, target), log_probs
+            """,
+        ),
+        Kept(
+            "smoothing is spread over all classes but the target",
+            """
+                import torch.nn.functional as F
+
+                def loss_of(logits, target, classes, eps=0.1):
+                    chosen = F.one_hot(target, classes).float()
+                    chosen = chosen * (1 - eps) + (1 - chosen) * eps / (classes - 1)
+                    return -(chosen * F.log_softmax(logits, dim=1)).sum(dim=1).mean()
+            """,
+        ),
+    )
+
+
+class NegatedCrossEntropy(Rule):
+    """Log-probabilities of the targets, spelled out."""
+
+    code = "AF501"
+    benefit = 2
+
+    @staticmethod
+    def before(
+        logits: Tensor, axis: int, target: Tensor, dim: int = 1, weight: Tensor | None = None,
+        ignore_index: int | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
+    ) -> Tensor:  # fmt: skip
+        return -ops.nll(F.log_softmax(logits, axis), target, dim, weight, ignore_index, reduction, label_smoothing)
+
+    @staticmethod
+    def after(
+        logits: Tensor, axis: int, target: Tensor, dim: int, weight: Tensor | None, ignore_index: int | None,
+        reduction: str, label_smoothing: float,
+    ) -> Tensor:  # fmt: skip
+        return ops.log_likelihood(
+            logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
+            label_smoothing=label_smoothing,
+        )  # fmt: skip
+
+    @staticmethod
+    def where(captures: Captures) -> Verdict:
+        return of_a_known_reduction(captures)
+
+    examples = (
+        Fused(
+            "the log-probabilities of the targets are masked before they are averaged",
+            before="""
+                import torch
+
+                def loss_of(logits, target, mask):
+                    log_probs = torch.log_softmax(logits, dim=-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+                    return -(log_probs * mask).sum() / mask.sum()
+            """,
+            after="cross_entropy(",
+        ),
+    )
+
+
+class LinearCrossEntropy(Rule):
+    """A linear layer and the cross entropy of its output, which nothing else reads: saves the memory of the logits."""
+
+    code = "AF502"
+    benefit = 7
+    advice = "return the logits only where no targets are given: then AF502 applies to the loss"
+
+    @staticmethod
+    def before(
+        x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None = None, dim: int = 1,
+        ignore_index: int | None = None, reduction: str = "mean", label_smoothing: float = 0.0, in_float32: bool = False,
+    ) -> Tensor:  # fmt: skip
+        log_probs = F.log_softmax(ops.rows(F.linear(x, weight, bias), in_float32), axis)
+        return ops.nll(log_probs, target, dim, None, ignore_index, reduction, label_smoothing)
+
+    @staticmethod
+    def after(
+        x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None, dim: int, ignore_index: int | None,
+        reduction: str, label_smoothing: float, in_float32: bool,
+    ) -> Tensor:  # fmt: skip
+        return ops.linear_cross_entropy(
+            x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing,
+            reduction=reduction, in_float32=in_float32,
+        )  # fmt: skip
+
+    @staticmethod
+    def where(captures: Captures) -> Verdict:
+        verdict = of_a_known_reduction(captures)
+        if not isinstance(verdict, Holds):
+            return verdict
+        return Holds("unsafe", "assumes that targets are class indices, not probabilities")
+
+    examples = (
+        Fused(
+            "a language model's loss; the logits are used for nothing else",
+            before="""
+                import torch.nn as nn
+                import torch.nn.functional as F
+
+                class Loss(nn.Module):
+                    def __init__(self, dim: int, classes: int):
+                        super().__init__()
+                        self.head = nn.Linear(dim, classes, bias=False)
+
+                    def forward(self, x, target):
+                        logits = self.head(x)
+                        return F.cross_entropy(logits.view(-1, logits.size(-1)), target.view(-1), ignore_index=0)
+            """,
+            after="linear_cross_entropy(",
+        ),
+        Kept(
+            "the logits are returned",
+            """
+                import torch.nn as nn
+                import torch.nn.functional as F
+
+                class Model(nn.Module):
+                    def __init__(self, dim: int, classes: int):
+                        super().__init__()
+                        self.head = nn.Linear(dim, classes, bias=False)
+
+                    def forward(self, x, target):
+                        logits = self.head(x)
+                        return logits, F.cross_entropy(logits, target)
+            """,
+        ),
+    )
+
+
+def of_a_known_reduction(captures: Captures) -> Verdict:
+    """torch's losses also take an ignore_index and smoothing that are numbers."""
+    if not captures.absent("reduction") and captures.literal("reduction") is None:
+        return Unknown("how the loss is reduced cannot be read from the text")
+    if not captures.absent("reduction") and captures.literal("reduction") not in _REDUCTIONS:
+        return Fails(f"the reduction {captures.literal('reduction')!r} is not one of torch's")
+    for name in ("ignore_index", "label_smoothing"):
+        if not captures.absent(name) and captures.number(name) is False:
+            return Fails(f"{name} is a tensor; torch's losses take a number")
+    return Holds()
