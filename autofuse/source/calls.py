@@ -15,7 +15,7 @@ from autofuse.source.bindings import Function, bound_names
 from autofuse.source.captured import Chain
 from autofuse.source.children import Child
 from autofuse.source.helpers import arguments_of
-from autofuse.source.modules import Layer, OwnLayer, child_called, layers_of
+from autofuse.source.modules import Layer, OwnLayer, child_called, constructor_of, layers_of
 from autofuse.source.state import State, qualified
 from autofuse.vocabulary import HARMLESS, MODULES, NAMES, OPS, Op
 
@@ -191,7 +191,8 @@ class Calls(State):
         if isinstance(layers[-1], OwnLayer):
             self.entered.add(id(node))
         if len(steps) > 1 and not self.quiet:
-            self.out.chains[node] = Chain(argument, tuple(steps))
+            made = constructor_of(self.scope, self.owner, self.me, node.func)
+            self.out.chains[node] = Chain(made or node, argument, tuple(steps))
         return x
 
     def layer(self, layer: Layer, module: Value, x: Value) -> Value | None:

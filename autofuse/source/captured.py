@@ -35,8 +35,12 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """What one call of a Sequential computes: of its argument, layer by layer, with the index of each layer."""
+    """What one call of a Sequential computes: of its argument, layer by layer, with the index of each layer.
 
+    `made` is where its layers are written.
+    """
+
+    made: ast.expr
     argument: Value
     steps: tuple[tuple[tuple[int, ...], Value], ...]
 
