@@ -231,6 +231,12 @@ def _matmul(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | 
     return (*front, left[-2], right[-1])
 
 
+@_rule("rotary")
+def _rotary(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    sizes = look(args[0])
+    return (*broadcast([look(a)[:-1] for a in args[:3]]), sizes[-1])
+
+
 @_rule("linear")
 def _linear(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
     return (*look(args[0])[:-1], look(args[1] if len(args) > 1 else kwargs["weight"])[0])

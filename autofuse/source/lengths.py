@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from autofuse.canonical import PERMUTE, View
 from autofuse.facts import Facts, Known
-from autofuse.graph import ATTRIBUTE, CONST, ITEM, TUPLE, Graph, Value
+from autofuse.graph import ATTRIBUTE, CONST, ITEM, SYNTAX, TUPLE, Graph, Value
 from autofuse.source.captured import Captured
 
 Key = object  # a number, or ("size", value, dimension from the end)
@@ -103,8 +103,8 @@ def _flat(arguments: Value) -> tuple[Value, ...]:
 
 def _view(sizes: Sizes, v: Value) -> Lengths | None:
     shape = _flat(v.inputs[1])
-    if len(shape) == 1 and shape[0].op != CONST:
-        return None  # x.view(shape)
+    if len(shape) == 1 and shape[0].op != CONST or any(s.op == SYNTAX for s in shape):
+        return None  # x.view(shape), x.view(*shape)
     return tuple(None if s.op == CONST and s.data == -1 else sizes.key(s) for s in shape)
 
 
