@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autofuse.source.targets import Call
 
@@ -53,6 +53,17 @@ class Edit:
         """Where something changes."""
         beside = [i[0] for i in self.insertions] + [a[0] for a in self.additions] + [o[0] for o in self.omissions]
         return (*self.removals, *(r[0] for r in self.replacements), *beside)
+
+
+def moved(edit: Edit, lines: int) -> Edit:
+    """An edit whose every place lies `lines` further down."""
+
+    def shifted(part: object) -> object:
+        if isinstance(part, Span):
+            return replace(part, line=part.line + lines, end_line=part.end_line + lines)
+        return tuple(map(shifted, part)) if isinstance(part, tuple) else part
+
+    return replace(edit, **{name: shifted(value) for name, value in vars(edit).items()})  # type: ignore[arg-type]
 
 
 def joined(edits: Iterable[Edit]) -> Edit:

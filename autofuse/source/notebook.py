@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from autofuse.source.check import Finding
-from autofuse.source.edits import Edit, Span
+from autofuse.source.edits import Edit, moved
 from autofuse.source.magics import Lost, Plain, plain
 from autofuse.source.notebook_json import Cell, NotANotebook, code_cells, with_source
 from autofuse.source.project import Trouble, not_python
-from autofuse.source.write import CannotWrite, with_edits
+from autofuse.source.write import CannotWrite, with_text_edits
 
 _LINE = re.compile(r"\r\n|\r|\n")
 _HEAD = "\n\n"  # a comment in a cell's first lines says nothing about the encoding of a notebook
@@ -157,18 +157,11 @@ def _readable(text: str) -> Plain | None:
 
 def _edited(part: Part, edits: Sequence[Edit], comments: bool) -> str:
     """The new source of a cell. Raises CannotWrite."""
-    if _cookie(part.plain.text):
-        raise CannotWrite("the cell names an encoding, which notebooks do not have")
-    after = with_edits(part.plain.text.encode(), edits, comments).decode()
+    after = with_text_edits(part.plain.text, edits, comments)
     try:
         return part.plain.restored(after)
     except Lost as reason:
         raise CannotWrite(str(reason)) from reason
-
-
-def _cookie(text: str) -> bool:
-    lines = _LINE.split(text)[:2]
-    return any(re.match(r"[ \t\f]*#.*?coding[:=][ \t]*[-\w.]+", line) for line in lines)
 
 
 def _imports(text: str, wanted: tuple[str, ...]) -> bool:
@@ -196,19 +189,8 @@ def _without_sources(text: str) -> object:
     return json.loads(text, object_hook=stripped)
 
 
-def moved(edit: Edit, lines: int) -> Edit:
-    """An edit whose every place lies `lines` further down."""
-
-    def shifted(part: object) -> object:
-        if isinstance(part, Span):
-            return replace(part, line=part.line + lines, end_line=part.end_line + lines)
-        return tuple(map(shifted, part)) if isinstance(part, tuple) else part
-
-    return replace(edit, **{name: shifted(value) for name, value in vars(edit).items()})  # type: ignore[arg-type]
-
-
 def is_notebook(path: str) -> bool:
     return path.lower().endswith(".ipynb")
 
 
-__all__ = ["NotANotebook", "Notebook", "is_notebook", "moved", "read_notebook"]
+__all__ = ["NotANotebook", "Notebook", "is_notebook", "read_notebook"]

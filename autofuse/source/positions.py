@@ -19,18 +19,23 @@ _Key = tuple[int, int, int, int]
 class Located:
     """The nodes of one module by where they stand."""
 
-    def __init__(self, module: cst.Module, source: bytes) -> None:
-        self.lines = _NEWLINE.split(source.decode(module.encoding).removeprefix("\ufeff"))
+    def __init__(self, module: cst.Module, text: str) -> None:
+        self.lines = _NEWLINE.split(text)
         found = MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider)
         self.ranges: dict[cst.CSTNode, CodeRange] = dict(found)
         self._expressions: dict[_Key, cst.BaseExpression] = {}
         self._statements: dict[tuple[int, int], cst.CSTNode] = {}
+        self._simple: dict[int, set[int]] = {}  # the lines of the simple statements on each line
         for node, at in self.ranges.items():
             if isinstance(node, cst.BaseExpression):
                 key = (at.start.line, at.start.column, at.end.line, at.end.column)
                 self._expressions.setdefault(key, node)
             elif isinstance(node, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
                 self._statements.setdefault((at.start.line, at.start.column), node)
+            elif isinstance(node, (cst.SimpleStatementLine, cst.SimpleStatementSuite)):
+                inside = range(at.start.line, at.end.line + 1)
+                for line in inside:
+                    self._simple.setdefault(line, set()).update(inside)
 
     def expression(self, span: Span) -> cst.BaseExpression | None:
         """The expression that stands exactly at `span`."""
@@ -79,12 +84,7 @@ class Located:
 
     def _statement_lines(self, span: Span) -> set[int]:
         """The lines of the simple statements on the line where `span` begins; its own where it heads a block."""
-        own = set(range(span.line, span.end_line + 1))
-        for node, at in self.ranges.items():
-            simple = isinstance(node, (cst.SimpleStatementLine, cst.SimpleStatementSuite))
-            if simple and at.start.line <= span.line <= at.end.line:
-                own |= set(range(at.start.line, at.end.line + 1))
-        return own
+        return set(range(span.line, span.end_line + 1)) | self._simple.get(span.line, set())
 
 
 def _is_blank_or_comment(line: str) -> bool:

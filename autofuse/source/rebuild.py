@@ -6,6 +6,7 @@ handed on to what follows. Knows libcst; decides nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -27,7 +28,8 @@ class Misplaced(Exception):
 class Rebuilt:
     """One module and what is to change in it."""
 
-    def __init__(self, module: cst.Module, located: Located, edit: Edit) -> None:
+    def __init__(self, module: cst.Module, located: Located, edit: Edit, longest: int) -> None:
+        """`longest` is the number of characters in the longest line of the file."""
         self.tree, self.located, self.config = module, located, module.config_for_parsing
         self.texts = {self._expression(s): (s, t) for s, t in edit.replacements}
         self.added: dict[cst.BaseExpression, list[tuple[str, str]]] = {}
@@ -40,7 +42,6 @@ class Rebuilt:
         for s, text in edit.insertions:
             self.inserted.setdefault(self._statement(s), []).append(text)
         self.lines = sorted({s.line for s in edit.spans})
-        longest = max(map(len, located.lines), default=0)
         self.indent = ""
         self.width = next((w for w in (79, 88, 100, 120) if longest <= w), 120)
 
@@ -64,7 +65,8 @@ class Rebuilt:
 
     def _touched(self, node: cst.CSTNode) -> bool:
         first, last = self.located.first_line(node), self.located.last_line(node)
-        return any(first <= line <= last for line in self.lines)
+        at = bisect_left(self.lines, first)
+        return at < len(self.lines) and self.lines[at] <= last
 
     def _statements(self, body: Sequence[cst.BaseStatement]) -> tuple[list[cst.BaseStatement], _Lines]:
         """The statements that stay, and the comments of those after which none follows."""
