@@ -1,4 +1,4 @@
-"""GELU and SiLU spelled out -> torch's own: one kernel instead of five."""
+"""Activations spelled out -> torch's own: one kernel instead of several."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from autofuse.rule import Fused, Kept, Rule
 
 if TYPE_CHECKING:
     import torch
+    import torch.nn.functional as F
     from torch import Tensor
 
     from autofuse import ops
@@ -111,6 +112,82 @@ class HandWrittenSilu(Rule):
 
                 def quick_gelu(x):
                     return x * torch.sigmoid(1.702 * x)
+            """,
+        ),
+    )
+
+
+class HandWrittenMish(Rule):
+    """Mish spelled out."""
+
+    code = "AF305"
+    benefit = 2
+
+    @staticmethod
+    def before(x: Tensor) -> Tensor:
+        return x * torch.tanh(F.softplus(x))
+
+    @staticmethod
+    def after(x: Tensor) -> Tensor:
+        return ops.mish(x)
+
+    examples = (
+        Fused(
+            "x times the hyperbolic tangent of its softplus",
+            before="""
+                import torch
+                import torch.nn.functional as F
+
+                def mish(x):
+                    return x * torch.tanh(F.softplus(x))
+            """,
+            after="F.mish(",
+        ),
+        Kept(
+            "the softplus is a sharper one",
+            """
+                import torch
+                import torch.nn.functional as F
+
+                def sharper(x):
+                    return x * torch.tanh(F.softplus(x, beta=2))
+            """,
+        ),
+    )
+
+
+class HandWrittenHardswish(Rule):
+    """Hard swish spelled out."""
+
+    code = "AF306"
+    benefit = 2
+
+    @staticmethod
+    def before(x: Tensor) -> Tensor:
+        return x * F.relu6(x + 3) / 6
+
+    @staticmethod
+    def after(x: Tensor) -> Tensor:
+        return ops.hardswish(x)
+
+    examples = (
+        Fused(
+            "x times a sixth of what lies between 0 and 6 of x + 3",
+            before="""
+                import torch.nn.functional as F
+
+                def hard_swish(x):
+                    return x * F.relu6(x + 3.0) / 6.0
+            """,
+            after="F.hardswish(",
+        ),
+        Kept(
+            "the bounds are others",
+            """
+                import torch.nn.functional as F
+
+                def half_as_wide(x):
+                    return x * (x + 3.0).clamp(0, 3) / 6.0
             """,
         ),
     )

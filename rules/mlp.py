@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autofuse.rule import Fused, Kept, Rule
+from autofuse.rule import Captures, Fails, Fused, Holds, Kept, Rule, Verdict
 
 if TYPE_CHECKING:
+    import torch
     import torch.nn.functional as F
     from torch import Tensor
 
@@ -148,6 +149,112 @@ class GatedHalvesGateLast(Rule):
                     def forward(self, x):
                         x, gate = self.proj(x).chunk(2, dim=-1)
                         return x * F.relu(gate)
+            """,
+        ),
+    )
+
+
+class GatedLinearUnit(Rule):
+    """A gated linear unit: one half times the sigmoid of the other."""
+
+    code = "AF303"
+    benefit = 3
+
+    @staticmethod
+    def before(x: Tensor) -> Tensor:
+        value, gate = x.chunk(2, -1)
+        return value * torch.sigmoid(gate)
+
+    @staticmethod
+    def after(x: Tensor) -> Tensor:
+        return ops.glu(x)
+
+    examples = (
+        Fused(
+            "one projection, chunked; the sigmoid of the second half gates",
+            before="""
+                import torch
+                from torch import nn
+
+                class Glu(nn.Module):
+                    def __init__(self, dim: int):
+                        super().__init__()
+                        self.proj = nn.Linear(dim, 2 * dim)
+
+                    def forward(self, x):
+                        value, gate = self.proj(x).chunk(2, dim=-1)
+                        return value * torch.sigmoid(gate)
+            """,
+            after="F.glu(",
+        ),
+        Kept(
+            "the first half gates, which torch's own does not do",
+            """
+                import torch
+
+                def gate_first(x):
+                    gate, value = x.chunk(2, dim=-1)
+                    return value * torch.sigmoid(gate)
+            """,
+        ),
+    )
+
+
+class GatedProduct(Rule):
+    """One branch of a gated MLP, activated, times the other."""
+
+    code = "AF303"
+    benefit = 2
+
+    @staticmethod
+    def before(gate: Tensor, up: Tensor, activation: str) -> Tensor:
+        return ops.activation(gate, activation) * up
+
+    @staticmethod
+    def after(gate: Tensor, up: Tensor, activation: str) -> Tensor:
+        return ops.gated_product(gate, up, activation=activation)
+
+    @staticmethod
+    def where(captures: Captures) -> Verdict:
+        if captures.literal("activation") not in ("gelu", "gelu_tanh", "silu"):
+            return Fails("no gated MLP is known by this activation")
+        if captures.number("up") or captures.attribute("up") or captures.rank("up") in (0, 1):
+            return Fails("what the activation is multiplied by is a scale, not a second branch")
+        return Holds("unsafe", "assumes that both branches have one shape")
+
+    examples = (
+        Fused(
+            "the projections are modules that are not torch's own",
+            before="""
+                import torch.nn.functional as F
+                from parallel import ColumnParallelLinear
+                from torch import nn
+
+                class Mlp(nn.Module):
+                    def __init__(self, dim: int, hidden: int):
+                        super().__init__()
+                        self.gate = ColumnParallelLinear(dim, hidden)
+                        self.up = ColumnParallelLinear(dim, hidden)
+
+                    def forward(self, x):
+                        return F.silu(self.gate(x)) * self.up(x)
+            """,
+            after="ops.gated_product(",
+        ),
+        Kept(
+            "a learned scale is multiplied",
+            """
+                import torch
+                import torch.nn.functional as F
+                from torch import nn
+
+                class Scaled(nn.Module):
+                    def __init__(self, dim: int):
+                        super().__init__()
+                        self.scale = nn.Parameter(torch.ones(dim))
+
+                    def forward(self, x):
+                        return F.gelu(x) * self.scale
             """,
         ),
     )

@@ -1,7 +1,8 @@
 """Activation functions, torch's and by hand, as one operation: activation(x, name).
 
-Names: gelu (by erf), gelu_tanh, silu, relu. Sources: Hendrycks & Gimpel, arXiv:1606.08415 (both GELUs); Elfwing et al.,
-arXiv:1702.03118 (SiLU). Knows their formulas; knows nothing of what surrounds them.
+Names are those of autofuse.ops.ACTIVATIONS: gelu (by erf), gelu_tanh, quick_gelu, silu, relu, relu_squared, mish,
+hardswish. Sources: Hendrycks & Gimpel, arXiv:1606.08415 (the GELUs); Elfwing et al., arXiv:1702.03118 (SiLU); Misra,
+arXiv:1908.08681 (Mish); Howard et al., arXiv:1905.02244 (hard swish); So et al., arXiv:2109.08668 (squared ReLU). Knows their formulas; knows nothing of what surrounds them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from autofuse.graph import Value, is_const
 
 _DIGITS = 1e-5  # people write 0.7978845608 and 0.79788 for sqrt(2 / pi)
 _CUBIC = 0.044715
+_QUICK = 1.702
 
 
 @rewrites("gelu", "fused_gelu")
@@ -39,19 +41,83 @@ def _relu(view: View, x: Value) -> Value:
     return activation(view, x, "relu")
 
 
+@rewrites("mish", "fused_mish")
+def _mish(view: View, x: Value) -> Value:
+    return activation(view, x, "mish")
+
+
+@rewrites("hardswish", "fused_hardswish")
+def _hardswish(view: View, x: Value) -> Value:
+    return activation(view, x, "hardswish")
+
+
+@rewrites("relu6")
+def _relu6(view: View, x: Value) -> Value:
+    return view.make("clamp", x, view.const(0), view.const(6))
+
+
+@rewrites("clamp")
+def _clamp(view: View, x: Value, low: Value, high: Value) -> Value | None:
+    """Bounds as whole numbers where they are; clamp(min=0) is a ReLU."""
+    if literal(low) == 0 and is_const(high, None):
+        return activation(view, x, "relu")
+    bounds = [view.const(int(n)) if (n := literal(b)) is not None and n == int(n) else b for b in (low, high)]
+    return None if bounds == [low, high] else view.plain("clamp", x, *bounds)
+
+
 def activation(view: View, x: Value, name: str) -> Value:
     return view.plain("activation", x, view.const(name))
 
 
 def _silu_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
-    """x * sigmoid(x)."""
+    """x * sigmoid(x), or x * sigmoid(1.702 * x)."""
     for gate in factors:
-        x = gate.inputs[0] if gate.op == "sigmoid" else None
-        rest = (
-            without(factors, (gate, *factors_of(x))) if x is not None and literal(factors_of(x)[-1]) is None else None
-        )
+        if gate.op != "sigmoid":
+            continue
+        x, name = gate.inputs[0], "silu"
+        if literal(factors_of(x)[-1]) is not None:
+            quick = _scaled_by(view, x, _QUICK)
+            if quick is None:
+                continue
+            x, name = quick, "quick_gelu"
+        rest = without(factors, (gate, *factors_of(x)))
+        if rest is not None:
+            return [*rest, activation(view, x, name)], constant
+    return None
+
+
+def _mish_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """x * tanh(softplus(x)), or with softplus(x) as log(1 + exp(x))."""
+    for gate in factors:
+        x = _of_softplus(gate.inputs[0]) if gate.op == "tanh" else None
+        rest = without(factors, (gate, *factors_of(x))) if x is not None else None
         if x is not None and rest is not None:
-            return [*rest, activation(view, x, "silu")], constant
+            return [*rest, activation(view, x, "mish")], constant
+    return None
+
+
+def _of_softplus(v: Value) -> Value | None:
+    """x where `v` is log(1 + exp(x))."""
+    if v.op == "softplus" and literal(v.inputs[1]) == 1 and literal(v.inputs[2]) == 20:
+        return v.inputs[0]
+    inner = v.inputs[0] if v.op == "log" else None
+    if inner is None or inner.op != "add" or len(inner.inputs) != 2 or literal(inner.inputs[1]) != 1:
+        return None
+    return inner.inputs[0].inputs[0] if inner.inputs[0].op == "exp" else None
+
+
+def _hardswish_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """x * clamp(x + 3, 0, 6) / 6."""
+    for gate in factors:
+        if gate.op != "clamp" or literal(gate.inputs[1]) != 0 or literal(gate.inputs[2]) != 6:
+            continue
+        shifted = gate.inputs[0]
+        if shifted.op != "add" or literal(shifted.inputs[-1]) != 3:
+            continue
+        x = total(view, shifted.inputs[:-1])
+        rest = without(factors, (gate, *factors_of(x)))
+        if rest is not None:
+            return [*rest, activation(view, x, "hardswish")], constant * 6
     return None
 
 
@@ -123,5 +189,5 @@ def _common_literal(view: View, terms: list[Value], constant: float) -> Value | 
     return None
 
 
-RECOGNISED_IN_PRODUCTS += [_silu_by_hand, _gelu_by_hand]
+RECOGNISED_IN_PRODUCTS += [_silu_by_hand, _gelu_by_hand, _mish_by_hand, _hardswish_by_hand]
 RECOGNISED_IN_SUMS.append(_common_literal)

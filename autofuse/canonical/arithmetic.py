@@ -166,6 +166,8 @@ def _square(view: View, x: Value) -> Value | None:
     number = literal(x)
     if number is not None:
         return view.const(number * number)
+    if x.op == "activation" and is_const(x.inputs[1], "relu"):
+        return view.plain("activation", x.inputs[0], view.const("relu_squared"))
     return x.inputs[0] if x.op == "sqrt" else None
 
 

@@ -4,8 +4,8 @@ Each has a plain reference of the same signature in `autofuse.ops.reference`. Th
 which rule put them where they are.
 """
 
-from autofuse.ops.activations import activation, gelu, gelu_tanh, silu
-from autofuse.ops.feed_forward import gated_activation, gated_mlp, mlp
+from autofuse.ops.activations import activation, gelu, gelu_tanh, glu, hardswish, mish, silu
+from autofuse.ops.feed_forward import gated_activation, gated_mlp, gated_product, mlp
 from autofuse.ops.kernels import kernel_of
 from autofuse.ops.losses import cross_entropy, linear_cross_entropy, log_likelihood, nll, rows
 from autofuse.ops.masks import masked
@@ -20,13 +20,17 @@ __all__ = [
     "dropout_add_norm",
     "gated_activation",
     "gated_mlp",
+    "gated_product",
     "gelu",
     "gelu_tanh",
+    "glu",
+    "hardswish",
     "kernel_of",
     "layer_norm",
     "linear_cross_entropy",
     "log_likelihood",
     "masked",
+    "mish",
     "mlp",
     "nll",
     "rms_norm",

@@ -13,6 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+Activation = str | Callable[[Tensor], Tensor]  # a name in ACTIVATIONS, or what computes it
+
+
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     """x * P(X <= x) for a standard normal X, elementwise.
 
@@ -34,11 +37,31 @@ def silu(x: Tensor) -> Tensor:
     return F.silu(x)
 
 
-def activation(x: Tensor, name: str) -> Tensor:
-    """The activation called `name`, one of ACTIVATIONS, elementwise.
+def mish(x: Tensor) -> Tensor:
+    """x * tanh(softplus(x)), elementwise: Misra, arXiv:1908.08681."""
+    return F.mish(x)
+
+
+def hardswish(x: Tensor) -> Tensor:
+    """x * clamp(x + 3, 0, 6) / 6, elementwise: Howard et al., arXiv:1905.02244."""
+    return F.hardswish(x)
+
+
+def glu(x: Tensor) -> Tensor:
+    """The first half of the last dimension times the sigmoid of the second: Dauphin et al., arXiv:1612.08083.
+
+    Shapes: x (..., 2 * hidden); the result is (..., hidden). Raises RuntimeError for an odd last dimension.
+    """
+    return F.glu(x, dim=-1)
+
+
+def activation(x: Tensor, name: Activation) -> Tensor:
+    """The activation called `name`, one of ACTIVATIONS, elementwise; or what a function or a module makes of `x`.
 
     Raises ValueError for a name that is not in ACTIVATIONS.
     """
+    if not isinstance(name, str):
+        return name(x)
     function = ACTIVATIONS.get(name)
     if function is None:
         raise ValueError(f"There is no activation called {name!r}. Use one of {', '.join(sorted(ACTIVATIONS))}.")
@@ -65,6 +88,8 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
         "silu": F.silu,
         "relu": F.relu,
         "relu_squared": _relu_squared,
+        "mish": F.mish,
+        "hardswish": F.hardswish,
         "sigmoid": torch.sigmoid,
         "tanh": torch.tanh,
         "identity": _identity,

@@ -8,12 +8,13 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from autofuse.ops.activations import Activation
 from autofuse.ops.activations import activation as activated
 
 
 def gated_mlp(
     x: Tensor, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None = None, up_bias: Tensor | None = None,
-    *, activation: str = "silu",
+    *, activation: Activation = "silu",
 ) -> Tensor:  # fmt: skip
     """activation(x @ gate_weight.T + gate_bias) * (x @ up_weight.T + up_bias).
 
@@ -24,7 +25,15 @@ def gated_mlp(
     return activated(F.linear(x, gate_weight, gate_bias), activation) * F.linear(x, up_weight, up_bias)
 
 
-def gated_activation(x: Tensor, *, activation: str = "silu", gate_first: bool = True) -> Tensor:
+def gated_product(gate: Tensor, up: Tensor, *, activation: Activation = "silu") -> Tensor:
+    """activation(gate) * up, elementwise, broadcast against each other.
+
+    Raises ValueError for an unknown activation.
+    """
+    return activated(gate, activation) * up
+
+
+def gated_activation(x: Tensor, *, activation: Activation = "silu", gate_first: bool = True) -> Tensor:
     """activation(gate) * up, where gate and up are the halves of `x` along its last dimension.
 
     Shapes: x (..., 2 * hidden); the result is (..., hidden). The gate is the first half if `gate_first`, else the
@@ -42,7 +51,7 @@ def gated_activation(x: Tensor, *, activation: str = "silu", gate_first: bool = 
 
 def mlp(
     x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
-    *, activation: str = "gelu", dropout_p: float = 0.0, training: bool = False,
+    *, activation: Activation = "gelu", dropout_p: float = 0.0, training: bool = False,
 ) -> Tensor:  # fmt: skip
     """dropout(activation(x @ up_weight.T + up_bias)) @ down_weight.T + down_bias.
 

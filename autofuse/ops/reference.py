@@ -6,11 +6,13 @@ For reading and for tests. Must not use what it is the reference of.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 Affine = Tensor | float | None
+Activation = str | Callable[[Tensor], Tensor]
 
 
 def attention(
@@ -103,8 +105,26 @@ def silu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(x)
 
 
-def activation(x: Tensor, name: str) -> Tensor:
-    """The activation called `name`."""
+def mish(x: Tensor) -> Tensor:
+    """x * tanh(log(1 + exp(x)))."""
+    return x * torch.tanh(torch.logaddexp(x, torch.zeros_like(x)))
+
+
+def hardswish(x: Tensor) -> Tensor:
+    """x * clamp(x + 3, 0, 6) / 6."""
+    return x * (x + 3.0).clamp(0.0, 6.0) / 6.0
+
+
+def glu(x: Tensor) -> Tensor:
+    """The first half of the last dimension times the sigmoid of the second."""
+    first, second = x.chunk(2, dim=-1)
+    return first * torch.sigmoid(second)
+
+
+def activation(x: Tensor, name: Activation) -> Tensor:
+    """The activation called `name`, or `name(x)`."""
+    if not isinstance(name, str):
+        return name(x)
     match name:
         case "gelu":
             return gelu(x)
@@ -118,6 +138,10 @@ def activation(x: Tensor, name: str) -> Tensor:
             return x.clamp(min=0.0)
         case "relu_squared":
             return x.clamp(min=0.0) * x.clamp(min=0.0)
+        case "mish":
+            return mish(x)
+        case "hardswish":
+            return hardswish(x)
         case "sigmoid":
             return 1.0 / (1.0 + torch.exp(-x))
         case "tanh":
@@ -129,13 +153,18 @@ def activation(x: Tensor, name: str) -> Tensor:
 
 def gated_mlp(
     x: Tensor, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None = None, up_bias: Tensor | None = None,
-    *, activation: str = "silu",
+    *, activation: Activation = "silu",
 ) -> Tensor:  # fmt: skip
     """activation(x @ gate_weight.T + gate_bias) * (x @ up_weight.T + up_bias)."""
     return _activated(_linear(x, gate_weight, gate_bias), activation) * _linear(x, up_weight, up_bias)
 
 
-def gated_activation(x: Tensor, *, activation: str = "silu", gate_first: bool = True) -> Tensor:
+def gated_product(gate: Tensor, up: Tensor, *, activation: Activation = "silu") -> Tensor:
+    """activation(gate) * up."""
+    return _activated(gate, activation) * up
+
+
+def gated_activation(x: Tensor, *, activation: Activation = "silu", gate_first: bool = True) -> Tensor:
     """The first or second half of the last dimension, activated, times the other half."""
     hidden = x.shape[-1] // 2
     first, second = x[..., :hidden], x[..., hidden:]
@@ -144,7 +173,7 @@ def gated_activation(x: Tensor, *, activation: str = "silu", gate_first: bool = 
 
 def mlp(
     x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
-    *, activation: str = "gelu", dropout_p: float = 0.0, training: bool = False,
+    *, activation: Activation = "gelu", dropout_p: float = 0.0, training: bool = False,
 ) -> Tensor:  # fmt: skip
     """dropout(activation(x @ up_weight.T + up_bias)) @ down_weight.T + down_bias."""
     hidden = _dropout(_activated(_linear(x, up_weight, up_bias), activation), dropout_p, training)

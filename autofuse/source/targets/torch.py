@@ -23,8 +23,15 @@ def _gelu(a: Arguments, s: Speller) -> Call:
     return Call(s.imports.text("torch.nn.functional.gelu", s.place), (s.text(a["x"]), *extra))
 
 
-def _silu(a: Arguments, s: Speller) -> Call:
-    return Call(s.imports.text("torch.nn.functional.silu", s.place), (s.text(a["x"]),))
+def _of_one(function: str) -> Callable[[Arguments, Speller], Call]:
+    def call(a: Arguments, s: Speller) -> Call:
+        return Call(s.imports.text(f"torch.nn.functional.{function}", s.place), (s.text(a["x"]),))
+
+    return call
+
+
+def _glu(a: Arguments, s: Speller) -> Call:
+    return Call(s.imports.text("torch.nn.functional.glu", s.place), (s.text(a["x"]), "dim=-1"))
 
 
 def _norm(function: str) -> Callable[[Arguments, Speller], Call]:
@@ -43,7 +50,10 @@ OPERATIONS: dict[str, Callable[[Arguments, Speller], Call]] = {
     "linear_cross_entropy": linear_cross_entropy,
     "log_likelihood": log_likelihood,
     "gelu": _gelu,
-    "silu": _silu,
+    "glu": _glu,
+    "hardswish": _of_one("hardswish"),
+    "mish": _of_one("mish"),
+    "silu": _of_one("silu"),
     "layer_norm": _norm("layer_norm"),
     "rms_norm": _norm("rms_norm"),
 }
