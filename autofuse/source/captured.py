@@ -59,4 +59,5 @@ class Captured:
     effects: set[ast.stmt] = field(default_factory=set)  # statements that do more than bind names
     chains: dict[ast.expr, Chain] = field(default_factory=dict)  # calls of a Sequential
     tests: dict[ast.stmt, Value] = field(default_factory=dict)  # what each `if` tests
+    lines: dict[Value, int] = field(default_factory=dict)  # where values leave the function
     returned: Value | None = None

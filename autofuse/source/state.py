@@ -107,7 +107,9 @@ class State(ABC):
     def sink(self, how: str, *values: Value) -> None:
         """`values` leave the function, or are looked at."""
         if values:
-            self.graph.fresh(SINK, *values, data=how)
+            made = self.graph.fresh(SINK, *values, data=how)
+            if self.statement is not None:
+                self.out.lines[made] = self.statement.lineno
 
     # Memory.
 
