@@ -15,6 +15,12 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _HOLD_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_BINDING = frozenset(
+    {
+        *_COMPREHENSIONS, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom,
+        ast.ExceptHandler, ast.NamedExpr, ast.MatchAs, ast.MatchStar, ast.MatchMapping,
+    }
+)  # fmt: skip
 
 
 def bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
@@ -65,8 +71,24 @@ def bound_names(function: Scope) -> frozenset[str]:
     names |= {a.arg for a in (arguments.vararg, arguments.kwarg) if a}
     if isinstance(function, ast.Lambda):
         return frozenset(names)
-    names |= {name for name, _ in bindings(function.body)}
-    return frozenset(names) - declared(function)
+    return frozenset(names | _bound_in(function.body)) - declared(function)
+
+
+def _bound_in(body: list[ast.stmt]) -> set[str]:
+    """The names of `bindings(body)`; this is asked of every function, so what binds nothing is passed over early."""
+    names: set[str] = set()
+    todo: list[ast.AST] = list(body)
+    while todo:
+        node = todo.pop()
+        kind = node.__class__
+        if kind is ast.Name:
+            if not isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]
+                names.add(node.id)  # type: ignore[attr-defined]
+        elif kind in _BINDING:
+            names |= {name for name, _ in bindings([node])}
+        elif kind is not ast.Lambda and kind is not ast.Constant:
+            todo += children(node)
+    return names
 
 
 def declared(function: Function) -> set[str]:
