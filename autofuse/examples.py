@@ -36,7 +36,7 @@ def is_found(loaded: LoadedRule, example: Example) -> bool:
     if loaded.change is not None:
         return any(not isinstance(site.verdict, Fails) for site in call_sites(scope, (loaded,)))
     for defined in functions(scope):
-        captured = capture(defined.function, defined.scope, defined.owner)
+        captured = capture(defined.function, defined.scope, defined.owner, defined.me)
         found = sites(captured.graph, View(Facts(captured.known)), (loaded,))
         if any(not isinstance(site.verdict, Fails) for site in found):
             return True

@@ -65,6 +65,26 @@ def _invert(view: View, x: Value) -> Value | None:
     return x.inputs[0] if x.op == "invert" else None
 
 
+@rewrites("logical_not")
+def _logical_not(view: View, x: Value) -> Value:
+    """`~x` of a boolean; of a number it asks whether it is zero."""
+    return view.make("invert", x) if x.op in BOOLEAN else view.make("eq", x, view.const(0))
+
+
+@rewrites("logical_and")
+def _logical_and(view: View, x: Value, other: Value) -> Value:
+    return view.make("and", _truth(view, x), _truth(view, other))
+
+
+@rewrites("logical_or")
+def _logical_or(view: View, x: Value, other: Value) -> Value:
+    return view.make("or", _truth(view, x), _truth(view, other))
+
+
+def _truth(view: View, x: Value) -> Value:
+    return x if x.op in BOOLEAN else view.make("ne", x, view.const(0))
+
+
 def _product_with_mask(view: View, terms: list[Value], constant: float) -> Value | None:
     """GPT-2's `w * b - 1e4 * (1 - b)`, b being 0 or 1."""
     if constant or len(terms) != 2:

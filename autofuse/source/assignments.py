@@ -101,6 +101,12 @@ class Assignments(Expressions):
     # Definitions.
 
     def define(self, statement: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        if statement in self.only_called and isinstance(statement, Function):
+            made = self.unknown("a definition")
+            self.inner_functions[made] = statement
+            self.hold(statement.name, made)
+            self.effect()
+            return
         given = [*statement.decorator_list]
         if isinstance(statement, Function):
             given += [*statement.args.defaults, *filter(None, statement.args.kw_defaults)]

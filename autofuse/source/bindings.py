@@ -6,6 +6,7 @@ Knows syntax only: what a name means is the business of scope.py.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
@@ -140,3 +141,25 @@ def nested_scopes(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "map" and node.args:
             inside = [c for c in inside if not (c is node.args[0] and isinstance(c, ast.Lambda))]
         todo += inside
+
+
+def called_only(function: Function) -> Iterator[Function]:
+    """Functions defined once in the body of `function`, whose names are never used but to call them there."""
+    own = list(_own_expressions(function))
+    bound = Counter(name for name, _ in bindings(function.body))
+    called = Counter(n.func.id for n in own if isinstance(n, ast.Call) and isinstance(n.func, ast.Name))
+    used = Counter(n.id for n in ast.walk(function) if isinstance(n, ast.Name))
+    for statement in function.body:
+        if isinstance(statement, ast.FunctionDef) and bound[statement.name] == 1:
+            if called[statement.name] == used[statement.name] and statement.name not in declared(function):
+                yield statement
+
+
+def _own_expressions(function: Function) -> Iterator[ast.AST]:
+    """Everything inside a function that is not inside another one."""
+    todo: list[ast.AST] = list(function.body)
+    while todo:
+        node = todo.pop()
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, *_COMPREHENSIONS)):
+            yield node
+            todo += ast.iter_child_nodes(node)

@@ -182,11 +182,11 @@ class Blocks(Assignments):
         outer, mark = self.region, self.names.mark
         managers = {self._manager(item) for item in statement.items}
         self.effect()
+        if managers <= _NEUTRAL_CONTEXTS:
+            return self.block(statement.body)
         self.region = (*outer, statement)
         ends = self.block(statement.body)
         self.region = outer
-        if managers <= _NEUTRAL_CONTEXTS:
-            return ends
         if all(m.startswith("torch.") for m in managers):
             self._opaque_since(mark, "computed in a `with` block")
             return ends

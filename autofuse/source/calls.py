@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from autofuse.binding import bound_arguments
 from autofuse.graph import ATTRIBUTE, CALL, CONST, GLOBAL, ITEM, PARAMETER, SYNTAX, TUPLE, Value
-from autofuse.source.bindings import Function, bound_names
+from autofuse.source.bindings import Function, bound_names, free_names
 from autofuse.source.captured import Chain
 from autofuse.source.children import Child
 from autofuse.source.helpers import arguments_of
@@ -61,7 +61,8 @@ class Calls(State):
     ) -> Value | None:
         """What a call computes where that is known."""
         name = qualified(function) or (str(function.data) if function.op == GLOBAL and self.builtin(function) else None)
-        if name is None and (alias := self.alias_of(node.func)):
+        called = self.as_written(node.func, function)
+        if name is None and (alias := self.alias_of(called)):
             name = alias
         if name is not None:
             return self.operation(NAMES[name], name, arguments, named) if name in NAMES else None
@@ -70,12 +71,12 @@ class Calls(State):
         ):
             if (found := self.method(function.inputs[0], node.func.attr, arguments, named)) is not None:
                 return found
-        if len(arguments) == 1 and not named and (layers := layers_of(self.scope, self.owner, self.me, node.func)):
+        if len(arguments) == 1 and not named and (layers := layers_of(self.scope, self.owner, self.me, called)):
             return self.apply(layers, node, function, arguments[0])
         made = None
-        if (helper := self.helper(node.func)) is not None:
+        if (helper := self.helper(called)) is not None:
             made = self.inline(helper, function, arguments, named)
-        elif (child := child_called(self.scope, self.owner, self.me, node.func)) is not None:
+        elif (child := child_called(self.scope, self.owner, self.me, called)) is not None:
             made = self.enter_child(child, function, arguments, named)
         if made is not None:
             self.entered.add(id(node))
@@ -95,6 +96,8 @@ class Calls(State):
             return self.graph.value(CALL, function, *inputs, data=data)
         if name in _SEES_NAMES:
             self.sink(f"seen by {name}()", *(v for _, v in self.names.held()))
+        if function in self.inner_functions:
+            inputs = [*inputs, self.nested(self.inner_functions[function])]
         self.effect()
         made = self.graph.fresh(CALL, function, *inputs, data=data)
         if name in _MUTATORS and function.inputs:
@@ -104,6 +107,13 @@ class Calls(State):
         return made
 
     # What is called.
+
+    def as_written(self, node: ast.expr, function: Value) -> ast.expr:
+        """`self.attend` for a name that holds it: `attend = self.attend`."""
+        owner = function.inputs[0] if function.op == ATTRIBUTE else None
+        if not isinstance(node, ast.Name) or owner is None or owner.op != PARAMETER or owner.data != self.me:
+            return node
+        return ast.Attribute(ast.Name(str(self.me), ast.Load()), str(function.data), ast.Load())
 
     def builtin(self, function: Value) -> bool:
         """Whether a name that the file does not import is Python's own."""
@@ -214,6 +224,8 @@ class Calls(State):
     def helper(self, function: ast.expr) -> Function | None:
         """The function or method of this file that `function` names."""
         match function:
+            case ast.Name(id=name) if (held := self.names.get(name)) in self.inner_functions and held is not None:
+                return self.inner_functions[held]
             case ast.Name(id=name) if name not in self.local:
                 return self.scope.functions.get(name)
             case ast.Attribute(value=value, attr=name) if self.is_self(value):
@@ -254,9 +266,19 @@ class Calls(State):
         inner.inlining = (*self.inlining, helper)
         inner.local = bound_names(helper)
         inner.region, inner.statement, inner.before = self.region, self.statement, self.before
+        if helper in self.only_called:
+            self.enclose(inner, helper)
         for name, v in bound.items():
             inner.hold(name, v)
         return inner.result_of(helper.body)
+
+    def enclose(self, inner: Calls, helper: Function) -> None:
+        """Let a nested function see what it takes from around it, as it is now."""
+        inner.only_called, inner.inner_functions = self.only_called, self.inner_functions
+        for name in sorted(free_names(helper) & {*self.local, *(n for n, _ in self.names.held())}):
+            inner.hold(name, self._held(name) or self.unknown("unbound"))
+        if self.me in free_names(helper):
+            inner.me, inner.owner = self.me, self.owner
 
     def result_of(self, body: Iterable[ast.stmt]) -> Value | None:
         raise NotImplementedError

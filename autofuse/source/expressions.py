@@ -224,15 +224,6 @@ class Expressions(Calls):
             return self.graph.fresh(CALL, first, *read, data=("a comprehension", ()))
         return self.unknown("a comprehension", first, *read)
 
-    def nested(self, node: ast.AST) -> Value:
-        """A function, lambda or class: what it reads escapes, for it may run at any time."""
-        read = [v for name in sorted(free_names(node)) if (v := self._held(name)) is not None]
-        self.sink("read by a nested function", *read)
-        return self.unknown("a function or class", *read)
-
-    def _held(self, name: str) -> Value | None:
-        return next((f[name] for f in reversed(self.frames) if name in f), None) or self.names.get(name)
-
     def suspended(self, node: ast.Await | ast.Yield | ast.YieldFrom) -> Value:
         """Anything may happen before control comes back."""
         values = list(map(self.value, _children(node)))

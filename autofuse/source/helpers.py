@@ -13,14 +13,16 @@ from autofuse.source.bindings import Function
 from autofuse.source.syntax import children, walk
 
 _LONGEST = 20  # statements
-_STRAIGHT = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.Assert, ast.Pass, ast.Return)
+_STRAIGHT = (
+    ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.Assert, ast.Pass, ast.Return, ast.Import, ast.ImportFrom,
+)  # fmt: skip
 _NEVER = (ast.Yield, ast.YieldFrom, ast.Await, ast.Lambda, ast.NamedExpr, ast.Global, ast.Nonlocal)
 
 
 def inlinable(helper: Function) -> bool:
     """Whether a helper is straight-line code that ends in its only `return`."""
     static = all(isinstance(d, ast.Name) and d.id == "staticmethod" for d in helper.decorator_list)
-    body = [s for s in helper.body if not _is_docstring(s)]
+    body = [s for s in reached(helper.body) if not _is_docstring(s)]
     if not static or isinstance(helper, ast.AsyncFunctionDef) or not body or not isinstance(body[-1], ast.Return):
         return False
     if len(body) > _LONGEST or body[-1].value is None or helper.args.vararg or helper.args.kwarg:
@@ -30,6 +32,12 @@ def inlinable(helper: Function) -> bool:
     returns = sum(isinstance(n, ast.Return) for n in statements)
     straight = all(isinstance(s, _STRAIGHT) and not _stores(s) for s in statements)
     return returns == 1 and straight and len(statements) <= _LONGEST and not any(isinstance(n, _NEVER) for n in inside)
+
+
+def reached(body: list[ast.stmt]) -> list[ast.stmt]:
+    """`body` up to its first `return`."""
+    last = next((i for i, s in enumerate(body) if isinstance(s, ast.Return)), len(body))
+    return body[: last + 1]
 
 
 def _is_docstring(statement: ast.stmt) -> bool:

@@ -39,6 +39,7 @@ class Placement:
     blocks: dict[int, tuple[list[ast.stmt], int]] = field(
         default_factory=dict
     )  # statement -> its block and place in it
+    around: dict[int, ast.With] = field(default_factory=dict)  # statement -> the `with` that it stands directly in
 
     _closures: dict[tuple[Value, frozenset[Value]], frozenset[Value]] = field(default_factory=dict)
 
@@ -50,6 +51,8 @@ class Placement:
                 self.blocks[id(statement)] = (block, i)
                 if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                     todo += blocks_of(statement)
+                if isinstance(statement, ast.With):
+                    self.around |= {id(s): statement for s in statement.body}
 
     def edit(self, site: Site) -> Edit:
         """The edit that makes `site`. Raises Unwritable with the reason if there is none, NotInTarget likewise."""
@@ -234,12 +237,18 @@ class Placement:
 
     def _dominates(self, place: Place, root: Place) -> bool:
         """Whether the statement of `place` always runs before, or is, that of `root`."""
-        if place.inlined or id(place.statement) not in self.blocks:
+        if place.inner or id(place.statement) not in self.blocks:
             return False
         if isinstance(place.statement, (ast.For, ast.While, ast.AsyncFor, ast.With, ast.AsyncWith, ast.If, ast.Try)):
             return False
-        block, at = self.blocks[id(place.statement)]
-        return any(s is root.statement or _holds(s, root.statement) for s in block[at:])
+        statement: ast.stmt | None = place.statement
+        while statement is not None:
+            block, at = self.blocks[id(statement)]
+            if any(s is root.statement or _holds(s, root.statement) for s in block[at:]):
+                return True
+            around = self.around.get(id(statement))  # a `with` that changes nothing
+            statement = around if around not in place.region else None
+        return False
 
     def _new_name(self, value: Value, site: Site, bound: dict[Value, tuple[str, Place]]) -> str:
         wanted = next((n for n, c in site.captures.items() if value in self.view.originals(c)), "operand")

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from autofuse.facts import Facts, Known
 from autofuse.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, MODULE, OPAQUE, SINK, TUPLE, Graph, Value
-from autofuse.source.bindings import Function
+from autofuse.source.bindings import Function, free_names
 from autofuse.source.captured import Captured, Place, Region
 from autofuse.source.names import Names, NameTable
 from autofuse.source.scope import ClassScope, FileScope
@@ -44,6 +44,8 @@ class State(ABC):
         self.depth = 0  # branches around the statement
         self.forgets = 0
         self.inlining: tuple[Function, ...] = ()
+        self.only_called: frozenset[Function] = frozenset()  # nested functions that do no more than a helper does
+        self.inner_functions: dict[Value, Function] = {}
         self.facts = Facts(out.known)
         self.evaluated: dict[int, Value] = {}  # expressions read ahead of their turn
         self._sharing: dict[Value, set[str]] = {}
@@ -110,6 +112,15 @@ class State(ABC):
             made = self.graph.fresh(SINK, *values, data=how)
             if self.statement is not None:
                 self.out.lines[made] = self.statement.lineno
+
+    def nested(self, node: ast.AST) -> Value:
+        """A function, lambda or class: what it reads escapes, for it may run at any time."""
+        read = [v for name in sorted(free_names(node)) if (v := self._held(name)) is not None]
+        self.sink("read by a nested function", *read)
+        return self.unknown("a function or class", *read)
+
+    def _held(self, name: str) -> Value | None:
+        return next((f[name] for f in reversed(self.frames) if name in f), None) or self.names.get(name)
 
     # Memory.
 

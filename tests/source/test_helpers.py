@@ -1,0 +1,113 @@
+"""What is computed in helpers, nested functions and under local names is read as if written where it is called."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.source.rewriting import assert_same, rewritten
+
+HEAD = """
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attend = nn.Softmax(dim=-1)
+            self.scale = 0.5
+"""
+Q, K, V = (torch.randn(2, 3, 4, 5, dtype=torch.float64) for _ in range(3))
+
+
+def fused(forward: str, top: str = "") -> str:
+    before = HEAD.replace("    class Model", top + "    class Model") + forward
+    after = rewritten(before)
+    assert_same(before, after, "Model", (Q, K, V))
+    return after
+
+
+def test_a_nested_function_that_is_only_called_is_a_helper() -> None:
+    text = fused("""
+        def forward(self, q, k, v):
+            def weights(scores):
+                return scores.softmax(dim=-1)
+            return weights(q @ k.mT * self.scale) @ v
+    """)
+    assert "scaled_dot_product_attention(" in text
+
+
+def test_a_nested_function_sees_the_instance_around_it() -> None:
+    text = fused("""
+        def forward(self, q, k, v):
+            def attention(q):
+                return self.attend(q @ k.mT * self.scale) @ v
+            return attention(q)
+    """)
+    assert "scale=self.scale" in text
+
+
+def test_a_nested_function_that_is_handed_on_keeps_what_it_reads() -> None:
+    text = fused("""
+        def forward(self, q, k, v):
+            weights = self.attend(q @ k.mT)
+            def total(x):
+                return x + weights.sum()
+            return sum(map(total, [weights @ v]))
+    """)
+    assert "scaled_dot_product_attention(" not in text
+
+
+def test_the_softmax_and_the_product_may_stand_in_a_helper() -> None:
+    top = """
+    def mix(v, scores):
+        return F.softmax(scores, dim=-1) @ v
+
+"""
+    text = fused("""
+        def forward(self, q, k, v):
+            scores = q @ k.mT * self.scale
+            return mix(v, scores)
+    """, top)  # fmt: skip
+    assert "scaled_dot_product_attention(q, k, v, scale=self.scale)" in text
+
+
+def test_a_layer_may_have_a_local_name() -> None:
+    text = fused("""
+        def forward(self, q, k, v):
+            softmax = self.attend
+            return softmax(q @ k.mT) @ v
+    """)
+    assert "scaled_dot_product_attention(" in text
+
+
+def test_a_recorded_block_is_what_it_holds() -> None:
+    text = fused("""
+        def forward(self, q, k, v):
+            with torch.profiler.record_function("scores"):
+                scores = q @ k.mT * self.scale
+            return self.attend(scores) @ v
+    """)
+    assert "scaled_dot_product_attention(" in text
+
+
+def test_a_number_is_not_inverted_by_logical_not() -> None:
+    before = HEAD + """
+        def forward(self, q, k, v, mask):
+            scores = (q @ k.mT).masked_fill(mask.logical_not(), float("-inf"))
+            return self.attend(scores) @ v
+    """  # fmt: skip
+    after = rewritten(before)
+    assert "attn_mask=mask != 0" in after
+    kept = torch.ones(4, 4, dtype=torch.float64).tril()
+    assert_same(before, after, "Model", (Q, K, V, kept))
+
+
+def test_a_harmless_call_that_nobody_uses_is_not_in_the_way() -> None:
+    text = fused("""
+        def forward(self, q, k, v):
+            scores = q @ k.mT
+            count = len(v)
+            return self.attend(scores) @ v
+    """)
+    assert "scaled_dot_product_attention(" in text
