@@ -28,13 +28,13 @@ class HandWrittenCrossEntropy(Rule):
     @staticmethod
     def before(
         logits: Tensor, axis: int, target: Tensor, dim: int = 1, weight: Tensor | None = None,
-        ignore_index: int | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
+        ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
     ) -> Tensor:  # fmt: skip
         return ops.nll(F.log_softmax(logits, axis), target, dim, weight, ignore_index, reduction, label_smoothing)
 
     @staticmethod
     def after(
-        logits: Tensor, axis: int, target: Tensor, dim: int, weight: Tensor | None, ignore_index: int | None,
+        logits: Tensor, axis: int, target: Tensor, dim: int, weight: Tensor | None, ignore_index: int,
         reduction: str, label_smoothing: float,
     ) -> Tensor:  # fmt: skip
         return ops.cross_entropy(
@@ -101,13 +101,13 @@ class NegatedCrossEntropy(Rule):
     @staticmethod
     def before(
         logits: Tensor, axis: int, target: Tensor, dim: int = 1, weight: Tensor | None = None,
-        ignore_index: int | None = None, reduction: str = "mean", label_smoothing: float = 0.0,
+        ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
     ) -> Tensor:  # fmt: skip
         return -ops.nll(F.log_softmax(logits, axis), target, dim, weight, ignore_index, reduction, label_smoothing)
 
     @staticmethod
     def after(
-        logits: Tensor, axis: int, target: Tensor, dim: int, weight: Tensor | None, ignore_index: int | None,
+        logits: Tensor, axis: int, target: Tensor, dim: int, weight: Tensor | None, ignore_index: int,
         reduction: str, label_smoothing: float,
     ) -> Tensor:  # fmt: skip
         return ops.log_likelihood(
@@ -144,14 +144,14 @@ class LinearCrossEntropy(Rule):
     @staticmethod
     def before(
         x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None = None, dim: int = 1,
-        ignore_index: int | None = None, reduction: str = "mean", label_smoothing: float = 0.0, in_float32: bool = False,
+        ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, in_float32: bool = False,
     ) -> Tensor:  # fmt: skip
         log_probs = F.log_softmax(ops.rows(F.linear(x, weight, bias), in_float32), axis)
         return ops.nll(log_probs, target, dim, None, ignore_index, reduction, label_smoothing)
 
     @staticmethod
     def after(
-        x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None, dim: int, ignore_index: int | None,
+        x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None, dim: int, ignore_index: int,
         reduction: str, label_smoothing: float, in_float32: bool,
     ) -> Tensor:  # fmt: skip
         return ops.linear_cross_entropy(

@@ -9,7 +9,7 @@ from autofuse import layout
 from autofuse.canonical.view import CAST, PERMUTE, View, order_of, rewrites
 from autofuse.graph import ITEM, TUPLE, Value, is_const
 
-_REDUCTIONS = frozenset({"mean", "sum", "amax", "var", "std"})
+_REDUCTIONS = frozenset({"mean", "sum", "amax", "logsumexp", "var", "std"})
 
 
 @rewrites("mT")

@@ -14,6 +14,7 @@ from autofuse.graph import ATTRIBUTE, CALL, CONST, GLOBAL, ITEM, PARAMETER, SYNT
 from autofuse.source.bindings import Function, bound_names, free_names
 from autofuse.source.captured import Chain
 from autofuse.source.children import Child
+from autofuse.source.criteria import Criterion, criterion_of
 from autofuse.source.helpers import arguments_of
 from autofuse.source.modules import Layer, OwnLayer, child_called, constructor_of, layers_of
 from autofuse.source.state import State, qualified
@@ -73,6 +74,9 @@ class Calls(State):
                 return found
         if len(arguments) == 1 and not named and (layers := layers_of(self.scope, self.owner, self.me, called)):
             return self.apply(layers, node, function, arguments[0])
+        constructor = constructor_of(self.scope, self.owner, self.me, node.func)
+        if (criterion := criterion_of(self.scope, function, constructor)) is not None:
+            return self.loss(criterion, function, arguments, named)
         made = None
         if (helper := self.helper(called)) is not None:
             made = self.inline(helper, function, arguments, named)
@@ -131,7 +135,9 @@ class Calls(State):
 
     def may_be_tensor(self, owner: Value) -> bool:
         """Whether a method of `owner` may be a tensor's: not the module's, a child's, an import's or a class's own."""
-        if owner.op == GLOBAL or qualified(owner) is not None:
+        if owner.op == GLOBAL:
+            return owner.data in self.scope.local
+        if qualified(owner) is not None:
             return False
         if owner.op == CALL and isinstance(owner.data, tuple) and owner.data[0] == "super":
             return False
@@ -218,6 +224,14 @@ class Calls(State):
             parts = (module, self.graph.const("p"), self.graph.const(0.0))
             named["p"] = self.graph.value(SYNTAX, *parts, data="getattr")
         return self.operation(OPS[layer.op], layer.op, [x], named)
+
+    def loss(
+        self, criterion: Criterion, module: Value, arguments: list[Value], named: dict[str, Value]
+    ) -> Value | None:
+        """What a loss of torch's computes of an output and a target."""
+        given = {k: self.graph.const(v) for k, v in criterion.fixed.items()} | dict(criterion.given)
+        given |= {k: self.graph.read(ATTRIBUTE, module, data=k) for k in criterion.read}
+        return self.operation(OPS[criterion.op], criterion.op, arguments, given | named)
 
     # Helpers of the same file.
 

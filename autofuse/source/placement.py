@@ -8,7 +8,7 @@ Works on syntax trees and positions; changes no file (write.py does).
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from autofuse.canonical import View
@@ -19,11 +19,13 @@ from autofuse.source.captured import Captured, Place
 from autofuse.source.edits import Edit, NewText, Span, span_of
 from autofuse.source.express import Speller, Unwritable, layer_text, places_of, root_places
 from autofuse.source.imports import Imports
+from autofuse.source.lambdas import is_expression
 from autofuse.source.lengths import Sizes
 from autofuse.source.printing import SourceText, permuted_text, unused
 from autofuse.source.scope import FileScope, blocks_of
+from autofuse.source.toplevel import SYMBOL, imported_after
 from autofuse.source.targets import Call, call_of
-from autofuse.vocabulary import HARMLESS, OPS
+from autofuse.vocabulary import HARMLESS, MODULES, OPS
 
 
 @dataclass
@@ -107,7 +109,7 @@ class Placement:
             name = unused("normed", self._taken({}))
             replacements.append((span_of(root.node), NewText(name)))
         replacements.append((span_of(target), NewText(f"{target.id}, {name}")))
-        pure = tuple(span_of(s) for s in self.captured.tests if s not in self.captured.effects)
+        pure = self._pure_tests(dead)
         return Edit(
             tuple(replacements), tuple(sorted(map(span_of, dead))), pure, imports=tuple(imports.needed),
             unsafe=call.unsafe, becomes=call.function,
@@ -126,6 +128,8 @@ class Placement:
 
     def _with_new_names(self, site: Site, root: Place, reason: Unwritable) -> Edit:
         """Bind what is not to be had at the place to new names, one after the other."""
+        if is_expression(self.captured.function):
+            raise reason
         bound: dict[Value, tuple[str, Place]] = {}
         for _ in range(6):
             if reason.value is None or reason.value in bound:
@@ -151,9 +155,10 @@ class Placement:
             if place is not root:
                 replacements.append((span_of(root.node), NewText(_target(place.statement))))
             replacements += self._metadata(site, speller, imports)
+            self._check_imports(imports, place)
         except SyntaxError as error:
             raise Unwritable("an operand cannot be written on one line") from error
-        dead = self._dead(site, speller.used | set(bound), root, place)
+        dead = self._dead(site, speller.used | set(bound), root, place, [at for _, at in bound.values()])
         self._check_names(dead, root, place, site)
         if not speller.removed <= dead:
             raise Unwritable("a name that an operand needs is bound to something else by a statement that stays")
@@ -165,9 +170,15 @@ class Placement:
         return Edit(
             tuple(r for r in replacements if not any(_inside(r[0], span_of(d)) for d in dead)),
             tuple(sorted(map(span_of, dead))),
-            tuple(span_of(s) for s in self.captured.tests if s not in self.captured.effects),
+            self._pure_tests(dead),
             tuple(insertions), imports=tuple(imports.needed), unsafe=call.unsafe, becomes=becomes,
         )  # fmt: skip
+
+    def _check_imports(self, imports: Imports, place: Place) -> None:
+        """An import that is added stands after those that are there, which at the top level may be too late."""
+        body = self.captured.function.body
+        if imports.needed and self.captured.function.name == SYMBOL and imported_after(body, place.statement.lineno):
+            raise Unwritable("the import that it needs would come after it")
 
     def _followed(self, call: Call, place: Place, root: Value) -> Call:
         """`call`, and around it the layers of the Sequential that come after what it stands for."""
@@ -201,6 +212,8 @@ class Placement:
 
     def _begins_line(self, statement: ast.stmt) -> bool:
         """Whether the statement has its line to itself, so that others can be put before it."""
+        if is_expression(self.captured.function):
+            return False
         line = self.text.lines[statement.lineno - 1]
         block, at = self.blocks.get(id(statement), ([], 0))
         shared = any(s.lineno == (statement.end_lineno or 0) for s in block[at + 1 : at + 2])
@@ -292,12 +305,20 @@ class Placement:
             todo += [] if touched else v.inputs
         return reads
 
-    def _dead(self, site: Site, used: set[Value], root: Place, place: Place) -> set[ast.stmt]:
-        """Statements that bind only values that nothing needs any more."""
+    def _pure_tests(self, dead: set[ast.stmt]) -> tuple[Span, ...]:
+        """The branches around statements that go, whose tests only ask: one that is left empty goes too."""
+        around = (s for s in self.captured.tests if s not in self.captured.effects)
+        return tuple(span_of(s) for s in around if any(_inside(span_of(d), span_of(s)) for d in dead))
+
+    def _dead(
+        self, site: Site, used: set[Value], root: Place, place: Place, moved: Sequence[Place] = ()
+    ) -> set[ast.stmt]:
+        """Statements that bind only values that nothing needs any more; `moved` are bound by statements before them."""
         gone = self._unneeded(site, used)
         found = set()
         for statement, values in self.captured.assigned.items():
-            effect = statement in self.captured.effects or statement in (root.statement, place.statement)
+            effect = statement in self.captured.effects and not self._moved_out(statement, moved)
+            effect = effect or statement in (root.statement, place.statement)
             if values and not effect and all(v in gone for v in values):
                 found.add(statement)
         bound = {v for s in found for v in self.captured.assigned[s]}
@@ -307,6 +328,14 @@ class Placement:
             elif any(v in bound for v in values):
                 raise Unwritable("a `del` names a value that goes together with one that stays")
         return found
+
+    def _moved_out(self, statement: ast.stmt, moved: Sequence[Place]) -> bool:
+        """Whether all that a statement does but bind names is done by expressions that move to one before it."""
+        nodes = [p.node for p in moved if p.statement is statement]
+        done = {id(n) for node in nodes for n in ast.walk(node)}
+        values = {id(p.node): v for v, places in self.captured.places.items() for p in places} if nodes else {}
+        rest = [n for n in ast.walk(statement) if isinstance(n, _ACTS) and id(n) not in done]
+        return bool(nodes) and all(id(n) in values and _harmless(values[id(n)]) for n in rest)
 
     def _unneeded(self, site: Site, used: set[Value]) -> set[Value]:
         needed = {a for u in used for a in ancestors(u, self._gone(site))}
@@ -363,6 +392,15 @@ def _own_names(statement: ast.stmt) -> Iterator[ast.Name]:
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load):
             yield n
         todo += [c for c in ast.iter_child_nodes(n) if not isinstance(c, ast.stmt)]
+
+
+_ACTS = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.ListComp, ast.SetComp, ast.DictComp)
+
+
+def _harmless(v: Value) -> bool:
+    """Whether computing `v` does nothing else."""
+    known = v.op in OPS and OPS[v.op].effect != "random"
+    return known or v.op == CALL and isinstance(v.data, tuple) and v.data[0] in {*HARMLESS, *MODULES}
 
 
 def _removable(v: Value) -> bool:
