@@ -216,7 +216,7 @@ class GatedProduct(Rule):
 
     @staticmethod
     def where(captures: Captures) -> Verdict:
-        if captures.literal("activation") not in ("gelu", "gelu_tanh", "silu"):
+        if captures.literal("activation") not in ("gelu", "gelu_tanh", "quick_gelu", "silu"):
             return Fails("no gated MLP is known by this activation")
         if captures.number("up") or captures.attribute("up") or captures.rank("up") in (0, 1):
             return Fails("what the activation is multiplied by is a scale, not a second branch")
