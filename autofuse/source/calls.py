@@ -215,6 +215,8 @@ class Calls(State):
         """What one layer, which is `module`, computes of `x`."""
         if layer.op == "identity":
             return x
+        if layer.op == "activation":  # whichever it is when the module runs
+            return self.operation(OPS["activation"], "activation", [x, module], {})
         named = {k: self.graph.const(v) for k, v in layer.fixed}
         for k in layer.read:
             named[k] = self.graph.read(ATTRIBUTE, module, data=k)
