@@ -14,7 +14,7 @@ from autofuse.graph import Value
 from autofuse.legality import called
 from autofuse.rule import Fails, Unknown
 
-_OWN_BRANCH = "only when asked for, in a branch that computes it on its own and leaves this code without it"
+_OWN_BRANCH = "only when asked for, in a branch that computes it anew"
 _ANEW = "assign it to a name that still holds it where the result is computed"
 _AS_TENSOR = "keep it a tensor, as `torch.where` does in place of `if`, or move that step to a child module"
 
@@ -26,7 +26,7 @@ ADVICE: tuple[tuple[str, str], ...] = (
     (r" is (yielded|awaited)", f"hand {{value}} out {_OWN_BRANCH}"),
     (r" is (raised|asserted|tested|matched)", f"look at {{value}} {_OWN_BRANCH}"),
     (r" is read by a nested function", "pass the function what it needs, computed on its own"),
-    (r" is written to memory that others may hold", "write to a tensor of its own, not to a view or an argument"),
+    (r" is written to memory that others may hold", f"put {{value}} there {_OWN_BRANCH}"),
     (r" is carried to the next round of a loop", "compute {value} anew in each round"),
     (r" is read by a statement that is not understood", "move that statement to a function of its own"),
     (r" is seen by (\S+)\(\)", "name what is needed instead"),

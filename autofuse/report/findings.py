@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 Piece = tuple[str, str]  # text, and a rich style or ""
 
-FIELDS = ("code", "rule", "path", "line", "end_line", "column", "symbol", "status", "message", "reason")
+FIELDS = (
+    *("code", "rule", "path", "line", "end_line", "column", "symbol", "status"),
+    *("message", "reason", "advice", "value", "value_line"),
+)
 _STYLES = {"safe": "green", "unsafe": "yellow", "report": "cyan", "declined": "dim"}
 _DIFF_STYLES = (("---", "bold"), ("+++", "bold"), ("@@", "cyan"), ("-", "red"), ("+", "green"))
 
@@ -34,7 +37,7 @@ def _fields(finding: Finding) -> dict[str, object]:
 
 
 def line_of(finding: Finding) -> list[Piece]:
-    """`model.py:12:9: AF101 [safe] Block.forward: what is found (why it is no more than that)`."""
+    """`model.py:12:9: AF101 [safe] Block.forward: what is found (why it is no more than that); what to change`."""
     reason = finding.reason if finding.reason not in finding.message else ""
     return [
         (finding.path, "bold"),
@@ -43,6 +46,7 @@ def line_of(finding: Finding) -> list[Piece]:
         (f" [{finding.status}] ", _STYLES.get(finding.status, "")),
         (f"{finding.symbol}: {finding.message}", ""),
         (f" ({reason})" if reason else "", "dim"),
+        (f"; {finding.advice}" if finding.advice else "", ""),
         ("\n", ""),
     ]
 
@@ -54,6 +58,7 @@ def annotation_of(finding: Finding) -> str:
     if finding.cell is None:  # the lines of a notebook's cell are not those of its file
         place += f",line={finding.line},endLine={finding.end_line},col={finding.column}"
     reason = f" ({finding.reason})" if finding.reason and finding.reason not in finding.message else ""
+    reason += f"; {finding.advice}" if finding.advice else ""
     title = _property(f"{finding.code} {finding.rule}")
     within = f"cell {finding.cell}, line {finding.line}: " if finding.cell is not None else ""
     return f"::{level} {place},title={title}::{_escaped(within + finding.message + reason)}\n"

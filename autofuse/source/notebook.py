@@ -63,6 +63,7 @@ class Notebook:
             "end_line": part.line(finding.end_line),
             "message": self._told(finding.message),
             "reason": self._told(finding.reason),
+            "value_line": finding.value_line and self._part(finding.value_line).line(finding.value_line),
         }
         return replace(finding, cell=part.cell.number, **within)  # type: ignore[arg-type]
 
