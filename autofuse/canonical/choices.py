@@ -5,9 +5,13 @@ Knows truth values; knows nothing of what is chosen.
 
 from __future__ import annotations
 
-from autofuse.canonical.view import View, rewrites
+from functools import partial
+
+from autofuse.canonical.view import CAST, PERMUTE, View, rewrites
 from autofuse.graph import ATTRIBUTE, CHOICE, CONST, IS_NONE, NOT, Value, is_const
 from autofuse.vocabulary import OPS
+
+_SAME_IN_BOTH = frozenset({"softmax", "dropout", CAST, PERMUTE})  # done to whatever is chosen
 
 
 @rewrites(CHOICE)
@@ -22,6 +26,9 @@ def _choice(view: View, test: Value, yes: Value, no: Value) -> Value | None:
         return view.fresh("dropout", no, yes.inputs[1], test)  # if self.training: w = F.dropout(w, p)
     if yes.op == "dropout" and yes.inputs[0] is no and test.op == ATTRIBUTE and test.data == "training":
         return view.fresh("dropout", no, yes.inputs[1], view.make("and", test, yes.inputs[2]))  # w = self.drop(w)
+    if yes.op == no.op and yes.op in _SAME_IN_BOTH and (yes.inputs[1:], yes.data) == (no.inputs[1:], no.data):
+        make = view.fresh if yes.op == "dropout" else partial(view.plain, data=yes.data)
+        return make(yes.op, view.make(CHOICE, test, yes.inputs[0], no.inputs[0]), *yes.inputs[1:])
     chosen, otherwise = _under(test, yes, True), _under(test, no, False)
     if chosen is not None or otherwise is not None:
         return view.make(CHOICE, test, chosen or yes, otherwise or no)

@@ -89,17 +89,21 @@ class Builder:
         text = re.sub(r"\{\*(.+?)\}", lambda m: m[1].join(names), template)
         text = re.sub(r"\{(\d+)\}", lambda m: names[int(m[1])], text)
         before = set(self.graph.nodes)
-        scope = {
-            n: fx.Proxy(o, self.tracer) if isinstance(o, fx.Node) else o for n, o in zip(names, operands, strict=True)
-        }
+        scope = {n: self.proxied(o) for n, o in zip(names, operands, strict=True)}
         try:
             made = eval(text, {"__builtins__": {}, "torch": torch, "math": _Math(self), "float": self.number}, scope)
         except TypeError as error:
             raise Unwritable(f"a value that the fused call needs cannot be spelled ({error})") from error
+        result = made.node if isinstance(made, fx.Proxy) else made  # an attribute is a node once it is asked for
         for node in self.graph.nodes:
             if node not in before:
                 self.note(node)
-        return made.node if isinstance(made, fx.Proxy) else made
+        return result
+
+    def proxied(self, operand: Any) -> Any:
+        if isinstance(operand, tuple):
+            return tuple(map(self.proxied, operand))
+        return fx.Proxy(operand, self.tracer) if isinstance(operand, fx.Node) else operand
 
     def number(self, x: Any) -> Any:
         return fx.Proxy(self.call(float, (x.node,), {}), self.tracer) if isinstance(x, fx.Proxy) else float(x)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from autofuse.graph import CHOICE, OPAQUE, Value
 from autofuse.source.assignments import Assignments
 from autofuse.source.bindings import bound_names
+from autofuse.vocabulary import OPS
 
 Bound = dict[str, Value | None]  # what names hold at an exit of a block; None: unbound
 _NEUTRAL_CONTEXTS = {
@@ -52,10 +53,13 @@ class Blocks(Assignments):
             self.out.tests[statement] = test
         mark = self.names.mark
         self.depth += 1
+        since = len(self.graph.values)
         ends = self.block(statement.body)
         then = self.changed(mark)
         self.names.restore(mark)
         mark = self.names.mark
+        if statement.orelse or not ends:
+            self.graph.part_ways(since, _computes)
         ends_else = self.block(statement.orelse)
         self.depth -= 1
         otherwise = self.changed(mark)
@@ -238,6 +242,11 @@ class Blocks(Assignments):
         for name, v in changed.items():
             self.names.set(name, v)
         return ends
+
+
+def _computes(op: str) -> bool:
+    """Whether an operation is worth computing once: another one is read where it stands."""
+    return op in OPS and OPS[op].heavy
 
 
 def _stored(statement: ast.stmt) -> frozenset[str]:

@@ -21,15 +21,6 @@ class _Heads(nn.Module):
 # Products
 
 
-class ProductsAsSums(nn.Module):
-    """Broadcast, multiplied and summed: a matmul spelled out."""
-
-    def forward(self, q, k, v):
-        scores = (q.unsqueeze(-2) * k.unsqueeze(-3)).sum(-1) / math.sqrt(q.size(-1))
-        weights = scores.softmax(-1)
-        return weights @ v
-
-
 class KeysFromTheLeft(nn.Module):
     """The transposed matrix of scores: a column for each query."""
 
@@ -187,33 +178,11 @@ class GroupedByEinopsRepeat(nn.Module):
         return (q @ k.mT * 8**-0.5).softmax(-1) @ v
 
 
-class LinearOfMatrices(nn.Module):
-    """F.linear(q, k) is q @ k.T."""
-
-    arguments = {"q": "matrix", "k": "matrix", "v": "matrix"}
-
-    def forward(self, q, k, v):
-        return F.softmax(F.linear(q, k) * 8**-0.5, dim=1).mm(v)
-
-
 class TransposedMatrices(nn.Module):
     arguments = {"q": "matrix", "k": "matrix", "v": "matrix"}
 
     def forward(self, q, k, v):
         return torch.mm(torch.softmax(torch.mm(q, k.t()) / 8**0.5, 1), v)
-
-
-class OneQueryByEinsum(nn.Module):
-    """A pooled query: no axis of queries."""
-
-    def __init__(self):
-        super().__init__()
-        self.query = nn.Parameter(torch.randn(24))
-
-    def forward(self, x):
-        scores = torch.matmul(x, self.query) / 24**0.5
-        weights = scores.softmax(dim=1)
-        return torch.einsum("bs,bsd->bd", weights, x)
 
 
 class LearnedQueries(nn.Module):
@@ -627,6 +596,8 @@ class StaticHelper(nn.Module):
 
 class WindowMaskByView(nn.Module):
     """Swin's shifted windows: the batch holds the windows, the mask is one for each window."""
+
+    safety = "unsafe"
 
     arguments = {"mask": "drop_windows"}
 

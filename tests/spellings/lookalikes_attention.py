@@ -416,7 +416,9 @@ class SoftmaxedApart(Attend):
 
 
 class ChannelAttention(Attend):
-    """Attention over channels: the values' channels are not summed over in the same place."""
+    """Attention over channels, turned round: exactly attention between the columns of k, q and v."""
+
+    numbers_only = True
 
     def forward(self, q, k, v):
         attn = F.softmax(q.mT @ k * self.scale, dim=-2)

@@ -5,14 +5,10 @@
 
 from __future__ import annotations
 
-_HEADS = "the heads are taken out of the batch to be masked, and folded in again: two views lie inside the match"
 _ROOT = "x / norm * sqrt(d) is an RMS norm without eps; the canonical form knows no vector norm"
 _TWO = "a sum that is added in place and its norm together have two results, which the text writer does not place"
 
 _BOTH: dict[str, str] = {
-    "KeyPaddingOverFlatHeads": _HEADS,
-    "OptAttention": _HEADS,
-    "SwinWindowAttention": _HEADS,
     "NormTimesRoot": _ROOT,
 }
 _AUTOFUSE: dict[str, str] = {

@@ -1,0 +1,121 @@
+"""Leading dimensions that are split and joined again: scores seen as (batch, heads, ...) for a mask, then folded back.
+
+A view that splits, and a later one that joins, change nothing but the shape that a mask in between is broadcast to.
+Knows the shapes that views are given; knows no mask.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, product
+from autofuse.canonical.shapes import elements
+from autofuse.canonical.view import CAST, KEEP, PERMUTE, View, rewrites
+from autofuse.graph import CHOICE, TUPLE, Value, is_const
+
+_WEIGHTS = ("softmax", "dropout")
+
+
+@rewrites("view")
+def _view(view: View, x: Value, shape: Value) -> Value | None:
+    """Probabilities that are folded back are the probabilities of scores that are folded back."""
+    if x.op not in _WEIGHTS or not any(_same_last(view, split, shape, 1) for split in splits(_scores(x))):
+        return None
+    return _folded(view, x, shape)
+
+
+def _folded(view: View, x: Value, shape: Value) -> Value:
+    if x.op not in _WEIGHTS:
+        return view.plain("view", x, shape)
+    make = view.fresh if x.op == "dropout" else view.plain
+    return make(x.op, _folded(view, x.inputs[0], shape), *x.inputs[1:])
+
+
+def _scores(x: Value) -> Value:
+    while x.op in _WEIGHTS:
+        x = x.inputs[0]
+    return x
+
+
+def splits(x: Value) -> Iterator[Value]:
+    """The views in `x` that masks were put around."""
+    if x.op == "view":
+        yield x
+    elif x.op in ("add", CAST, KEEP, CHOICE):
+        for part in x.inputs[:1] if x.op == KEEP else x.inputs:
+            yield from splits(part)
+
+
+def folds_back(view: View, split: Value, joined: Value) -> str | None:
+    """What must be assumed for `joined`, a view of what was made of the view `split`, to have the shape that was split.
+
+    Empty where nothing must; None where it has another shape.
+    """
+    if len(elements(split.inputs[1])) < 3 or not _same_last(view, split, joined.inputs[1], 2):
+        return None
+    rank = view.rank(split.inputs[0])
+    if rank is None and _is_product(split.inputs[0]):
+        return "assumes that the scores have the same shape before they are split for the mask and after"
+    return "" if rank == len(elements(joined.inputs[1])) else None
+
+
+def expanded_and_folded(view: View, mask: Value, split: Value, joined: Value) -> Value | None:
+    """`mask`, which is broadcast to the shape of `split`, in the shape of `joined`."""
+    sizes = list(elements(split.inputs[1]))
+    if is_const(sizes[0], -1):
+        first = _first_size(view, split, joined)
+        if first is None:
+            return None
+        sizes[0] = first
+    if any(is_const(s, -1) for s in sizes[:-1]):
+        return None
+    return view.plain("refold", mask, view.plain(TUPLE, *sizes), view.plain(TUPLE, *elements(joined.inputs[1])))
+
+
+def _first_size(view: View, split: Value, joined: Value) -> Value | None:
+    """The size that -1 stands for at the head of `split`, which splits the first dimension in two."""
+    sizes, back = elements(split.inputs[1]), elements(joined.inputs[1])
+    query = _query(split.inputs[0])
+    if query is None or len(sizes) != len(back) + 1 or sizes[2:] != back[1:]:
+        return None
+    whole = view.plain("size", query, view.const(0))
+    return view.plain("floordiv", whole, sizes[1])
+
+
+def _query(scores: Value) -> Value | None:
+    """The left operand of the product of matrices in `scores`, which has their first dimension."""
+    while scores.op in ("mul", "add", CAST):
+        scores = next((i for i in scores.inputs if _is_product(i)), scores.inputs[0])
+    return scores.inputs[0] if scores.op == "matmul" else None
+
+
+def _is_product(x: Value) -> bool:
+    if x.op in ("mul", "add", CAST, PERMUTE):
+        return any(map(_is_product, x.inputs))
+    return x.op == "matmul"
+
+
+def _same_last(view: View, split: Value, shape: Value, count: int) -> bool:
+    """Whether the last `count` sizes that a view and a shape name are the same; where both say -1, the rest tells."""
+    first, second = elements(split.inputs[1]), elements(shape)
+    if min(len(first), len(second)) <= count or first[-count:] != second[-count:]:
+        return False
+    if not any(is_const(s, -1) for s in first[-count:]):
+        return True
+    return product(view, first[:-1]) is product(view, second[:-1]) and is_const(first[-1], -1)
+
+
+def _scaled_view(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """A view of scores that is multiplied by numbers is a view of scores that are."""
+    tensors = [f for f in factors if not view.number(f)]
+    if len(tensors) != 1 or tensors[0].op != "view" or not _is_product(tensors[0].inputs[0]):
+        return None
+    if len(factors) == 1 and math.isclose(constant, 1):
+        return None
+    numbers = [f for f in factors if f is not tensors[0]]
+    x, shape = tensors[0].inputs
+    return [view.plain("view", product(view, [x, *numbers, view.const(constant)]), shape)], 1
+
+
+RECOGNISED_IN_PRODUCTS.append(_scaled_view)
