@@ -16,12 +16,17 @@ _LONGEST = 20  # statements
 _STRAIGHT = (
     ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.Assert, ast.Pass, ast.Return, ast.Import, ast.ImportFrom,
 )  # fmt: skip
+_SAME = ("staticmethod",)
+_COMPILED = ("jit.script", "jit.script_if_tracing", "torch.compile")
+_MOVES = frozenset(
+    "rearrange repeat unbind chunk split stack cat flatten unflatten view reshape reshape_as view_as".split()
+)
 _NEVER = (ast.Yield, ast.YieldFrom, ast.Await, ast.Lambda, ast.NamedExpr, ast.Global, ast.Nonlocal)
 
 
 def inlinable(helper: Function) -> bool:
     """Whether a helper is straight-line code that ends in its only `return`."""
-    static = all(isinstance(d, ast.Name) and d.id == "staticmethod" for d in helper.decorator_list)
+    static = all(_changes_nothing(d, helper) for d in helper.decorator_list)
     body = [s for s in reached(helper.body) if not _is_docstring(s)]
     if not static or isinstance(helper, ast.AsyncFunctionDef) or not body or not isinstance(body[-1], ast.Return):
         return False
@@ -38,6 +43,23 @@ def reached(body: list[ast.stmt]) -> list[ast.stmt]:
     """`body` up to its first `return`."""
     last = next((i for i, s in enumerate(body) if isinstance(s, ast.Return)), len(body))
     return body[: last + 1]
+
+
+def _changes_nothing(decorator: ast.expr, helper: Function) -> bool:
+    """Whether a decorated function computes what it says: it is compiled, or moves numbers with autocast shut off."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    name = ast.unparse(called)
+    if name in _SAME or name.endswith(_COMPILED):
+        return True
+    off = isinstance(decorator, ast.Call) and any(
+        k.arg == "enabled" and isinstance(k.value, ast.Constant) and k.value.value is False for k in decorator.keywords
+    )
+    calls = [n.func for n in ast.walk(helper) if isinstance(n, ast.Call) and n is not decorator]
+    return off and name.endswith("autocast") and all(_last_name(c) in _MOVES for c in calls)
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
