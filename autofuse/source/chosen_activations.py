@@ -44,7 +44,8 @@ def _is_class(scope: FileScope, owner: ClassScope | None, node: ast.expr, depth:
         return False
     match node:
         case ast.Name(id=local):
-            return any(_is_class(scope, owner, v, depth + 1) for v in _values(owner, local))
+            assigned = [n.value for n in scope.tree.body if isinstance(n, ast.Assign) and _binds(n, local)]
+            return any(_is_class(scope, owner, v, depth + 1) for v in (*_values(owner, local), *assigned))
         case ast.IfExp(body=yes, orelse=no):
             return _is_class(scope, owner, yes, depth + 1) or _is_class(scope, owner, no, depth + 1)
         case ast.BoolOp(values=values) | ast.Call(args=values):  # act_layer or nn.GELU, default(activation, nn.GELU)
@@ -70,8 +71,12 @@ def _values(owner: ClassScope | None, name: str) -> Iterator[ast.expr]:
     yield from (d for a, d in zip(positional[::-1], arguments.defaults[::-1], strict=False) if a.arg == name)
     yield from (d for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d and a.arg == name)
     for n in ast.walk(init):
-        if isinstance(n, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in n.targets):
+        if isinstance(n, ast.Assign) and _binds(n, name):
             yield n.value
+
+
+def _binds(statement: ast.Assign, name: str) -> bool:
+    return any(isinstance(t, ast.Name) and t.id == name for t in statement.targets)
 
 
 def _imported_as(scope: FileScope, node: ast.expr) -> str:

@@ -134,10 +134,11 @@ class Placement:
         for _ in range(6):
             if reason.value is None or reason.value in bound:
                 break
-            place = self._definition(reason.value, root, site)
-            if place is None:
+            equal = [reason.value, *self.view.originals(self.view.of(reason.value))]
+            found = next(((v, p) for v in equal if (p := self._definition(v, root, site)) is not None), None)
+            if found is None or found[0] in bound:
                 break
-            bound[reason.value] = (self._new_name(reason.value, site, bound), place)
+            bound[found[0]] = (self._new_name(found[0], site, bound), found[1])
             try:
                 return self._edit_at(site, root, root, bound)
             except Unwritable as another:
