@@ -100,7 +100,7 @@ class Placement:
         speller = self.speller(site, first, first, imports, {})
         call = call_of(self.target, site.rule.replacement, site.captures, speller)
         dead = self._dead(site, speller.used, root, first)
-        self._check_names(dead, first, first, site)
+        self._check_names(dead, first, first, set())
         replacements = [(span_of(first.node), NewText(call.text(), call))]
         name = self._follows(first, root)
         if name is not None:
@@ -160,7 +160,7 @@ class Placement:
         except SyntaxError as error:
             raise Unwritable("an operand cannot be written on one line") from error
         dead = self._dead(site, speller.used | set(bound), root, place, [at for _, at in bound.values()])
-        self._check_names(dead, root, place, site)
+        self._check_names(dead, root, place, {*site.doomed.metadata, *self._shape_reads(speller)})
         if not speller.removed <= dead:
             raise Unwritable("a name that an operand needs is bound to something else by a statement that stays")
         insertions = [(span_of(place.statement), text) for text in call.before]
@@ -323,7 +323,8 @@ class Placement:
             if values and not effect and all(v in gone for v in values):
                 found.add(statement)
         bound = {v for s in found for v in self.captured.assigned[s]}
-        for statement, values in self.captured.deleted.items():
+        for statement, held in self.captured.deleted.items():
+            values = [part for v in held for part in _joined(v, (CHOICE,))]
             if values and all(v in bound for v in values):
                 found.add(statement)
             elif any(v in bound for v in values):
@@ -361,8 +362,9 @@ class Placement:
             todo += self.captured.graph.users[v]
         return True
 
-    def _check_names(self, dead: set[ast.stmt], root: Place, place: Place, site: Site) -> None:
-        """Keep a statement whose name is still read by text that stays."""
+    def _check_names(self, dead: set[ast.stmt], root: Place, place: Place, reads: set[Value]) -> None:
+        """Keep a statement whose name is still read by text that stays; `reads` are read off the operands instead."""
+        reread = {n for r in reads for p in self.captured.places.get(r, []) for n in ast.walk(p.node)}
         held = {
             id(p.node): v for v, places in self.captured.places.items() for p in places if isinstance(p.node, ast.Name)
         }
@@ -372,17 +374,26 @@ class Placement:
         while todo:
             for n in _own_names(todo.pop()):
                 value = held.get(id(n)) if id(n) not in changed else None
-                binder = binders.get(value) if value is not None else None
-                if binder is not None and binder in dead and not self._rereads_shape(n, site):
-                    dead.discard(binder)
-                    todo.append(binder)
+                for part in _joined(value, (CHOICE, OPAQUE)) if value is not None else ():
+                    binder = binders.get(part)
+                    if binder is not None and binder in dead and n not in reread:
+                        dead.discard(binder)
+                        todo.append(binder)
 
-    def _rereads_shape(self, name: ast.Name, site: Site) -> bool:
-        """Whether a name that goes is only asked for its shape, which is read off the operands instead."""
-        metadata = {
-            v for v in self.captured.graph.values if is_metadata(v) and any(i in site.doomed.values for i in v.inputs)
-        }
-        return any(name in ast.walk(p.node) for m in metadata for p in self.captured.places.get(m, []))
+
+def _joined(v: Value, joins: tuple[str, ...]) -> list[Value]:
+    """`v`, or what it may be where branches join."""
+    found, todo, seen = list[Value](), [v], set[Value]()
+    while todo:
+        v = todo.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        if v.op in joins and v.inputs:
+            todo += v.inputs[1:] if v.op == CHOICE else v.inputs
+        else:
+            found.append(v)
+    return found
 
 
 def _own_names(statement: ast.stmt) -> Iterator[ast.Name]:

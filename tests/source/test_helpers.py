@@ -103,6 +103,30 @@ def test_a_number_is_not_inverted_by_logical_not() -> None:
     assert_same(before, after, "Model", (Q, K, V, kept))
 
 
+def test_a_shape_that_nobody_uses_keeps_its_name_bound() -> None:
+    fused('''
+        def forward(self, q, k, v):
+            scores = q @ k.mT
+            scores = scores - scores.amax(-1, keepdim=True)
+            *_, keys = scores.shape
+            exp = scores.exp()
+            return exp / exp.sum(-1, keepdim=True) @ v
+    ''')
+
+
+def test_a_name_bound_in_a_branch_is_deleted_with_it() -> None:
+    text = fused('''
+        def forward(self, q, k, v, mask=None):
+            scores = q @ k.mT
+            if mask is not None:
+                scores = scores + mask
+            weights = self.attend(scores)
+            del scores
+            return weights @ v
+    ''')
+    assert "scaled_dot_product_attention(" in text
+
+
 def test_a_harmless_call_that_nobody_uses_is_not_in_the_way() -> None:
     text = fused("""
         def forward(self, q, k, v):
