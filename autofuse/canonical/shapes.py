@@ -62,7 +62,7 @@ def _contraction(view: View, equation: object, operands: tuple[Value, ...]) -> V
     if not weighted and _is_probabilities(operands[1]):  # einsum("bjd,bij->bid", v, weights)
         terms, arrow, result = equation.partition("->")
         equation, operands, weighted = ",".join(terms.split(",")[::-1]) + arrow + result, operands[::-1], True
-    found = layout.product(equation, rows_as_on_the_left=weighted)
+    found = layout.product(equation, as_on_the_left=weighted)
     if found is None:
         return None
     left = view.permuted(_unsqueezed(view, operands[0], found.left_new), found.left)
