@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from autofuse.canonical.view import CAST, PERMUTE, View, rewrites
-from autofuse.graph import ATTRIBUTE, CHOICE, CONST, IS_NONE, NOT, Value, is_const
-from autofuse.vocabulary import OPS
+from autofuse.canonical.view import CAST, LEAF, PERMUTE, View, rewrites
+from autofuse.graph import ATTRIBUTE, CALL, CHOICE, CONST, IS_NONE, ITEM, NOT, SLICE, TUPLE, Value, is_const
+from autofuse.vocabulary import HARMLESS, OPS
 
 _SAME_IN_BOTH = frozenset({"softmax", "dropout", CAST, PERMUTE})  # done to whatever is chosen
 
@@ -56,12 +56,29 @@ def _is_none(view: View, x: Value) -> Value | None:
         x.op == CHOICE
         and x.inputs[0].op == IS_NONE
         and x.inputs[1] is x.inputs[0].inputs[0]
-        and never_none(x.inputs[2])
+        and never_none(x.inputs[2], x.inputs[1])
     ):
         return x.inputs[0]
     return view.const(x.data is None) if x.op == CONST else view.const(False) if x.op in OPS else None
 
 
-def never_none(v: Value) -> bool:
-    """Whether `v` is the result of an operation, which is never None."""
-    return v.op in OPS or v.op in ("cast", "permute", "keep", "kept", "add", "mul")
+def never_none(v: Value, but: Value | None = None) -> bool:
+    """Whether `v` is the result of an operation, which is never None, or may be `but`, which is known not to be."""
+    if v is but or v.op in OPS or v.op in ("cast", "permute", "keep", "kept", "add", "mul"):
+        return True
+    if v.op == CHOICE:
+        return all(never_none(side, but) for side in v.inputs[1:])
+    if v.op == LEAF and isinstance(v.data, Value):
+        return _gives_a_tensor(v.data)
+    return v.op == ITEM and _slices(v.inputs[1])
+
+
+def _gives_a_tensor(v: Value) -> bool:
+    """Whether `v` of the program is what a function of torch or einops gives."""
+    name = v.data[0] if v.op == CALL and isinstance(v.data, tuple) else ""
+    return name in HARMLESS and str(name).startswith(("torch.", "einops."))
+
+
+def _slices(index: Value) -> bool:
+    """Whether an index cuts, or adds a dimension: `x[:, None]` is no element of a container."""
+    return index.op == SLICE or index.op == TUPLE and any(i.op == SLICE or is_const(i, None) for i in index.inputs)

@@ -22,6 +22,8 @@ def _to(view: View, x: Value, target: Value, options: Value) -> Value | None:
     targets = (*target.inputs, *options.inputs)
     if len(targets) == 1 and view.rank(targets[0]) is not None:
         return view.make(CAST, x)
+    if len(targets) == 2 and [t.op for t in targets] == [ATTRIBUTE] * 2 and targets[0].inputs == targets[1].inputs:
+        targets = tuple(t for t in targets if t.data != "device")  # as another tensor: x.type_as(y)
     return view.make(CAST, x) if targets and all(map(is_floating_dtype, targets)) else None
 
 

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterable
 
 from autofuse.binding import bound_arguments
+from autofuse.facts import named_ranks
 from autofuse.graph import ATTRIBUTE, CALL, CONST, GLOBAL, ITEM, PARAMETER, SYNTAX, TUPLE, Value
 from autofuse.source.bindings import Function, bound_names, free_names
 from autofuse.source.captured import Chain
@@ -171,11 +172,29 @@ class Calls(State):
         inputs = bound_arguments(self.graph, op, arguments, named)
         if inputs is None:
             return None
+        op, inputs = self.like_another(op, inputs)
+        self.know_ranks(op, inputs)
         made = (self.graph.fresh if op.effect == "random" else self.graph.value)(op.name, *inputs)
         if name in _THREE_DIMENSIONAL:
             for v in (made, *(inputs[i] for i in _THREE_DIMENSIONAL[name])):
                 self.know(v, rank=3, number=False)
         return made
+
+    def like_another(self, op: Op, inputs: list[Value]) -> tuple[Op, list[Value]]:
+        """`x.type_as(y)` and `x.expand_as(y)` as what they read of the other tensor, which is not its contents."""
+        if op.name not in ("type_as", "expand_as"):
+            return op, inputs
+        x, other = inputs
+        if op.name == "expand_as":
+            return OPS["expand"], [x, self.graph.value(TUPLE, self.graph.value(ATTRIBUTE, other, data="shape"))]
+        dtype, device = (self.graph.value(ATTRIBUTE, other, data=read) for read in ("dtype", "device"))
+        return OPS["to"], [x, self.graph.value(TUPLE, dtype), self.graph.value(TUPLE, device, data=("device",))]
+
+    def know_ranks(self, op: Op, inputs: list[Value]) -> None:
+        """What the letters of an equation, or the axes of a pattern, say of the tensors it is given."""
+        for v, rank in named_ranks(op.name, inputs):
+            if v.op not in (TUPLE, CONST):
+                self.know(v, rank=rank, number=False)
 
     def method(self, owner: Value, name: str, arguments: list[Value], named: dict[str, Value]) -> Value | None:
         if op := NAMES.get(f".{name}"):
@@ -183,6 +202,8 @@ class Calls(State):
         if name.endswith("_") and not name.startswith("_") and (op := NAMES.get(f".{name[:-1]}")):
             result = self.operation(op, f".{name[:-1]}", [owner, *arguments], named)
             if result is not None:
+                if (rank := self.facts.rank(owner)) is not None:  # a tensor written in place keeps its shape
+                    self.know(result, rank=rank)
                 self.write(owner, result)
             return result
         return None

@@ -23,7 +23,7 @@ from autofuse.graph import (
 from autofuse.source.bindings import free_names
 from autofuse.source.calls import Calls
 from autofuse.source.forms import buffer_form
-from autofuse.source.numbers import number_assigned, parameter_rank
+from autofuse.source.numbers import number_assigned, parameter_rank, positive_assigned
 from autofuse.source.syntax import children, walk
 from autofuse.vocabulary import METADATA, NAMES, OPS
 
@@ -75,11 +75,23 @@ class Expressions(Calls):
                 return result
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
                 return self.comprehension(node)
+            case ast.JoinedStr(values=parts):
+                return self.joined(node, parts)
             case ast.Lambda():
                 return self.nested(node)
             case ast.Await() | ast.Yield() | ast.YieldFrom():
                 return self.suspended(node)
         return self.graph.value(SYNTAX, *map(self.value, _children(node)), data=type(node).__name__)
+
+    def joined(self, node: ast.JoinedStr, parts: list[ast.expr]) -> Value:
+        """An f-string; one that is made of constants is a constant: `f"b i d, {keys} -> b i j"`."""
+        plain = [p for p in parts if isinstance(p, ast.FormattedValue) and p.conversion == -1 and p.format_spec is None]
+        held = {id(p): self.value(p.value) for p in plain}
+        pieces = [p.value if isinstance(p, ast.Constant) else held[id(p)].data if id(p) in held else None for p in parts]
+        if all(isinstance(p, str) for p in pieces) and all(v.op == CONST for v in held.values()):
+            return self.graph.const("".join(map(str, pieces)))
+        others = [self.value(p) for p in parts if id(p) not in held and not isinstance(p, ast.Constant)]
+        return self.graph.value(SYNTAX, *held.values(), *others, data=type(node).__name__)
 
     # Names and attributes.
 
@@ -118,7 +130,9 @@ class Expressions(Calls):
         if owner is self.instance and self.owner and found not in self.out.known:
             form = buffer_form(self.scope, self.owner, name)
             number = number_assigned(self.scope, self.owner, name) if form is None else False
-            self.know(found, number=number, form=form, rank=parameter_rank(self.scope, self.owner, name))
+            above_zero = positive_assigned(self.scope, self.owner, name) if number else None
+            rank = parameter_rank(self.scope, self.owner, name)
+            self.know(found, number=number, form=form, rank=rank, positive=above_zero)
         return found
 
     def constant_buffer(self, name: str) -> Value | None:
