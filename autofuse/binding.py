@@ -10,8 +10,8 @@ from autofuse.vocabulary import REQUIRED, Op
 
 _ALIASES = {
     "axis": "dim", "keepdims": "keepdim", "correction": "unbiased", "x": "input", "exp": "exponent", "size": "shape",
-    "tensor": "input", "self": "input", "axis0": "dim0", "axis1": "dim1", "divisor": "other", "value": "src", "mat2": "other",
-    "train": "training",
+    "tensor": "input", "self": "input", "axis0": "dim0", "axis1": "dim1", "divisor": "other", "value": "src",
+    "mat2": "other", "train": "training",
 }  # fmt: skip
 _WITHOUT_EFFECT = {"inplace": False, "out": None, "rounding_mode": None}
 

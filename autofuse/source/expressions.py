@@ -87,7 +87,9 @@ class Expressions(Calls):
         """An f-string; one that is made of constants is a constant: `f"b i d, {keys} -> b i j"`."""
         plain = [p for p in parts if isinstance(p, ast.FormattedValue) and p.conversion == -1 and p.format_spec is None]
         held = {id(p): self.value(p.value) for p in plain}
-        pieces = [p.value if isinstance(p, ast.Constant) else held[id(p)].data if id(p) in held else None for p in parts]
+        pieces = [
+            p.value if isinstance(p, ast.Constant) else held[id(p)].data if id(p) in held else None for p in parts
+        ]
         if all(isinstance(p, str) for p in pieces) and all(v.op == CONST for v in held.values()):
             return self.graph.const("".join(map(str, pieces)))
         others = [self.value(p) for p in parts if id(p) not in held and not isinstance(p, ast.Constant)]
