@@ -66,6 +66,9 @@ class State(ABC):
         self.names.set(name, value)
         if name in self.closed_over:
             self.sink("read by a nested function", value)
+        self._shares(name, value)
+
+    def _shares(self, name: str, value: Value) -> None:
         for base in self.bases(value) | self.wholes(value):
             self._sharing.setdefault(base, set()).add(name)
 
@@ -142,7 +145,9 @@ class State(ABC):
             if held is None or held.op == CONST or not self._overlap(held, bases, wholes):
                 continue
             # through the table: a nested function that reads the name has seen the value escape already
-            self.names.set(name, result if held is target else self.unknown("shares memory with a write", held, result))
+            now = result if held is target else self.unknown("shares memory with a write", held, result)
+            self.names.set(name, now)
+            self._shares(name, now)
 
     def _overlap(self, held: Value, bases: frozenset[Value], wholes: frozenset[Value]) -> bool:
         return bool(self.bases(held) & (bases | wholes) or self.wholes(held) & bases)
