@@ -307,7 +307,10 @@ class Calls(State):
             self.enclose(inner, helper)
         for name, v in bound.items():
             inner.hold(name, v)
-        return inner.result_of(helper.body)
+        written = len(self.graph.writes)
+        result = inner.result_of(helper.body)
+        self.written_inside(written)
+        return result
 
     def enclose(self, inner: Calls, helper: Function) -> None:
         """Let a nested function see what it takes from around it, as it is now."""

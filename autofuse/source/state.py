@@ -140,17 +140,25 @@ class State(ABC):
         if not all(map(_owned, bases | wholes)):
             self.sink("written to memory that others may hold", result)
             self.effect()
-        for name in sorted({n for base in bases | wholes for n in self._sharing.get(base, ())}):
-            held = self.names.get(name)
-            if held is None or held.op == CONST or not self._overlap(held, bases, wholes):
-                continue
+        for name, held in self._overlapping(bases, wholes):
             # through the table: a nested function that reads the name has seen the value escape already
             now = result if held is target else self.unknown("shares memory with a write", held, result)
             self.names.set(name, now)
             self._shares(name, now)
 
-    def _overlap(self, held: Value, bases: frozenset[Value], wholes: frozenset[Value]) -> bool:
-        return bool(self.bases(held) & (bases | wholes) or self.wholes(held) & bases)
+    def written_inside(self, since: int) -> None:
+        """A helper was read, and wrote what `graph.writes` tells from `since` on: names here may hold that memory."""
+        for write in self.graph.writes[since:]:
+            for name, held in self._overlapping(self.bases(write.target), self.wholes(write.target)):
+                now = self.unknown("written by a helper", held, write.result)
+                self.names.set(name, now)
+                self._shares(name, now)
+
+    def _overlapping(self, bases: frozenset[Value], wholes: frozenset[Value]) -> list[tuple[str, Value]]:
+        """The names that hold memory of `bases`, or a part of it, and what they hold."""
+        names = sorted({n for base in bases | wholes for n in self._sharing.get(base, ())})
+        held = [(n, v) for n in names if (v := self.names.get(n)) is not None and v.op != CONST]
+        return [(n, v) for n, v in held if self.bases(v) & (bases | wholes) or self.wholes(v) & bases]
 
     def wholes(self, value: Value) -> frozenset[Value]:
         """The values that `value` is a part of, split off by chunk, split or unbind."""
