@@ -112,19 +112,25 @@ def _scaled_after(view: View, factors: list[Value], constant: float) -> tuple[li
     """Masked scores times a number known to be positive are scaled scores, masked."""
     masked = next((f for f in factors if f.op == KEEP), None)
     rest = without(factors, (masked,)) if masked is not None else None
-    if masked is None or not rest and constant == 1 or constant <= 0 or not all(map(_positive, rest or ())):
+    if masked is None or not rest and constant == 1 or constant <= 0 or not all(map(view.number, rest or ())):
         return None
     fill = fill_of(view, masked.inputs[2])
     if fill is None or fill > -1e8:  # nan, the lowest number, compares as False
         return None
     scaled = product(view, [masked.inputs[0], *(rest or ()), view.const(constant)])
-    return [view.plain(KEEP, scaled, *masked.inputs[1:])], 1
+    positive = all(_positive(view, f) for f in rest or ())
+    kept = view.plain(KEEP, scaled, *masked.inputs[1:])
+    return [kept if positive else view.assuming(kept, "assumes that the scale is positive")], 1
 
 
-def _positive(v: Value) -> bool:
+def _positive(view: View, v: Value) -> bool:
     """Whether a number is positive whatever it is computed from."""
+    if any(known.positive for o in view.originals(v) if (known := view.facts.known.get(o)) is not None):
+        return True
     if v.op == "reciprocal":
-        return _positive(v.inputs[0])
+        return _positive(view, v.inputs[0])
+    if v.op in ("pow", "number_pow") and (exponent := literal(v.inputs[1])) is not None and exponent % 1:
+        return True  # the root of a size
     return v.op == "number_sqrt" or (literal(v) or 0) > 0
 
 

@@ -91,7 +91,16 @@ def arguments_of(
         if name in bound:
             continue
         default = defaults.get(name)
-        if not isinstance(default, ast.Constant) or not isinstance(default.value, (int, float, str, type(None))):
+        value = _literal(default) if default is not None else ...
+        if not isinstance(value, (int, float, str, type(None))):
             return None
-        bound[name] = const(default.value)
+        bound[name] = const(value)
     return bound
+
+
+def _literal(node: ast.expr) -> object:
+    """The value of a literal, `-1` included; an ellipsis for anything else."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ...

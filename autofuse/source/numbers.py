@@ -50,6 +50,30 @@ def _is_number(scope: FileScope, owner: ClassScope, node: ast.expr, depth: int) 
     return None
 
 
+def positive_assigned(scope: FileScope, owner: ClassScope, name: str) -> bool | None:
+    """True where `self.name` was assigned a number that is above zero whatever it was computed from."""
+    assigned = scope.attribute(owner, name)
+    return True if assigned is not None and _is_positive(scope, assigned) else None
+
+
+def _is_positive(scope: FileScope, node: ast.expr) -> bool:
+    """A root, a power with a fraction as exponent, a positive literal, and products and quotients of these.
+
+    The base of such a power is a size: a negative one would have no root.
+    """
+    match node:
+        case ast.Constant(value=float() | int() as number):
+            return number > 0
+        case ast.BinOp(op=ast.Pow(), right=power):
+            exponent = power.operand if isinstance(power, ast.UnaryOp) else power
+            return isinstance(exponent, ast.Constant) and isinstance(exponent.value, float) and exponent.value % 1 != 0
+        case ast.BinOp(left=left, op=ast.Mult() | ast.Div(), right=right):
+            return _is_positive(scope, left) and _is_positive(scope, right)
+        case ast.Call(func=function):
+            return (scope.name_of(function) or "") in ("math.sqrt", "numpy.sqrt", "math.exp")
+    return False
+
+
 def _on_tensor(scope: FileScope, function: ast.expr) -> bool:
     """`torch.sqrt(...).to(device)`."""
     return isinstance(function, ast.Attribute) and any(
