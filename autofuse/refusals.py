@@ -27,6 +27,7 @@ ADVICE: tuple[tuple[str, str], ...] = (
     (r" is (raised|asserted|tested|matched)", f"look at {{value}} {_OWN_BRANCH}"),
     (r" is read by a nested function", "pass the function what it needs, computed on its own"),
     (r" is written to memory that others may hold", f"put {{value}} there {_OWN_BRANCH}"),
+    (r" is left in a name of the module", "compute it in a function, whose names are its own"),
     (r" is carried to the next round of a loop", "compute {value} anew in each round"),
     (r" is read by a statement that is not understood", "move that statement to a function of its own"),
     (r" is seen by (\S+)\(\)", "name what is needed instead"),
@@ -52,6 +53,7 @@ ADVICE: tuple[tuple[str, str], ...] = (
     (r"^the (sum|norm) (and|is) ", "write the sum and its norm as two statements, one right after the other"),
     (r"^an operand cannot be written on one line", "assign it to a name first"),
     (r"^a name that an operand needs is bound", "give the two values different names"),
+    (r"^the import that it needs would come after", "move the imports to the top of the file"),
     (r"^a `del` names", "give each name a `del` of its own"),
     (
         r"cannot be read from the text|text does not",
@@ -61,7 +63,8 @@ ADVICE: tuple[tuple[str, str], ...] = (
     (r"sharded; leave out|optimize before compiling", ""),  # these say what to do
     (r"^its forward was replaced", "define `forward` on the class"),
     (r" raised \w+ ", "give example inputs that the module can be called with"),
-    (r"^forward (changes|assigns)", "do that under a flag, or in the module that calls this one"),
+    (r"^forward assigns", "assign only when asked for, under a flag of the module, or return the value instead"),
+    (r"^forward changes", "do that under a flag of the module, or in the module that calls this one"),
     (r"^forward draws random", "draw with torch"),
     (r"^forward reads \S+ of a module", "pass it as an argument, or make that module a child"),
     (r"^forward calls a \w+ that is not one of", "make it a child module"),
@@ -113,9 +116,15 @@ def refusal(verdict: Fails | Unknown, code: str, written: Callable[[Value], Writ
     advice = (verdict.advice or advice_on(verdict.why)).replace(
         "{value}", f"`{culprit.text}`" if culprit.text else "it"
     )
-    if advice and isinstance(verdict, Fails) and "applies" not in advice:
+    if advice and isinstance(verdict, Fails) and "applies" not in advice and "as it is" not in advice:
         advice += f", then {code} applies"
     return Refusal(reason, advice, culprit.text, line)
+
+
+def unread(why: str, at: Written) -> Refusal:
+    """What to tell of a forward that could not be read, because of what is written `at` a place in it."""
+    value = f": `{at.text}`" if at.text and at.text not in why else ""
+    return Refusal(f"{why}{value} (line {at.line})" if at.line else why, advice_on(why), at.text, at.line)
 
 
 def advice_on(reason: str) -> str:

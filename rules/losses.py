@@ -206,10 +206,13 @@ class LinearCrossEntropy(Rule):
 def of_a_known_reduction(captures: Captures) -> Verdict:
     """torch's losses also take an ignore_index and smoothing that are numbers."""
     if not captures.absent("reduction") and captures.literal("reduction") is None:
-        return Unknown("how the loss is reduced cannot be read from the text")
+        return Unknown("how the loss is reduced cannot be read from the text", capture="reduction")
     if not captures.absent("reduction") and captures.literal("reduction") not in _REDUCTIONS:
-        return Fails(f"the reduction {captures.literal('reduction')!r} is not one of torch's")
+        why = f"the reduction {captures.literal('reduction')!r} is not one of torch's"
+        return Fails(why, advice='write "mean", "sum" or "none"')
     for name in ("ignore_index", "label_smoothing"):
         if not captures.absent(name) and captures.number(name) is False:
-            return Fails(f"{name} is a tensor; torch's losses take a number")
+            return Fails(
+                f"{name} is a tensor; torch's losses take a number", advice="make {value} a number", capture=name
+            )
     return Holds()

@@ -217,9 +217,11 @@ class GatedProduct(Rule):
     @staticmethod
     def where(captures: Captures) -> Verdict:
         if captures.literal("activation") not in ("gelu", "gelu_tanh", "quick_gelu", "silu"):
-            return Fails("no gated MLP is known by this activation")
+            return Fails("no gated MLP is known by this activation", advice="use one of torch's activations")
         if captures.number("up") or captures.attribute("up") or captures.rank("up") in (0, 1):
-            return Fails("what the activation is multiplied by is a scale, not a second branch")
+            return Fails(
+                "what the activation is multiplied by is a scale, not a second branch", advice="leave it as it is"
+            )
         return Holds("unsafe", "assumes that both branches have one shape")
 
     examples = (

@@ -117,14 +117,16 @@ class HandWrittenRmsNorm(Rule):
 def of_the_last_dimension(captures: Captures) -> Verdict:
     """torch's norms take a weight and a bias of the last dimension's shape, and a number for eps."""
     if captures.number("eps") is False and not captures.absent("eps"):  # torch's RMS norm takes None for its own
-        return Fails("eps is a tensor; torch's norms take a number")
+        return Fails("eps is a tensor; torch's norms take a number", advice="make {value} a number", capture="eps")
     for name in ("weight", "bias"):
         if captures.absent(name) or captures.rank(name) == 1:
             continue
         if captures.rank(name) is not None or captures.number(name):
-            return Fails(f"the {name} does not have the shape of the last dimension")
+            why, advice = f"the {name} does not have the shape of the last dimension", "apply {value} after the norm"
+            return Fails(why, advice=advice, capture=name)
         if not captures.attribute(name):
-            return Unknown(f"whether the {name} has the shape of the last dimension cannot be read from the text")
+            why = f"whether the {name} has the shape of the last dimension cannot be read from the text"
+            return Unknown(why, capture=name)
         return Holds("unsafe", f"assumes that the {name} has the shape of the last dimension")
     if captures.number("eps") is None:
         return Holds("unsafe", "assumes that eps is a number")

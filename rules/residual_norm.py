@@ -211,14 +211,17 @@ class PreRmsNorm(Rule):
 def two_tensors_and_a_norm(captures: Captures) -> Verdict:
     """Both sides of the sum are tensors of one shape; the norm runs over the last dimension."""
     if captures.number("x") or captures.number("residual"):
-        return Fails("a number is added, not a residual")
+        return Fails("a number is added, not a residual", advice="leave it as it is; there is no residual to fuse")
     if captures.rank("x") != captures.rank("residual") and None not in (captures.rank("x"), captures.rank("residual")):
-        return Fails("what is added is broadcast, so it is no residual")
+        why = "what is added is broadcast, so it is no residual"
+        return Fails(why, advice="expand {value}, or leave it as it is", capture="residual")
     affine = of_the_last_dimension(captures)
     if isinstance(affine, Fails) or captures.literal("shape") == -1:
         return affine
     if captures.literal("shape") is not None:
-        return Fails("the norm runs over more than the last dimension")
+        why = "the norm runs over more than the last dimension"
+        return Fails(why, advice="norm over the last dimension alone, if that is what is meant")
     if not captures.attribute("shape"):
-        return Unknown("whether the norm runs over the last dimension alone cannot be read from the text")
+        why = "whether the norm runs over the last dimension alone cannot be read from the text"
+        return Unknown(why, capture="shape")
     return Holds("unsafe", "assumes that the norm runs over the last dimension alone")

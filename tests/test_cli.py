@@ -47,7 +47,10 @@ def attend(q, k, v):
 """
 PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
 BROKEN = "import torch\n\ndef f(:\n    pass\n"
-FIELDS = ["code", "rule", "path", "line", "end_line", "column", "symbol", "status", "message", "reason"]
+FIELDS = [
+    *("code", "rule", "path", "line", "end_line", "column", "symbol", "status"),
+    *("message", "reason", "advice", "value", "value_line"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -17,22 +17,26 @@ from autofuse.canonical import View
 from autofuse.engine import Site, sites
 from autofuse.facts import Facts
 from autofuse.fx.build import Unwritable
-from autofuse.fx.capture import captured
+from autofuse.fx.capture import Captured, captured
 from autofuse.fx.codegen import Variant, variant_of
+from autofuse.fx.entering import guard_entered
 from autofuse.fx.names import erase_dead
 from autofuse.fx.narrow import is_narrow_call, narrow_caller
 from autofuse.fx.places import Place
 from autofuse.fx.pristine import guard_pristine
+from autofuse.fx.reading import written
 from autofuse.fx.records import Path
 from autofuse.fx.trace import Call, Trace
 from autofuse.fx.write import rewrite
 from autofuse.match import LoadedRule
-from autofuse.rule import Fails, Holds
+from autofuse.refusals import Refusal, refusal
+from autofuse.rule import Holds
 
 _ROUNDS = 3  # a fused operation may be part of a larger one: GELU by hand, then the MLP around it
 
 SiteKey = tuple[str, str, Place | None]  # rule, node that was replaced, line
 Ask = Callable[[nn.Module, Call, frozenset[Path]], "Plan | None"]
+Look = Callable[[nn.Module, Call], Trace | None]
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Found:
     fused: bool
     reason: str = ""
     kernel: str = ""
+    refusal: Refusal | None = None
 
 
 @dataclass
@@ -58,37 +63,55 @@ class Plan:
     entered: frozenset[str] = frozenset()  # Sequentials that were seen through
 
 
-def plan_of(trace: Trace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], ask: Ask | None) -> Plan:
-    """Rewrite `trace` by `rules`, leaving `excluded` sites alone. `ask` plans a child's narrow forward."""
+def plan_of(
+    trace: Trace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], ask: Ask | None,
+    look: Look | None = None,
+) -> Plan:  # fmt: skip
+    """Rewrite `trace` by `rules`, leaving `excluded` sites alone.
+
+    `ask` plans a child's narrow forward, `look` traces a child that is read in place of its call.
+    """
     plan = Plan(trace.module, entered=trace.seen_through)
+    looked: dict[fx.Node, Trace | None] = {}
+
+    def inside(child: nn.Module, node: fx.Node) -> Trace | None:
+        if node not in looked:
+            looked[node] = look(child, _call_of(node)) if look is not None else None
+        return looked[node]
+
     called = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
     for _ in range(_ROUNDS):
-        if not _fuse_round(trace, rules, excluded, plan):
+        if not _fuse_round(trace, rules, excluded, plan, inside):
             break
     if ask is not None:
         _narrow(trace, plan, ask)
     if plan.narrowed or any(f.fused for f in plan.found):
-        _guard_bypassed(trace, called)
+        _guard_bypassed(trace, called, {str(n.target): t for n, t in looked.items() if t is not None})
         trace.graph.lint()
         plan.variant = variant_of(trace)
     return plan
 
 
-def _fuse_round(trace: Trace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], plan: Plan) -> bool:
+def _fuse_round(
+    trace: Trace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], plan: Plan,
+    inside: Callable[[nn.Module, fx.Node], Trace | None],
+) -> bool:  # fmt: skip
     """Look once, and rewrite what is found; whether anything was."""
-    lowered = captured(trace)
+    lowered = captured(trace, inside)
     view = View(Facts(lowered.known))
     done = False
     kept = [f for f in plan.found if f.fused]
     others: list[Found] = []
-    for site in sites(lowered.graph, view, rules, lambda s: isinstance(s.verdict, Holds)):
+    for site in sites(
+        lowered.graph, view, rules, lambda s: isinstance(s.verdict, Holds) and not _is_a_childs(lowered, s)
+    ):
         node = lowered.nodes.get(site.root)
-        if node is None:
+        if node is None or _is_a_childs(lowered, site):
             continue
         key = (site.rule.rule.code, node.name, node.meta.get("place"))
         if key in excluded:
             continue
-        found = _found(site, key)
+        found = _found(lowered, site, key)
         if isinstance(site.verdict, Holds):
             try:
                 rewrite(lowered, view, site)
@@ -103,17 +126,22 @@ def _fuse_round(trace: Trace, rules: tuple[LoadedRule, ...], excluded: frozenset
     return done
 
 
-def _found(site: Site, key: SiteKey) -> Found:
-    verdict = site.verdict
-    fused = isinstance(verdict, Holds)
-    reason = verdict.why
-    if isinstance(verdict, Fails) and verdict.advice:
-        reason = f"{reason}; {verdict.advice}"
-    kernel = ops.kernel_of(site.rule.replacement.operation) if fused else ""
-    return Found(site.rule.rule.code, key, key[2], fused, reason, kernel)
+def _found(lowered: Captured, site: Site, key: SiteKey) -> Found:
+    verdict, code = site.verdict, site.rule.rule.code
+    if isinstance(verdict, Holds):
+        return Found(code, key, key[2], True, verdict.why, ops.kernel_of(site.rule.replacement.operation))
+    told = refusal(verdict, code, lambda v: written(lowered, v, verdict.culprit))
+    return Found(code, key, key[2], False, told.reason, refusal=told)
 
 
-def _guard_bypassed(trace: Trace, called: set[str]) -> None:
+def _is_a_childs(lowered: Captured, site: Site) -> bool:
+    """Whether a match lies wholly in a child that was read: there it is the child's own affair."""
+    node = lowered.nodes.get(site.root)
+    steps = site.doomed.values or site.steps - {site.root}
+    return node is None or node in lowered.entered and not any(v in lowered.nodes for v in steps)
+
+
+def _guard_bypassed(trace: Trace, called: set[str], read: dict[str, Trace]) -> None:
     """The children that are no longer called must stay what they were when they were read."""
     left = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
     bypassed = (called - left) | set(trace.seen_through)
@@ -122,6 +150,8 @@ def _guard_bypassed(trace: Trace, called: set[str]) -> None:
             bypassed.add(owner)
     narrowed = {str(n.args[0].target) for n in trace.graph.nodes if is_narrow_call(n.target)}
     guard_pristine(trace.guards, trace.module, bypassed - narrowed)
+    for path in sorted(bypassed & read.keys()):
+        guard_entered(trace.guards, read[path], path)
 
 
 def _narrow(trace: Trace, plan: Plan, ask: Ask) -> None:

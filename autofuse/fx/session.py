@@ -24,11 +24,13 @@ from autofuse.fx.checks import Checker, Verdict
 from autofuse.fx.codegen import Variant
 from autofuse.fx.install import Narrow, base_of, install
 from autofuse.fx.plan import Found, Plan, SiteKey, plan_of
+from autofuse.fx.reading import written_at
 from autofuse.fx.records import Path
-from autofuse.fx.trace import Call, fake_world, traced
+from autofuse.fx.trace import Call, Trace, fake_world, traced
 from autofuse.fx.twin import plain_class
 from autofuse.fx.values import Untraceable
 from autofuse.match import LoadedRule
+from autofuse.refusals import Refusal, advice_on, unread
 from autofuse.report.sites import Report, SiteReport
 
 PATTERNS = 8  # how many kinds of call of one module are looked at after optimize
@@ -160,6 +162,8 @@ class Session:
 
     def note(self, site: SiteReport) -> None:
         """Add to the report; of several words about one place, the best news stands."""
+        if site.status == "declined" and not site.advice:
+            site = replace(site, advice=advice_on(site.reason))
         rank = ("fused", "rolled-back", "declined")
         key = (site.rule, site.module, site.file, site.line, site.reason if not site.rule else "")
         known = self._reports.get(key)
@@ -176,8 +180,11 @@ class Session:
     def untraceable(self, module: nn.Module, error: Untraceable) -> None:
         """Say why a module was not looked into, if it might have held something."""
         if worth_a_word(module):
-            file, line = (error.place.file, error.place.line) if error.place else ("", None)
-            self.note(SiteReport("", self.states[module].name, "declined", error.why, file=file, line=line))
+            told = unread(error.why, written_at(error.place))
+            self.note(SiteReport(
+                "", self.states[module].name, "declined", told.reason, "", None,
+                error.place.file if error.place else "", told.line, told.advice, told.value, told.line,
+            ))  # fmt: skip
 
 
 class Planner:
@@ -233,7 +240,14 @@ class Planner:
             return part if part and whole and _gains(part) > _gains(whole) else None
 
         with torch.enable_grad():
-            return plan_of(trace, self.session.rules, state.excluded, ask)
+            return plan_of(trace, self.session.rules, state.excluded, ask, self._inside)
+
+    def _inside(self, child: nn.Module, call: Call) -> Trace | None:
+        """What a child does in a call, if that can be written down."""
+        try:
+            return traced(child, *copy_of_call(call), self.world, self.mode)
+        except Untraceable:
+            return None
 
 
 def copy_of_call(call: Call) -> Call:
@@ -279,4 +293,8 @@ def _site_report(name: str, found: Found, verdict: Verdict | None, status: str =
     file, line = (found.place.file, found.place.line) if found.place else ("", None)
     status = status or ("fused" if found.fused else "declined")
     error = verdict.max_error if verdict and found.fused else None
-    return SiteReport(found.rule, name, status, why or found.reason, found.kernel, error, file, line)  # type: ignore[arg-type]
+    told = found.refusal or Refusal("")
+    return SiteReport(
+        found.rule, name, status, why or found.reason, found.kernel, error, file, line,  # type: ignore[arg-type]
+        told.advice, told.value, told.line,
+    )  # fmt: skip

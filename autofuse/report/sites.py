@@ -37,6 +37,8 @@ class SiteReport:
     max_error: what verification saw in the output or gradient nearest its bound, relative to that tensor's largest
         entry; None where not verified.
     file, line: the source of the original, where known.
+    advice: what to change so that it can be fused. value, value_line: what stands in the way as its author wrote it,
+        and the line where it does.
     """
 
     rule: str
@@ -47,6 +49,9 @@ class SiteReport:
     max_error: float | None = None
     file: str = ""
     line: int | None = None
+    advice: str = ""
+    value: str = ""
+    value_line: int | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ def _row(site: SiteReport) -> tuple[Cell, ...]:
         Cell(site.status, _TONES[site.status]),
         Cell("" if site.max_error is None else f"{site.max_error:.1e}"),
         Cell(_where(site), "quiet"),
-        Cell("; ".join(part for part in (site.kernel, site.reason) if part)),
+        Cell("; ".join(part for part in (site.kernel, site.reason, site.advice) if part)),
     )
 
 
