@@ -15,6 +15,8 @@ from autofuse.source.lengths import lengths_of
 from autofuse.source.printing import fill, unused
 from autofuse.source.targets.call import Arguments
 
+_READABLE = 72  # characters of an assignment with one condition in it
+
 
 def is_causal(a: Arguments, s: Speller) -> bool:
     """Whether the mask is one that `is_causal=True` stands for: proved causal, query and key provably as long."""
@@ -86,11 +88,14 @@ def _mask_lines(mask: Value, name: str, write: Callable[[Value, Speller], str], 
     if mask.op != CHOICE:
         return [f"{name} = {write(mask, s)}"]
     asked, (yes, with_yes), (no, with_no) = s.branches(mask)
-    then = write(yes, with_yes)  # one condition inside is readable
+    then = [f"{name} = {write(yes, with_yes)}"]
+    if then[0].count(" if ") > 1 or " if " in then[0] and len(then[0]) > _READABLE:
+        then = _mask_lines(yes, name, write, with_yes)
     rest = _mask_lines(no, name, write, with_no)
+    start = [f"if {asked}:", *(f"    {line}" for line in then)]
     if rest[0].startswith("if "):
-        return [f"if {asked}:", f"    {name} = {then}", f"el{rest[0]}", *rest[1:]]
-    return [f"if {asked}:", f"    {name} = {then}", "else:", *(f"    {line}" for line in rest)]
+        return [*start, f"el{rest[0]}", *rest[1:]]
+    return [*start, "else:", *(f"    {line}" for line in rest)]
 
 
 def _has_bias(mask: Value) -> bool:
