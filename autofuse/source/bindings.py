@@ -145,12 +145,15 @@ def nested_scopes(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 def called_only(function: Function) -> Iterator[Function]:
     """Functions defined once in the body of `function`, whose names are never used but to call them there."""
+    inner = [s for s in function.body if isinstance(s, ast.FunctionDef)]
+    if not inner:
+        return
     own = list(_own_expressions(function))
     bound = Counter(name for name, _ in bindings(function.body))
     called = Counter(n.func.id for n in own if isinstance(n, ast.Call) and isinstance(n.func, ast.Name))
-    used = Counter(n.id for n in ast.walk(function) if isinstance(n, ast.Name))
-    for statement in function.body:
-        if isinstance(statement, ast.FunctionDef) and bound[statement.name] == 1:
+    used = Counter(n.id for n in walk(function) if isinstance(n, ast.Name))
+    for statement in inner:
+        if bound[statement.name] == 1:
             if called[statement.name] == used[statement.name] and statement.name not in declared(function):
                 yield statement
 
@@ -162,4 +165,4 @@ def _own_expressions(function: Function) -> Iterator[ast.AST]:
         node = todo.pop()
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, *_COMPREHENSIONS)):
             yield node
-            todo += ast.iter_child_nodes(node)
+            todo += children(node)

@@ -16,6 +16,7 @@ from autofuse.rule import CallRule, Fails, Holds, Verdict
 from autofuse.source.bindings import Function
 from autofuse.source.scope import FileScope, functions
 from autofuse.source.surroundings import Surroundings
+from autofuse.source.syntax import walk
 from autofuse.source.training_loops import NUMBERS, read_on_device
 
 _LONG = 60  # of a call in a message
@@ -150,7 +151,7 @@ def call_sites(scope: FileScope, rules: Sequence[LoadedRule]) -> Iterator[CallSi
 
 def _written(scope: FileScope, names: set[str]) -> set[str]:
     """The last parts of names, also as the file calls them: `from torch.optim import AdamW as Optimizer`."""
-    imported = [a for n in ast.walk(scope.tree) if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names]
+    imported = [a for n in walk(scope.tree) if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names]
     aliases = {a.asname for a in imported if a.asname and a.name.rpartition(".")[2] in names}
     return names | aliases | {name for name, means in scope.qualified.items() if means.rpartition(".")[2] in names}
 

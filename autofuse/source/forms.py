@@ -11,6 +11,7 @@ import copy
 
 from autofuse.canonical.masks import SMALLEST_FILL
 from autofuse.source.scope import ClassScope, FileScope
+from autofuse.source.syntax import walk
 
 _SAME = frozenset({"bool", "float", "byte", "int", "long", "half", "to", "type", "contiguous", "clone", "detach"})
 _OPPOSITE = {"lower": "upper", "upper": "lower"}
@@ -42,7 +43,7 @@ class _Inlined(ast.NodeTransformer):
         """The one expression that the local `name` holds from its assignment on, and that is not written in place."""
         if self.init is None:
             return None
-        nodes = list(ast.walk(self.init))
+        nodes = list(walk(self.init))
         stores = [n for n in nodes if isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load)]
         values = [
             n.value

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from autofuse.source.bindings import Function
 from autofuse.source.scope import Defined, FileScope, functions
+from autofuse.source.syntax import children, walk
 
 _COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -32,7 +33,7 @@ def _inside(node: ast.AST) -> Iterator[ast.FunctionDef]:
     if made is not None:
         yield made
         return  # what is nested deeper takes names from two places
-    for child in ast.iter_child_nodes(node):
+    for child in children(node):
         yield from _inside(child)
 
 
@@ -42,7 +43,7 @@ def _as_function(node: ast.AST) -> ast.FunctionDef | None:
     if not isinstance(node, _COMPREHENSIONS) or len(node.generators) != 1:
         return None
     target = node.generators[0].target
-    if any(isinstance(n, ast.NamedExpr) for n in ast.walk(node)):
+    if any(isinstance(n, ast.NamedExpr) for n in walk(node)):
         return None
     names = [ast.arg(n.id) for n in ast.walk(target) if isinstance(n, ast.Name)]
     return _function(ast.arguments([], names, None, [], [], None, []), node.elt)
@@ -50,7 +51,7 @@ def _as_function(node: ast.AST) -> ast.FunctionDef | None:
 
 def _function(arguments: ast.arguments, body: ast.expr) -> ast.FunctionDef | None:
     """A function that returns `body`; None where that has no operator, and so nothing that is spelled out."""
-    if not any(isinstance(n, ast.BinOp) for n in ast.walk(body)):
+    if not any(isinstance(n, ast.BinOp) for n in walk(body)):
         return None
     returned = ast.copy_location(ast.Return(body), body)
     made = ast.FunctionDef("<lambda>", arguments, [returned], [], None, None)
