@@ -6,6 +6,7 @@ Pure data: filled by capture.py, read by the writer.
 from __future__ import annotations
 
 import ast
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -60,4 +61,9 @@ class Captured:
     chains: dict[ast.expr, Chain] = field(default_factory=dict)  # calls of a Sequential
     tests: dict[ast.stmt, Value] = field(default_factory=dict)  # what each `if` tests
     lines: dict[Value, int] = field(default_factory=dict)  # where values leave the function
+    forgotten: list[int] = field(default_factory=list)  # how many values there were when attributes were assigned
     returned: Value | None = None
+
+    def current(self, read: Value, place: Place) -> bool:
+        """Whether what `read` found in an attribute or a container may still be there at `place`."""
+        return bisect_right(self.forgotten, read.serial) == place.forgets

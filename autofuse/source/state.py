@@ -42,7 +42,6 @@ class State(ABC):
         self.before = Names(self.names, 0)
         self.region: Region = ()
         self.depth = 0  # branches around the statement
-        self.forgets = 0
         self.inlining: tuple[Function, ...] = ()
         self.only_called: frozenset[Function] = frozenset()  # nested functions that do no more than a helper does
         self.inner_functions: dict[Value, Function] = {}
@@ -75,7 +74,7 @@ class State(ABC):
     def place(self, value: Value, node: ast.expr, inlined: bool, inner: bool = False) -> None:
         """Remember that `node` computes `value`, or something on the way to it."""
         if not self.quiet and not self.frames and self.statement is not None:
-            place = Place(node, self.statement, self.before, self.region, inlined, inner, self.forgets)
+            place = Place(node, self.statement, self.before, self.region, inlined, inner, len(self.out.forgotten))
             self.out.places.setdefault(value, []).append(place)
 
     def binds(self, *values: Value) -> None:
@@ -130,7 +129,7 @@ class State(ABC):
     def forget(self, why: str) -> None:
         """Attributes read from here on may be other ones."""
         self.graph.forget(why)
-        self.forgets += 1
+        self.out.forgotten.append(len(self.graph.values))
 
     def write(self, target: Value, result: Value) -> None:
         """The memory of `target` is overwritten; whatever names it holds `result`, and what overlaps it is unknown."""

@@ -135,3 +135,14 @@ def test_a_harmless_call_that_nobody_uses_is_not_in_the_way() -> None:
             return self.attend(scores) @ v
     """)
     assert "scaled_dot_product_attention(" in text
+
+
+def test_an_attribute_that_is_assigned_in_between_is_read_before() -> None:
+    before = HEAD + """
+        def forward(self, q, k, v):
+            scores = q @ k.mT * self.scale
+            self.scale = 0.25
+            return self.attend(scores) @ v
+    """  # fmt: skip
+    after = rewritten(before)
+    assert after.index("scale=self.scale") < after.index("self.scale = 0.25")
