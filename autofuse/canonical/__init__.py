@@ -8,6 +8,7 @@ from autofuse.canonical import (
     losses,
     masks,
     precision,
+    projections,
     rotary,
     shapes,
     softmax,
@@ -18,5 +19,5 @@ from autofuse.canonical.view import CAST, KEEP, LEAF, PERMUTE, View, bare, liter
 
 __all__ = [
     "CAST", "KEEP", "LEAF", "PERMUTE", "View", "activations", "arithmetic", "bare", "choices", "fill_of", "folds",
-    "literal", "losses", "masks", "precision", "rotary", "shapes", "softmax", "statistics",
+    "literal", "losses", "masks", "precision", "projections", "rotary", "shapes", "softmax", "statistics",
 ]  # fmt: skip

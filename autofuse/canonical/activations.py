@@ -1,8 +1,9 @@
 """Activation functions, torch's and by hand, as one operation: activation(x, name).
 
 Names are those of autofuse.ops.ACTIVATIONS: gelu (by erf), gelu_tanh, quick_gelu, silu, relu, relu_squared, mish,
-hardswish. Sources: Hendrycks & Gimpel, arXiv:1606.08415 (the GELUs); Elfwing et al., arXiv:1702.03118 (SiLU); Misra,
-arXiv:1908.08681 (Mish); Howard et al., arXiv:1905.02244 (hard swish); So et al., arXiv:2109.08668 (squared ReLU). Knows their formulas; knows nothing of what surrounds them.
+hardswish; or a module that says it is one. Sources: Hendrycks & Gimpel, arXiv:1606.08415 (the GELUs); Elfwing et al.,
+arXiv:1702.03118 (SiLU); Misra, arXiv:1908.08681 (Mish); Howard et al., arXiv:1905.02244 (hard swish); So et al.,
+arXiv:2109.08668 (squared ReLU). Knows their formulas; knows nothing of what surrounds them.
 """
 
 from __future__ import annotations

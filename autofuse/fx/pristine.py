@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import module as _module
 
 from autofuse.fx.guards import Guards
+from autofuse.fx.twin import plain_class
 from autofuse.fx.watching import guard_path
 
 PLAIN_TENSORS = frozenset({Tensor, nn.Parameter, nn.Buffer, FakeTensor})
@@ -40,7 +41,11 @@ def guard_pristine(guards: Guards, root: nn.Module, paths: Collection[str]) -> N
     """Guards that each child at `paths` is still what it was when its parameters were taken."""
     for place, path in enumerate(sorted(paths)):
         child, name = root.get_submodule(path), f"_m{place}"
-        guards.same(f"type({name} := {guard_path(path)})", type(child))
+        kind, plain = f"type({name} := {guard_path(path)})", guards.name_of(plain_class(type(child)))
+        if type(child).__module__.startswith("torch.nn."):
+            guards.add(f"{kind} is {plain}")
+        else:  # it may have been rewritten itself
+            guards.add(f'({kind} is {plain} or vars(type({name})).get("_autofuse_base") is {plain})')
         watched = " or ".join(f"{name}.{h}" for h in _OWN)
         guards.add(f'not ({watched} or "forward" in {name}.__dict__ or {name}._compiled_call_impl)')
         for key, parameter in child._parameters.items():
