@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import torch
 
 from tests.source.rewriting import assert_same, rewritten
@@ -146,3 +148,14 @@ def test_an_attribute_that_is_assigned_in_between_is_read_before() -> None:
     """  # fmt: skip
     after = rewritten(before)
     assert after.index("scale=self.scale") < after.index("self.scale = 0.25")
+
+
+def test_what_lies_wholly_in_a_helper_is_rewritten_there_alone() -> None:
+    before = """
+        def attend(q, k, v):
+            return F.softmax(q @ k.mT, dim=-1) @ v
+    """
+    text = rewritten(
+        "import torch.nn.functional as F" + textwrap.dedent(before) + "def f(q, k, v):\n    return attend(q, k, v)\n"
+    )
+    assert text.count("scaled_dot_product_attention(") == 1 and "return attend(q, k, v)" in text
