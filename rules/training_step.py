@@ -151,8 +151,8 @@ class PageableBatches(_LoaderRule):
 
     @staticmethod
     def at(call: Call) -> Verdict | None:
-        if call.accelerator is False or not call.mentions("cuda", "device"):
-            return None
+        if call.accelerator is False or not call.mentions("cuda", "device") or call.given("batch_size") == "None":
+            return None  # of samples that are not batched, pinning makes lists too
         if call.given("collate_fn") is not None:
             return Unknown(
                 "write `pin_memory=True`, if `collate_fn` gives CPU tensors in a list or a dict: pinning makes a list "

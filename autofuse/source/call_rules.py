@@ -16,7 +16,7 @@ from autofuse.rule import CallRule, Fails, Holds, Verdict
 from autofuse.source.bindings import Function
 from autofuse.source.scope import FileScope, functions
 from autofuse.source.surroundings import Surroundings
-from autofuse.source.syntax import walk
+from autofuse.source.syntax import children, walk
 from autofuse.source.training_loops import NUMBERS, read_on_device
 
 _LONG = 60  # of a call in a message
@@ -220,7 +220,7 @@ def _own_calls(body: Sequence[ast.AST], names: set[str]) -> Iterator[ast.Call]:
         if isinstance(node, ast.Call) and _last(node.func) in names:
             yield node
         if not isinstance(node, Function):
-            todo += ast.iter_child_nodes(node)
+            todo += children(node)
 
 
 def _last(function: ast.expr) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from autofuse.source.scope import FileScope
+from autofuse.source.syntax import children, walk
 from autofuse.source.training_loops import Nesting, TrainingLoops
 
 _ACCELERATORS = ("cuda", "xpu", "mps", "accelerator", "hpu")
@@ -50,20 +51,22 @@ class Surroundings:
 
     def first_read(self, attribute: str) -> int:
         """The first line that reads an attribute of that name; 0 where there is none."""
-        reads = (n for n in ast.walk(self.scope.tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load))
+        reads = (n for n in walk(self.scope.tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load))
         return min((n.lineno for n in reads if n.attr == attribute), default=0)
 
     @cached_property
     def is_test(self) -> bool:
         """Whether the file is one of tests: what slows these down is of no concern."""
-        defined = (n.name for n in ast.walk(self.scope.tree) if isinstance(n, ast.FunctionDef))
+        defined = (n.name for n in walk(self.scope.tree) if isinstance(n, ast.FunctionDef))
         return bool(self.first_line("pytest", "unittest")) or any(name.startswith("test_") for name in defined)
 
     @cached_property
     def accelerator(self) -> bool | None:
-        """Whether the file computes on one; False where it makes its model and never speaks of one, else None."""
+        """Whether the file computes on one; False if it speaks of none, but of "cpu", or makes a model; else None."""
         if self.first_line(*_ACCELERATORS):
             return True
+        if "cpu" in self._words:
+            return False
         return None if self.first_line("device") or not self._makes_model() else False
 
     def _makes_model(self) -> bool:
@@ -82,7 +85,7 @@ class Surroundings:
             node = todo.pop()
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 yield node.targets[0].id, node.value
-            todo += () if isinstance(node, ast.ClassDef) else ast.iter_child_nodes(node)
+            todo += () if isinstance(node, ast.ClassDef) else children(node)
 
     def assigned(self, name: str) -> list[ast.expr]:
         """Everything that the file assigns to a variable called `name`, outside of classes."""
@@ -95,7 +98,7 @@ def _parts(word: str) -> set[str]:
 
 
 def _words_in(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(tree):
+    for node in walk(tree):
         match node:
             case ast.Name(id=word) | ast.Attribute(attr=word) | ast.arg(arg=word) | ast.keyword(arg=str(word)):
                 yield word, node.lineno

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TypeGuard
 
 from autofuse.source.bindings import Scope
+from autofuse.source.syntax import children, walk
 
 Loop = ast.For | ast.AsyncFor | ast.While
 BACKWARD = ("backward", "manual_backward")
@@ -28,7 +29,7 @@ class Nesting:
     """What each node of a file stands in."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        self.parents = {child: node for node in walk(tree) for child in children(node)}
 
     def around(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
         """(child, parent) from `node` outwards."""
@@ -71,7 +72,7 @@ class TrainingLoops:
     @cached_property
     def _loops(self) -> dict[Loop, TrainingLoop]:
         starts: dict[Loop, list[ast.Call]] = {}
-        for node in ast.walk(self.tree):
+        for node in walk(self.tree):
             if is_backward(node) and (loop := self.nesting.loop_of(node)) is not None:
                 starts.setdefault(loop, []).append(node)
         return {loop: TrainingLoop(loop, calls) for loop, calls in starts.items()}
@@ -136,7 +137,7 @@ def read_on_device(node: ast.AST) -> Iterator[str]:
     if (name := place_of(node)) is not None:
         yield name
         return
-    for child in ast.iter_child_nodes(node):
+    for child in children(node):
         yield from read_on_device(child)
 
 
@@ -157,7 +158,7 @@ def _assignments(statement: ast.stmt) -> Iterator[tuple[set[str], ast.expr]]:
         node = todo.pop()
         if isinstance(node, _OTHERS):
             continue
-        todo += ast.iter_child_nodes(node)
+        todo += children(node)
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 yield from _paired(target, node.value)
@@ -177,4 +178,4 @@ def _skips(statement: ast.stmt) -> bool:
     """`if step % 100: continue`: what follows runs now and then."""
     if not isinstance(statement, ast.If) or not any(isinstance(s, ast.Continue) for s in statement.body):
         return False
-    return any(isinstance(n, ast.Mod) for n in ast.walk(statement.test))
+    return any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in walk(statement.test))
