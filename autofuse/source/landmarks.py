@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from autofuse.source.bindings import Function, bindings
 from autofuse.source.printing import SourceText
 from autofuse.source.scope import ClassScope, Defined, FileScope
+from autofuse.source.syntax import walk
 
 _WORD = re.compile(rb"[A-Za-z_\x80-\xff][\w\x80-\xff]*")
 _RENAMED = re.compile(rb"(\w+)\s+as\s+(\w+)")
@@ -70,10 +71,19 @@ class Landmarks:
                 for name, values in kind.items():
                     for value in values:
                         if value is not None and not isinstance(value, _NO_LAYERS):
-                            yield _Definition(name.encode(), self._lines(value))
+                            yield _Definition(
+                                name.encode(), self._lines(value) + self._constructor(owner, value, scope)
+                            )
         for name, node in bindings(scope.tree.body):
             if isinstance(node, ast.stmt) and not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
                 yield _Definition(name.encode(), self._lines(node))
+
+    def _constructor(self, owner: ClassScope, value: ast.expr, scope: FileScope) -> bytes:
+        """The text of `__init__` where a layer is made by what that was given: `act_layer()`."""
+        init = owner.methods.get("__init__")
+        maker = value.func if isinstance(value, ast.Call) else value
+        local = any(isinstance(n, ast.Name) and n.id not in scope.bound for n in walk(maker))
+        return b"\n" + self._lines(init) if local and init is not None else b""
 
     def _body(self, function: Function) -> bytes:
         """The lines of a function's body and arguments, without its own name."""
