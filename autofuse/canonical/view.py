@@ -139,7 +139,7 @@ class View:
         known = [r for r in ranks if r is not None]
         return max(known) if len(known) == len(ranks) else None
 
-    def _like(self, v: Value) -> Value:
+    def like(self, v: Value) -> Value:
         """The earliest value with the dtype and device of `v`."""
         while v.op in _LIKE:
             v = v.inputs[_LIKE[v.op]]
@@ -172,7 +172,7 @@ class View:
         ):
             return self.const(_CONSTANTS[str(v.data)])
         if v.data in ("dtype", "device"):
-            return self._distinct(v, self.plain(ATTRIBUTE, self._like(owner), data=v.data))
+            return self._distinct(v, self.plain(ATTRIBUTE, self.like(owner), data=v.data))
         if v.data == "T" and self.rank(owner) == 2:
             return self.permuted(owner, layout.SWAP)
         return self._distinct(v, self.plain(ATTRIBUTE, owner, data=v.data))

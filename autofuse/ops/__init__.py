@@ -12,6 +12,7 @@ from autofuse.ops.masks import masked
 from autofuse.ops.norms import dropout_add_norm, layer_norm, rms_norm
 from autofuse.ops.rotary import rotary
 from autofuse.ops.sdpa import attention
+from autofuse.ops.softmax import masked_softmax
 
 __all__ = [
     "activation",
@@ -30,6 +31,7 @@ __all__ = [
     "linear_cross_entropy",
     "log_likelihood",
     "masked",
+    "masked_softmax",
     "mish",
     "mlp",
     "nll",

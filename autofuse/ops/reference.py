@@ -45,6 +45,13 @@ def masked(
     return torch.where(mask, scores, -math.inf if fill is None else fill) if mask.dtype is torch.bool else scores + mask
 
 
+def masked_softmax(
+    scores: Tensor, mask: Tensor | None = None, *, scale: float | Tensor = 1.0, fill: float | None = None
+) -> Tensor:
+    """softmax(scores * scale, masked)."""
+    return torch.softmax(masked(scores * scale, mask, fill), dim=-1)
+
+
 def layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
     """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias."""
     centred = x - x.mean(-1, keepdim=True)

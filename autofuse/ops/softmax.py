@@ -1,0 +1,90 @@
+"""Softmax of masked scores in fewer passes over memory than the steps one by one.
+
+Knows masks as autofuse/ops/masks.py reads them. Must not know where scores come from, or what is weighted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofuse.ops.masks import masked
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def masked_softmax(
+    scores: Tensor, mask: Tensor | None = None, *, scale: float | Tensor = 1.0, fill: float | None = None
+) -> Tensor:
+    """softmax(scores * scale, masked) over the last dimension, in the dtype of `scores`.
+
+    Shapes: scores (..., T, S); mask broadcasts against them, boolean (True is kept) or added; the result has the shape
+    they broadcast to. Scores in half precision are scaled, masked and normalised in float32.
+    scale: a number, or a tensor that broadcasts against scores and gets its gradient.
+    fill: what dropped scores are filled with, -inf if None: a row that keeps nothing is nan then, as in torch.
+
+    An additive mask gets its gradient. Source of the gradient: d x_i = y_i * (d y_i - sum_j d y_j * y_j).
+    """
+    if isinstance(scale, Tensor):
+        scores, scale = (scores * scale).to(scores.dtype), 1.0
+    plain = all(t is None or type(t) in (Tensor, torch.nn.Parameter) for t in (scores, mask))
+    if torch.compiler.is_compiling() or not plain:
+        return _formula(scores, mask, scale, fill)
+    result: Tensor = _MaskedSoftmax.apply(scores, mask, scale, fill)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _formula(scores: Tensor, mask: Tensor | None, scale: float, fill: float | None) -> Tensor:
+    """As it is written in models; what a compiler fuses by itself."""
+    compute = torch.float32 if scores.dtype in _HALF else scores.dtype
+    return torch.softmax(masked(scores.to(compute) * scale, mask, fill), dim=-1).to(scores.dtype)
+
+
+def _scaled_and_masked(scores: Tensor, mask: Tensor | None, scale: float, fill: float | None) -> Tensor:
+    """New memory that holds scores * scale, masked, in the dtype to compute in."""
+    compute = torch.float32 if scores.dtype in _HALF else scores.dtype
+    if mask is None:
+        return scores.to(compute) * scale
+    if mask.dtype is not torch.bool:
+        return torch.add(mask.to(compute), scores.to(compute), alpha=scale)
+    if fill is None and mask.numel() < scores.numel():  # a bias that is small is added in the pass that scales
+        bias = torch.zeros(mask.shape, dtype=compute, device=mask.device).masked_fill_(~mask, -math.inf)
+        return torch.add(bias, scores.to(compute), alpha=scale)
+    return masked(scores.to(compute) * scale, mask, fill)
+
+
+class _MaskedSoftmax(torch.autograd.Function):
+    """Keeps the probabilities only; backward is one pass, and one in place for the scale."""
+
+    @staticmethod
+    def forward(scores: Tensor, mask: Tensor | None, scale: float, fill: float | None) -> Tensor:
+        return torch.softmax(_scaled_and_masked(scores, mask, scale, fill), dim=-1).to(scores.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor | None, float, float | None], output: Tensor) -> None:
+        scores, mask, ctx.scale, ctx.fill = inputs
+        ctx.shape, ctx.mask_like = scores.shape, None if mask is None else (mask.shape, mask.dtype)
+        filled = mask is not None and mask.dtype is torch.bool and ctx.fill is not None
+        ctx.save_for_backward(output, mask if filled else None)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        probabilities, kept = ctx.saved_tensors
+        to_masked = torch.ops.aten._softmax_backward_data(grad, probabilities, -1, grad.dtype)
+        if kept is not None:  # in a row that keeps nothing, dropped scores weigh as much as others, and get no gradient
+            to_masked = to_masked * kept
+        to_mask = None
+        if ctx.needs_input_grad[1]:
+            shape, dtype = ctx.mask_like
+            to_mask = to_masked.sum_to_size(shape).to(dtype)
+        if not ctx.needs_input_grad[0]:
+            return None, to_mask, None, None
+        return (to_masked * ctx.scale if ctx.scale != 1 else to_masked).sum_to_size(ctx.shape), to_mask, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
+        result: Tensor = torch.vmap(_formula, in_dims)(*inputs)
+        return result, 0
