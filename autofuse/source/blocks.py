@@ -53,6 +53,7 @@ class Blocks(Assignments):
             self.out.tests[statement] = test
         mark = self.names.mark
         self.depth += 1
+        outer, self.horizon = self.horizon, len(self.graph.values)
         since = len(self.graph.values)
         ends = self.block(statement.body)
         then = self.changed(mark)
@@ -60,8 +61,10 @@ class Blocks(Assignments):
         mark = self.names.mark
         if statement.orelse or not ends:
             self.graph.part_ways(since, _computes)
+        self.horizon = len(self.graph.values)
         ends_else = self.block(statement.orelse)
         self.depth -= 1
+        self.horizon = outer if ends and ends_else else len(self.graph.values)
         otherwise = self.changed(mark)
         if ends and ends_else:
             for n in dict.fromkeys((*then, *otherwise)):
@@ -90,6 +93,7 @@ class Blocks(Assignments):
         exits: list[Bound] = [{}]  # no case may apply
         self.depth += 1
         for case in statement.cases:
+            self.horizon = len(self.graph.values)
             self.names.restore(mark)
             for name in _captured_names(case.pattern):
                 self.hold(name, self.unknown("matched", subject))
@@ -99,6 +103,7 @@ class Blocks(Assignments):
                 exits.append(self.changed(mark))
         self.depth -= 1
         self.names.restore(mark)
+        self.horizon = len(self.graph.values)
         self._merge(mark, exits, "one of several cases")
         return True
 
@@ -122,6 +127,7 @@ class Blocks(Assignments):
         mark, outer = self.names.mark, self.region
         heads = {n: self._head(n) for n in sorted(_stored(statement))}
         loop = Loop(self.names.mark)
+        before, self.horizon = self.horizon, len(self.graph.values)
         self.loops, self.region, self.depth = (*self.loops, loop), (*outer, statement), self.depth + 1
         if isinstance(statement, ast.While):
             self.sink("tested", self.value(statement.test))
@@ -130,6 +136,7 @@ class Blocks(Assignments):
         if self.block(statement.body):
             loop.continues.append(self.changed(loop.mark))
         self.loops, self.region, self.depth = self.loops[:-1], outer, self.depth - 1
+        self.horizon = before
         self._carry(heads, loop)
         self.names.restore(loop.mark)
         self._merge(loop.mark, [{}, *loop.continues], "assigned in a loop")
@@ -207,9 +214,10 @@ class Blocks(Assignments):
         return (self.scope.name_of(call.func) or "") if isinstance(call, ast.Call) else ""
 
     def attempt(self, statement: ast.Try | ast.TryStar) -> bool:
-        outer, mark = self.region, self.names.mark
+        outer, mark, before = self.region, self.names.mark, self.horizon
         self.region = (*outer, statement)
         self.depth += 1
+        self.horizon = len(self.graph.values)
         ends = self.block([*statement.body, *statement.orelse])
         after, touched = self.changed(mark), self.names.changed(mark)
         seen: dict[str, list[Value]] = {n: self.names.held_since(n, mark) for n in touched}
@@ -228,6 +236,7 @@ class Blocks(Assignments):
         self.names.restore(mark)
         self._merge(mark, exits, "assigned in a `try` block")
         self.depth -= 1
+        self.horizon = before if ends else len(self.graph.values)
         return self.finish(statement.finalbody, seen) and bool(exits)
 
     def finish(self, body: list[ast.stmt], seen: dict[str, list[Value]]) -> bool:

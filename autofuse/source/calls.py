@@ -23,7 +23,12 @@ from autofuse.vocabulary import HARMLESS, MODULES, NAMES, OPS, Op
 
 _MUTATORS = frozenset(".append .extend .insert .add_ .update .setdefault .pop .clear .remove .sort .reverse".split())
 _SEES_NAMES = frozenset({"locals", "vars", "eval", "exec", "globals", "dir"})
-_THREE_DIMENSIONAL = {"torch.bmm": (0, 1), "torch.baddbmm": (1, 2), ".bmm": (0, 1), ".baddbmm": (1, 2)}
+# products that take one number of dimensions only -> that number, and which arguments they multiply
+_DIMENSIONS = {
+    "bmm": (3, (0, 1)),
+    "baddbmm": (3, (1, 2)),
+    "mm": (2, (0, 1)),
+}
 
 
 class Calls(State):
@@ -175,9 +180,9 @@ class Calls(State):
         op, inputs = self.like_another(op, inputs)
         self.know_ranks(op, inputs)
         made = (self.graph.fresh if op.effect == "random" else self.graph.value)(op.name, *inputs)
-        if name in _THREE_DIMENSIONAL:
-            for v in (made, *(inputs[i] for i in _THREE_DIMENSIONAL[name])):
-                self.know(v, rank=3, number=False)
+        rank, multiplied = _DIMENSIONS.get(name.removeprefix("torch").removeprefix("."), (0, ()))
+        for v in (made, *(inputs[i] for i in multiplied)) if rank else ():
+            self.has_rank(v, rank)
         return made
 
     def like_another(self, op: Op, inputs: list[Value]) -> tuple[Op, list[Value]]:
@@ -194,7 +199,7 @@ class Calls(State):
         """What the letters of an equation, or the axes of a pattern, say of the tensors it is given."""
         for v, rank in named_ranks(op.name, inputs):
             if v.op not in (TUPLE, CONST):
-                self.know(v, rank=rank, number=False)
+                self.has_rank(v, rank)
 
     def method(self, owner: Value, name: str, arguments: list[Value], named: dict[str, Value]) -> Value | None:
         if op := NAMES.get(f".{name}"):
@@ -303,6 +308,7 @@ class Calls(State):
         inner.inlining = (*self.inlining, helper)
         inner.local = bound_names(helper)
         inner.region, inner.statement, inner.before = self.region, self.statement, self.before
+        inner.horizon = self.horizon
         if helper in self.only_called:
             self.enclose(inner, helper)
         for name, v in bound.items():

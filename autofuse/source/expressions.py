@@ -219,8 +219,10 @@ class Expressions(Calls):
 
     def perhaps(self, node: ast.expr) -> Value:
         """An expression that may not be evaluated: what it writes or binds, names hold only perhaps."""
-        mark = self.names.mark
+        mark, horizon = self.names.mark, self.horizon
+        self.horizon = len(self.graph.values)
         result = self.value(node)
+        self.horizon = horizon
         changed = {name: self.names.held_since(name, mark) for name in self.names.changed(mark)}
         self.names.restore(mark)
         for name, values in changed.items():

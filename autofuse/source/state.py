@@ -20,6 +20,7 @@ from autofuse.vocabulary import OPS
 # Calls whose result is new memory, so that writing to it changes nothing else.
 _ALLOCATES = frozenset(".clone torch.empty torch.eye torch.cat torch.stack torch.concat .new_zeros .new_ones".split())
 _PARTS = ("chunk", "split", "unbind")  # their items share no memory with each other
+_AS_MANY_DIMENSIONS = frozenset("transpose mT permute contiguous to float half bfloat16 detach".split())
 
 
 class State(ABC):
@@ -42,6 +43,7 @@ class State(ABC):
         self.before = Names(self.names, 0)
         self.region: Region = ()
         self.depth = 0  # branches around the statement
+        self.horizon = 0  # the first serial of what is computed only where the statement runs too
         self.inlining: tuple[Function, ...] = ()
         self.only_called: frozenset[Function] = frozenset()  # nested functions that do no more than a helper does
         self.inner_functions: dict[Value, Function] = {}
@@ -94,6 +96,13 @@ class State(ABC):
         known = self.out.known.get(value, Known())
         fresh = {k: v for k, v in facts.items() if getattr(known, k) is None}
         self.out.known[value] = replace(known, **fresh)  # type: ignore[arg-type]
+        if "rank" in fresh and value.op in _AS_MANY_DIMENSIONS:
+            self.has_rank(value.inputs[0], fresh["rank"])  # type: ignore[arg-type]
+
+    def has_rank(self, value: Value, rank: int) -> None:
+        """The statement takes `value` only with `rank` dimensions: so it has them, unless it is used elsewhere too."""
+        if value.serial >= self.horizon:
+            self.know(value, rank=rank, number=False)
 
     def unknown(self, why: str, *inputs: Value) -> Value:
         """A value that nothing is known of, but what it depends on."""
