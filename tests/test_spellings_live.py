@@ -36,8 +36,15 @@ OPERATIONS = {
     "AF203": {"dropout_add_norm"},
     "AF301": {"gelu"},
     "AF302": {"silu"},
-    "AF303": {"gated_mlp", "gated_activation"},
+    "AF303": {"gated_mlp", "gated_activation", "gated_product"},
     "AF304": {"mlp"},
+    "AF305": {"mish"},
+    "AF306": {"hardswish"},
+    "AF307": {"glu"},
+    "AF401": {"rotary"},
+    "AF402": {"rotary"},
+    "AF501": {"cross_entropy", "log_likelihood"},
+    "AF502": {"linear_cross_entropy"},
 }
 BFLOAT16 = {
     "NanoGpt", "T5Attention", "HuggingFaceRmsNorm", "LlamaRmsNorm", "BertSelfAttention", "AddedToFloatScores",

@@ -39,11 +39,18 @@ FUNCTIONS = {
     "AF203": ("dropout_add_norm",),
     "AF301": ("gelu",),
     "AF302": ("silu",),
-    "AF303": ("gated_mlp", "gated_activation"),
+    "AF303": ("gated_mlp", "gated_activation", "gated_product"),
     "AF304": ("mlp",),
+    "AF305": ("mish",),
+    "AF306": ("hardswish",),
+    "AF307": ("glu",),
+    "AF401": ("rotary",),
+    "AF402": ("rotary",),
+    "AF501": ("cross_entropy",),
+    "AF502": ("linear_cross_entropy",),
 }
 BFLOAT16 = {"NanoGpt", "BertSelfAttention", "FilledWithMinimumOfDtype", "FilledWithABillion", "VarianceBiased"}
-AUTOFUSE_ONLY = {"AF203", "AF303", "AF304"}  # torch has no such operation
+AUTOFUSE_ONLY = {"AF203", "AF303", "AF304", "AF401", "AF402"}  # torch has no such operation
 SAFE = tuple(
     s for s in SPELLED if s.through("text") and s.asks("safety") != "unsafe" and s.rule not in AUTOFUSE_ONLY
 )

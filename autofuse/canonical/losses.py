@@ -97,10 +97,11 @@ def _nll(
 def _log_softmax_in(view: View, log_probs: Value, dim: int, targets: int | None = None) -> Straight | None:
     """The log_softmax that log-probabilities with their classes in `dim` are; `targets` is the target's rank if known."""
     rank = view.rank(log_probs) or (None if targets is None else targets + 1)
-    found = straightened(view, Straight(log_probs, dim), rank, "log_softmax")
-    if found is None:
+    straight = straightened(view, Straight(log_probs, dim), rank, "log_softmax")
+    if straight is None:
         return None
-    own, rank = found.value.inputs[1].data, rank if found.value is log_probs else view.rank(found.value)
+    found, rank = straight
+    own = found.value.inputs[1].data
     if type(own) is not int:
         return None
     if rank is not None:
@@ -116,7 +117,12 @@ def _log_softmax_in(view: View, log_probs: Value, dim: int, targets: int | None 
 # What stands at the target.
 
 
-@rewrites("gather", "take_along_dim")
+@rewrites("take_along_dim")
+def _take_along_dim(view: View, x: Value, index: Value, dim: Value) -> Value | None:
+    return _gather(view, x, dim, index)
+
+
+@rewrites("gather")
 def _gather(view: View, x: Value, dim: Value, index: Value) -> Value | None:
     if type(dim.data) is not int:
         return None

@@ -39,14 +39,15 @@ def second_or_last(rank: int) -> int:
     return 1 - rank if rank > 1 else -1
 
 
-def straightened(view: View, found: Straight, rank: int | None, op: str) -> Straight | None:
-    """The `op` that `found` is a view or a permutation of; `rank` is that of `found`, where known."""
+def straightened(view: View, found: Straight, rank: int | None, op: str) -> tuple[Straight, int | None] | None:
+    """The `op` that `found` is a view or a permutation of, and its rank; `rank` is that of `found`. None: not known."""
     while found.value.op != op:
         inner = _undone(view, found, view.rank(found.value) or rank)
         if inner is None:
             return None
-        found, rank = inner, None
-    return found
+        rank = view.rank(found.value) or rank if found.value.op in (PERMUTE, "transpose") else None
+        found = inner
+    return found, view.rank(found.value) or rank
 
 
 def _undone(view: View, found: Straight, rank: int | None) -> Straight | None:
@@ -124,16 +125,20 @@ def _groups(words: list[str]) -> list[list[str]]:
 def _kept_together(view: View, v: Value) -> str | None:
     """What to assume for the last dimension of a view to be that of what it views; None where it is not."""
     if v.op == "flatten":
-        return "" if is_const(v.inputs[2], -2) or _is_second_last(view, v) else None
+        return _kept_by_flatten(view, v)
     sizes = elements(v.inputs[1])
     if not sizes:
         return None
     return "" if _is_last_size(view, sizes[-1], v.inputs[0]) else None if is_const(sizes[-1], 1) else _TOGETHER
 
 
-def _is_second_last(view: View, v: Value) -> bool:
+def _kept_by_flatten(view: View, v: Value) -> str | None:
     end, rank = v.inputs[2].data, view.rank(v.inputs[0])
-    return type(end) is int and end >= 0 and rank is not None and end == rank - 2
+    if type(end) is not int or end == -1:
+        return None
+    if end < 0 or rank is not None:
+        return "" if rank is None or end % rank < rank - 1 else None
+    return _TOGETHER
 
 
 def _is_last_size(view: View, size: Value, of: Value) -> bool:
@@ -185,7 +190,8 @@ def rows_of(view: View, log_probs: Value) -> Rows | None:
         inner = _undone(view, found, view.rank(found.value) or rank)
         if inner is None:
             return None
-        found, rank = inner, None
+        rank = view.rank(found.value) or rank if found.value.op in (PERMUTE, "transpose") else None
+        found = inner
     if found.dim == 1 and (rank := view.rank(found.value) or rank) in (None, 2):
         found = found.along(-1).assuming("" if rank else "assumes that the logits have two dimensions")
     return _sliced(view, found, wide) if found.dim == -1 else None

@@ -84,10 +84,13 @@ def _is_probabilities(v: Value) -> bool:
 
 @rewrites("unsqueeze")
 def _unsqueeze(view: View, x: Value, dim: Value) -> Value | None:
-    """A reduction over the last dimension that is put back."""
-    if x.op not in _REDUCTIONS or not is_const(dim, -1) or not is_const(x.inputs[-1], False):
+    """A dimension that was reduced and is put back."""
+    if x.op not in _REDUCTIONS or not is_const(x.inputs[-1], False) or type(dim.data) is not int:
         return None
-    return view.make(x.op, *x.inputs[:-1], view.const(True)) if is_const(x.inputs[1], -1) else None
+    rank = view.rank(x)
+    place = dim.data - rank - 1 if dim.data >= 0 and rank is not None else dim.data
+    same = x.inputs[1].data in (dim.data, place) and type(x.inputs[1].data) is int
+    return view.make(x.op, *x.inputs[:-1], view.const(True)) if same else None
 
 
 @rewrites(ITEM)

@@ -25,6 +25,7 @@ import ast
 import importlib.util
 import inspect
 import itertools
+import math
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -43,6 +44,7 @@ from tests.spellings.not_yet import NOT_YET
 HERE = Path(__file__).parent
 HEADS, HEAD_DIM = 3, 8
 DIM = HEADS * HEAD_DIM
+CLASSES = 11
 LIMIT = 16  # the longest sequence that the causal buffers of the spellings hold
 _numbers = itertools.count()
 
@@ -216,6 +218,10 @@ class Maker:
     def normal(self, *shape: int) -> Tensor:
         return torch.randn(*shape, generator=self.generator)
 
+    def classes(self, *shape: int) -> Tensor:
+        """Every class once and more, if there are enough rows."""
+        return torch.randperm(CLASSES * max(shape), generator=self.generator)[: math.prod(shape)].reshape(shape) % CLASSES
+
     def keep(self, *shape: int) -> Tensor:
         """True where kept; the first key always is, unless rows are to be dropped whole."""
         kept = torch.rand(*shape, generator=self.generator) > 0.4
@@ -267,6 +273,24 @@ GIVEN: dict[str, Callable[[Maker], Any]] = {
     "fixed_x": lambda m: m.normal(m.case.batch, 4, DIM),
     "matrix_positions": lambda m: m.normal(m.case.length, DIM),
     "bias": lambda m: m.normal(1, HEADS, m.case.length, m.case.keys),
+    # losses: (rows, classes) and a class for each row, if the name says nothing else
+    "logits": lambda m: m.normal(m.case.batch * m.case.length, CLASSES),
+    "logits_3d": lambda m: m.normal(m.case.batch, m.case.length, CLASSES),
+    "logits_classes_second": lambda m: m.normal(m.case.batch, CLASSES, m.case.length),
+    "soft_targets": lambda m: m.normal(m.case.batch * m.case.length, CLASSES).softmax(-1),
+    "target": lambda m: m.classes(m.case.batch * m.case.length),
+    "target_2d": lambda m: m.classes(m.case.batch, m.case.length),
+    "row_indices": lambda m: torch.arange(CLASSES) % m.case.batch,
+    # angles of rotary embeddings: (length, head_dim), or what the name says
+    **{n: lambda m: m.normal(m.case.length, HEAD_DIM) for n in ("cos", "sin")},
+    **{f"{n}_half": lambda m: m.normal(m.case.length, HEAD_DIM // 2) for n in ("cos", "sin")},
+    **{f"{n}_part": lambda m: m.normal(m.case.length, HEAD_DIM - 2) for n in ("cos", "sin")},
+    **{f"{n}_rows": lambda m: m.normal(m.case.length, 1, HEAD_DIM) for n in ("cos", "sin")},
+    **{f"{n}_batch": lambda m: m.normal(m.case.batch, m.case.length, HEAD_DIM) for n in ("cos", "sin")},
+    "freqs_pairs": lambda m: m.normal(m.case.length, HEAD_DIM // 2, 2),
+    "freqs_cis": lambda m: torch.view_as_complex(m.normal(m.case.length, HEAD_DIM // 2, 2)),
+    "q_even": lambda m: m.normal(m.case.batch, HEADS, 6, HEAD_DIM),
+    "q_of_six": lambda m: m.normal(m.case.batch, HEADS, m.case.length, 6),
     "key_factor": lambda m: m.normal(m.case.batch, 1, 1, m.case.keys).exp(),
     # masks: what is kept or dropped, (batch, 1, queries, keys) if the name says nothing else
     "mask": lambda m: _of_rows(m).float(),
@@ -400,6 +424,6 @@ def called(run: Callable[[], object]) -> set[tuple[str, str]]:
 
 SPELLED = spellings(
     *(f"attention_{part}" for part in ("scale", "layout", "packed", "masks", "softmax", "modules", "unusual")),
-    *("norms", "residual", "mlp"),
+    *("norms", "residual", "mlp", "losses", "rotary"),
 )
-LOOKALIKES = spellings("lookalikes_attention", "lookalikes_other")
+LOOKALIKES = spellings("lookalikes_attention", "lookalikes_other", "lookalikes_losses", "lookalikes_rotary")
