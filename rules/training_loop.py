@@ -51,8 +51,9 @@ class FullPrecisionMatmuls(CallRule):
         if not _in_full_precision(call) or call.mentions(*_TF32):
             return None
         return Unknown(
-            'unless another file does, write `torch.set_float32_matmul_precision("high")` before training: factors are '
-            "then rounded to 10 bits (TF32), sums are not"
+            "nothing in this file says that they may use them",
+            advice='unless another file does, write `torch.set_float32_matmul_precision("high")` before training: '
+            "factors are then rounded to 10 bits (TF32), sums are not",
         )
 
     examples = (
@@ -109,8 +110,9 @@ class NoAutocast(CallRule):
         if not _in_full_precision(call):
             return None
         return Unknown(
-            'write `with torch.autocast("cuda", dtype=torch.bfloat16):` around the forward pass and the loss, not '
-            "around backward(): matrix products then run in bfloat16, parameters and gradients stay float32"
+            "everything runs in float32",
+            advice='write `with torch.autocast("cuda", dtype=torch.bfloat16):` around the forward pass and the loss, '
+            "not around backward(): matrix products then run in bfloat16, parameters and gradients stay float32",
         )
 
     examples = (
@@ -165,11 +167,13 @@ class WaitsEveryStep(CallRule):
     def at(call: Call) -> Verdict | None:
         if not call.reads_device or call.accelerator is False:
             return None
+        waits = f"`{call.text}` waits for the device"
         if call.deferred:
-            return Unknown(f"`{call.text}` waits for it; write `{call.deferred}`, and read the sum where it is shown")
+            return Unknown(waits, advice=f"write `{call.deferred}`, and read the sum where it is shown")
         return Unknown(
-            f"`{call.text}` waits for it; do it every N steps, as under `if step % 100 == 0:`, or collect tensors with "
-            "`.detach()` and read them after the loop"
+            waits,
+            advice="do it every N steps, as under `if step % 100 == 0:`, or collect tensors with `.detach()` and read "
+            "them after the loop",
         )
 
     examples = (
@@ -236,7 +240,8 @@ class HaltsEveryStep(CallRule):
         if not call.each_step or call.mentions_word("perf_counter", "time", "Event", "timeit"):
             return None
         return Unknown(
-            f"`{call.text}` lets the GPU run dry; leave it out: neither results nor peak memory depend on it"
+            f"`{call.text}` lets the GPU run dry",
+            advice="leave it out: neither results nor peak memory depend on it",
         )
 
     examples = (
@@ -288,7 +293,7 @@ class ScaledBfloat16(CallRule):
     def at(call: Call) -> Verdict | None:
         if not call.mentions_word("bfloat16") or call.mentions_word("float16", "half", "fp16") or call.starred:
             return None
-        return Unknown("its checks for infinities cost a pass over the gradients; step without it")
+        return Unknown("its checks for infinities cost a pass over the gradients", advice="step without it")
 
     examples = (
         Fused(

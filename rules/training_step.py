@@ -155,8 +155,9 @@ class PageableBatches(_LoaderRule):
             return None  # of samples that are not batched, pinning makes lists too
         if call.given("collate_fn") is not None:
             return Unknown(
-                "write `pin_memory=True`, if `collate_fn` gives CPU tensors in a list or a dict: pinning makes a list "
-                "of a tuple, and an object of another class needs a `pin_memory` method"
+                "what `collate_fn` gives is not written here",
+                advice="write `pin_memory=True` if it gives CPU tensors in a list or a dict: pinning makes a list of a "
+                "tuple, and an object of another class needs a `pin_memory` method",
             )
         return Holds("unsafe", "assumes that the dataset gives CPU tensors, and that they go to a GPU")
 
@@ -219,8 +220,9 @@ class WorkersMadeAnew(_LoaderRule):
             if call.given("pin_memory") is not None:  # its author has thought about it
                 return None
             return Unknown(
-                f"write `persistent_workers={workers} > 0`, unless the dataset is changed between epochs: workers that "
-                "stay keep their copy of it"
+                "whether it has any is not written here",
+                advice=f"write `persistent_workers={workers} > 0`, unless the dataset is changed between epochs: "
+                "workers that stay keep their copy of it",
             )
         return Holds(
             "unsafe",
@@ -280,8 +282,9 @@ class NoWorkers(_LoaderRule):
         if special or _LoaderRule.in_memory(call) or call.accelerator is False:
             return None
         return Unknown(
-            "the GPU waits while it does; write `num_workers=4, persistent_workers=True`, with a `prefetch_factor` "
-            "above 2 where batches come unevenly, unless the dataset is an array in memory"
+            "the GPU waits while it does",
+            advice="write `num_workers=4, persistent_workers=True`, with a `prefetch_factor` above 2 where batches "
+            "come unevenly, unless the dataset is an array in memory",
         )
 
     examples = (
@@ -327,7 +330,7 @@ class GradientsSetToZero(CallRule):
     @staticmethod
     def at(call: Call) -> Verdict | None:
         if line := call.reads("grad"):
-            return Unknown(f"`.grad` is read at line {line}; leave the argument out if it may be None there")
+            return Unknown(f"`.grad` is read at line {line}", advice="leave the argument out if it may be None there")
         return Holds("unsafe", "assumes that every parameter gets a gradient in every step, and torch 2.0 or later")
 
     examples = (

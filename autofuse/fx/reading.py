@@ -93,8 +93,9 @@ def _statements(file: str) -> tuple[ast.stmt, ...]:
 def _returning(module: nn.Module, text: str) -> int | None:
     """The line of the one `return` of a forward, of those that mention `text` if there are several."""
     code = getattr(inspect.unwrap(plain_class(type(module)).forward), "__code__", None)
-    statements = _statements(code.co_filename) if code is not None else ()
-    functions = [s for s in statements if isinstance(s, ast.FunctionDef) and s.name == code.co_name]
+    if code is None:
+        return None
+    functions = [s for s in _statements(code.co_filename) if isinstance(s, ast.FunctionDef) and s.name == code.co_name]
     function = min((f for f in functions if f.lineno >= code.co_firstlineno), key=lambda f: f.lineno, default=None)
     found = list(_returns(function)) if function is not None else []
     if len(found) > 1:

@@ -80,7 +80,7 @@ def test_what_waits_now_and_then_or_not_at_all_is_left_alone(step: str) -> None:
 
 def test_the_sum_to_keep_is_spelled_out() -> None:
     (finding,) = told("running += loss.item() * x.size(0)")
-    assert "`running += loss.detach() * x.size(0)`" in finding.message
+    assert "`running += loss.detach() * x.size(0)`" in finding.advice
 
 
 def test_a_number_that_was_read_once_is_not_read_again() -> None:
@@ -158,8 +158,8 @@ def codes(first: str = "") -> list[str]:
 
 def test_full_precision_on_a_gpu_is_told_once_with_the_line_to_write() -> None:
     tf32, autocast = findings(PLAIN.format(first=""))
-    assert (tf32.code, tf32.status) == ("AF603", "report") and 'set_float32_matmul_precision("high")' in tf32.message
-    assert (autocast.code, autocast.status) == ("AF604", "report") and "with torch.autocast(" in autocast.message
+    assert (tf32.code, tf32.status) == ("AF603", "report") and 'set_float32_matmul_precision("high")' in tf32.advice
+    assert (autocast.code, autocast.status) == ("AF604", "report") and "with torch.autocast(" in autocast.advice
     assert tf32.line == 10
 
 

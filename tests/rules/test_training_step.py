@@ -151,7 +151,7 @@ def test_options_that_are_put_together_elsewhere_are_declined() -> None:
 
 def test_workers_of_an_unknown_number_are_advised_in_the_words_of_the_file() -> None:
     text = LOADER.format(loader="DataLoader(dataset, num_workers=options.workers)")
-    assert any("persistent_workers=options.workers > 0" in f.message for f in findings(text))
+    assert any("persistent_workers=options.workers > 0" in f.advice for f in findings(text))
 
 
 @pytest.mark.parametrize("origin", ["torch_geometric.loader", "mine", "monai.data"])
