@@ -7,7 +7,7 @@ their own. Knows which entries of which value a part holds; knows no arithmetic.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autofuse.canonical.shapes import elements, from_end
 from autofuse.canonical.view import CAST, LEAF, PERMUTE, View, bare, order_of
@@ -19,11 +19,12 @@ PAIRS = "pairs"  # a pair is entries 2i and 2i + 1
 
 @dataclass(frozen=True)
 class Part:
-    """The first (`which` is 0) or second entries of all pairs of `of`."""
+    """The first (`which` is 0) or second entries of all pairs of `of`, if that has `rank` dimensions (any: None)."""
 
     of: Value
     layout: str
     which: int
+    rank: int | None = None
 
     def belongs_to(self, other: Part) -> bool:
         return self.of is other.of and self.layout == other.layout
@@ -54,7 +55,7 @@ def part_of(view: View, v: Value) -> Part | None:
     """What `v` holds of what; a change of dtype afterwards is one before."""
     if v.op == CAST:
         inner = part_of(view, v.inputs[0])
-        return Part(view.make(CAST, inner.of), inner.layout, inner.which) if inner else None
+        return replace(inner, of=view.make(CAST, inner.of)) if inner else None
     if v.op == "select":
         return _selected(view, *v.inputs)
     if v.op != ITEM:
@@ -103,22 +104,23 @@ def _indexed(view: View, x: Value, index: Sequence[Value]) -> Part | None:
     if last.op != SLICE:
         return _of_split(view, x, index)
     start, stop, step = last.inputs
+    rank = None if is_const(index[0], ...) or view.rank(x) else len(index)
     if is_const(step, 2) and is_const(stop, None):
         which = 0 if is_const(start, 0, None) else 1 if is_const(start, 1) else None
-        return None if which is None else Part(x, PAIRS, which)
+        return None if which is None else Part(x, PAIRS, which, rank)
     if not is_const(step, None, 1):
         return None
     if is_const(start, 0, None) and is_half(view, stop, x):
-        return Part(x, HALVES, 0)
+        return Part(x, HALVES, 0, rank)
     whole = is_const(stop, None) or is_size(view, stop, x, -1)
-    return Part(x, HALVES, 1) if whole and is_half(view, start, x) else None
+    return Part(x, HALVES, 1, rank) if whole and is_half(view, start, x) else None
 
 
 def _only_last(view: View, x: Value, index: Sequence[Value]) -> bool:
-    """Whether an index leaves all dimensions but the last as they are."""
+    """Whether an index leaves all dimensions but the last as they are, as far as is known of their number."""
     if len(index) == 2 and is_const(index[0], ...):
         return True
-    return len(index) > 1 and all(map(_everything, index[:-1])) and view.rank(x) == len(index)
+    return len(index) > 1 and all(map(_everything, index[:-1])) and view.rank(x) in (len(index), None)
 
 
 def _everything(index: Value) -> bool:
@@ -179,8 +181,8 @@ def _leading(view: View, x: Value, shape: Sequence[Value | _Sizes]) -> bool:
     return not unknown
 
 
-def merges_last_two(view: View, x: Value, shape: Sequence[Value]) -> bool:
-    """Whether the arguments of view, view_as or rearrange make `x` of its split again."""
+def merges_last_two(view: View, stacked: Value, x: Value, shape: Sequence[Value]) -> bool:
+    """Whether view, view_as or rearrange with arguments `shape` gives `stacked`, all pairs of `x`, the shape of `x`."""
     if len(shape) == 2:
         return _merging(str(shape[0].data))
     (only,) = shape
@@ -192,9 +194,24 @@ def merges_last_two(view: View, x: Value, shape: Sequence[Value]) -> bool:
     if len(wanted) == 1 and isinstance(wanted[0], _Sizes):
         return wanted[0].less == 0 and same(view, wanted[0].of, x)
     *leading, last = wanted
-    return isinstance(last, Value) and (
-        _leading(view, x, leading) and (is_const(last, -1) or is_size(view, last, x, -1))
-    )
+    if not isinstance(last, Value) or not (
+        _leading(view, x, leading) or _leading_of(view, stacked, len(leading), leading)
+    ):
+        return False
+    return is_const(last, -1) or is_size(view, last, x, -1) or _product_of_last_two(view, stacked, last)
+
+
+def _leading_of(view: View, stacked: Value, count: int, shape: Sequence[Value | _Sizes]) -> bool:
+    """Whether `shape` is that of `stacked` without its last two dimensions."""
+    if view.rank(stacked) != count + 2:
+        return False
+    return all(isinstance(s, Value) and is_size(view, s, stacked, i - count - 2) for i, s in enumerate(shape))
+
+
+def _product_of_last_two(view: View, stacked: Value, v: Value) -> bool:
+    if v.op != "mul" or len(v.inputs) != 2:
+        return False
+    return any(is_size(view, a, stacked, -2) and is_size(view, b, stacked, -1) for a, b in (v.inputs, v.inputs[::-1]))
 
 
 def _equally_long(view: View, a: Value, b: Value) -> bool:

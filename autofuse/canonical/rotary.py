@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_SUMS, factors_of, product, terms_of, without
-from autofuse.canonical.pairs import HALVES, PAIRS, merges_last_two, part_of, split_in_two
+from autofuse.canonical.pairs import HALVES, PAIRS, Part, merges_last_two, part_of, split_in_two
 from autofuse.canonical.shapes import elements, from_end
 from autofuse.canonical.view import CAST, View, rewrites
 from autofuse.graph import TUPLE, Value, is_const
@@ -40,10 +40,10 @@ def _cat(view: View, tensors: Value, dim: Value) -> Value | None:
     return _joined(view, parts[0], parts[1], HALVES) if place == -1 else None
 
 
-def _of_rank(view: View, v: Value | None, rank: int) -> Value | None:
+def _of_rank(view: View, v: Value | None, rank: int | None) -> Value | None:
     """`v`, which is right only if it has `rank` dimensions."""
-    if v is None:
-        return None
+    if v is None or rank is None:
+        return v
     known = view.assumption(v)
     why = f"assumes that what is rotated has {rank} dimensions"
     return view.assuming(v, f"{known}; {why}" if known else why)
@@ -61,12 +61,11 @@ def _stack(view: View, tensors: Value, dim: Value) -> Value | None:
 
 
 def _some_part(view: View, parts: Sequence[Value]) -> Value:
-    """A value of the same rank as what is joined."""
-    for part in parts:
-        for term in terms_of(part):
-            for factor in factors_of(term):
-                if part_of(view, factor) is not None:
-                    return factor
+    """A value of the same rank as what is joined: what its parts are parts of, as far as that is known."""
+    for term in (t for p in parts for t in terms_of(p)):
+        for factor in factors_of(term):
+            if (part := part_of(view, factor)) is not None:
+                return part.of
     return parts[0]
 
 
@@ -129,7 +128,7 @@ def _reshaped(view: View, x: Value, *shape: Value) -> Value | None:
     if x.op != _STACKED:
         return None
     merged = _merged(view, x)
-    return merged if merged is not None and merges_last_two(view, merged.inputs[0], shape) else None
+    return merged if merged is not None and merges_last_two(view, x, merged.inputs[0], shape) else None
 
 
 def _merged(view: View, stacked: Value) -> Value | None:
@@ -152,9 +151,9 @@ def _rotated(view: View, first: Value, second: Value, layout: str) -> Value | No
         if own is None or other is None or not own.belongs_to(other) or own.layout != layout:
             continue
         if own.which == which and other.which == 1 - which:
-            made = view.plain(ROTATED, own.of, data=layout)
-            made = made if sign == 1 else product(view, (made, view.const(-1)))
-            return made
+            made = _of_rank(view, view.plain(ROTATED, own.of, data=layout), own.rank)
+            assert made is not None
+            return made if sign == 1 else product(view, (made, view.const(-1)))
     return None
 
 
@@ -167,37 +166,35 @@ def _rotated_in_parts(view: View, first: Value, second: Value, layout: str) -> V
             found = _factors_of_parts(view, (a_cos, b_sin, b_cos, a_sin), layout)
             if found is None:
                 continue
-            x, cos, minus_sin, other_cos, sin = found
+            part, (cos, minus_sin, other_cos, sin) = found
             if cos is other_cos and minus_sin is product(view, (sin, view.const(-1))):
-                return view.plain(ROTATION, x, cos, sin, data=layout)
+                return _of_rank(view, view.plain(ROTATION, part.of, cos, sin, data=layout), part.rank)
     return None
 
 
-def _factors_of_parts(
-    view: View, terms: tuple[Value, Value, Value, Value], layout: str
-) -> tuple[Value, Value, Value, Value, Value] | None:
-    """x, and what its first, second, second and first entries are multiplied by in `terms`."""
-    x: Value | None = None
+def _factors_of_parts(view: View, terms: Sequence[Value], layout: str) -> tuple[Part, list[Value]] | None:
+    """The first entries, and what first, second, second and first entries are multiplied by in `terms`."""
+    first: Part | None = None
     others: list[Value] = []
     for term, which in zip(terms, (0, 1, 1, 0), strict=True):
-        found = _part_and_rest(view, term, which, layout, x)
+        found = _part_and_rest(view, term, which, layout, first)
         if found is None:
             return None
-        x = found[0]
+        first = first or found[0]
         others.append(found[1])
-    assert x is not None
-    return x, others[0], others[1], others[2], others[3]
+    assert first is not None
+    return first, others
 
 
-def _part_and_rest(view: View, term: Value, which: int, layout: str, of: Value | None) -> tuple[Value, Value] | None:
+def _part_and_rest(view: View, term: Value, which: int, layout: str, first: Part | None) -> tuple[Part, Value] | None:
     factors = factors_of(term)
     for factor in factors:
         part = part_of(view, factor)
-        if part is None or (part.which, part.layout) != (which, layout) or of is not None and part.of is not of:
+        if part is None or (part.which, part.layout) != (which, layout) or first and not part.belongs_to(first):
             continue
         rest = without(factors, (factor,))
         if rest:
-            return part.of, product(view, rest)
+            return part, product(view, rest)
     return None
 
 
