@@ -97,7 +97,7 @@ TEXT = [
     Refused(
         "stored in a list",
         "p = F.softmax(q @ k.mT, -1)\nself.maps.append(p)\nreturn p @ v",
-        "p", "self.maps.append(p)", "`p` is written to memory that others may hold", "only when asked for",
+        "p", "self.maps.append(p)", "`p` is used by .append()", "only when asked for",
     ),
     Refused(
         "stored in an attribute",
@@ -112,7 +112,7 @@ TEXT = [
     Refused(
         "tested",
         "p = F.softmax(q @ k.mT, -1)\nif p.isnan().any():\n    return v\nreturn p @ v",
-        "p", "if p.isnan()", "`p` is tested", "look at `p` only when asked for",
+        "p", "if p.isnan()", "`p` is used by .isnan()", "use `p` only when asked for",
     ),
     Refused(
         "asserted",
