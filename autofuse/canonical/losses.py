@@ -108,7 +108,7 @@ def _log_softmax_in(view: View, log_probs: Value, dim: int, targets: int | None 
         at = second_or_last(rank)
         asked = at if found.dim == 1 else found.dim
         same = own % rank == asked % rank
-        return found.along(1 if asked % rank == at % rank else own) if same else None
+        return found.along(1 if asked % rank == at % rank else own % rank - rank) if same else None
     if own == found.dim:
         return found
     return found.assuming(_TWO).along(1) if {own, found.dim} == {1, -1} else None

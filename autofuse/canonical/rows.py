@@ -61,6 +61,8 @@ def _undone(view: View, found: Straight, rank: int | None) -> Straight | None:
         return _untransposed(replace(found, dim=dim))
     if v.op == "rearrange":
         return _unarranged(replace(found, dim=dim))
+    if v.op == "flatten" and dim == 1 and is_const(v.inputs[1], 0) and is_const(v.inputs[2], 1):
+        return replace(found, value=v.inputs[0], dim=-1).assuming(_THREE)
     if v.op in ("view", "flatten") and (dim == -1 or dim == 1 and view.rank(v) == 2):
         why = _kept_together(view, v)
         return None if why is None else replace(found, value=v.inputs[0], dim=-1).assuming(why)

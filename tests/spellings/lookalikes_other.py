@@ -415,14 +415,24 @@ class SwishWithBeta(nn.Module):
         return x * torch.sigmoid(self.beta * x)
 
 
-class Mish(nn.Module):
-    def forward(self, x):
-        return x * torch.tanh(F.softplus(x))
+class MishOfAnother(nn.Module):
+    def forward(self, x, y):
+        return x * torch.tanh(F.softplus(y))
 
 
-class HardSwish(nn.Module):
+class MishSharper(nn.Module):
     def forward(self, x):
-        return x * F.relu6(x + 3) / 6
+        return x * torch.tanh(F.softplus(x, beta=2))
+
+
+class HardSwishWider(nn.Module):
+    def forward(self, x):
+        return x * (x + 4).clamp(0, 8) / 8
+
+
+class HardSigmoidOnly(nn.Module):
+    def forward(self, x):
+        return F.relu6(x + 3) / 6
 
 
 # MLPs.
@@ -454,11 +464,60 @@ class HiddenAdded(TwoProjections):
         return self.down(hidden)
 
 
-class SquaredReluBetween(TwoProjections):
-    """No kernel has it."""
+class CubedReluBetween(TwoProjections):
+    """No activation is that."""
 
     def forward(self, x):
-        return self.down(F.relu(self.up(x)) ** 2)
+        return self.down(F.relu(self.up(x)) ** 3)
+
+
+class GatesOfUnknownLayersReadDifferentInputs(nn.Module):
+    arguments = {"x": "x", "y": "y"}
+
+    def __init__(self, dim=24):
+        super().__init__()
+        self.gate, self.up = nn.Bilinear(dim, dim, 4), nn.Bilinear(dim, dim, 4)
+
+    def forward(self, x, y):
+        return F.silu(self.gate(x, y)) * self.up(y, x)
+
+
+class LearnedScaleOfActivation(nn.Module):
+    def __init__(self, dim=24):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        return F.gelu(x) * self.scale
+
+
+class ChildKeepsHidden(TwoProjections):
+    """The activation is a module of its own that remembers what it saw."""
+
+    def __init__(self):
+        super().__init__()
+        self.act = _Remembering()
+
+    def forward(self, x):
+        return self.down(self.act(self.up(x)))
+
+
+class _Remembering(nn.Module):
+    def forward(self, x):
+        self.seen = x.detach()
+        return F.gelu(x)
+
+
+class SequentialIsReadBetween(nn.Module):
+    """One layer of the Sequential is called on its own."""
+
+    def __init__(self, dim=24):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, dim))
+
+    def forward(self, x):
+        hidden = self.net[1](self.net[0](x))
+        return self.net[2](hidden) + hidden.mean()
 
 
 class GatesReadDifferentInputs(TwoProjections):
@@ -502,7 +561,7 @@ class SameHalfTwice(nn.Module):
 
 
 class GlueOnly(nn.Module):
-    """GLU: a sigmoid gate, which no rule knows."""
+    """GLU whose first half gates: torch's own has it the other way round."""
 
     def forward(self, x):
         gate, up = x.chunk(2, dim=-1)

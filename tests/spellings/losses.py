@@ -137,8 +137,6 @@ class CriterionMadeInPlace(Loss):
 
 
 class CriterionOfTheFile(Loss):
-    doors = ("text",)  # a module that forward takes from outside is no child of this one
-
     def forward(self, logits, target):
         return nll(F.log_softmax(logits, 1), target)
 
@@ -198,7 +196,6 @@ class Indexed(Loss):
     """From a lecture on language models: a negative target would count from the end."""
 
     safety = "unsafe"
-    doors = ("text",)  # a trace holds tensors and numbers, not a range
 
     def forward(self, logits, target):
         logprobs = F.log_softmax(logits, 1)

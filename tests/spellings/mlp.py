@@ -174,7 +174,73 @@ class SiluDivided(nn.Module):
         return x / (1 + torch.exp(-x))
 
 
-# Gated: SwiGLU, GeGLU, ReGLU.
+class MishOfSoftplus(nn.Module):
+    rule = "AF305"
+
+    def forward(self, x):
+        return x * torch.tanh(F.softplus(x))
+
+
+class MishOfLogarithm(nn.Module):
+    rule = "AF305"
+
+    def forward(self, x):
+        return torch.tanh(torch.log(1 + torch.exp(x))) * x
+
+
+class HardSwishOfRelu6(nn.Module):
+    rule = "AF306"
+
+    def forward(self, x):
+        return x * F.relu6(x + 3.0) / 6.0
+
+
+class HardSwishClamped(nn.Module):
+    rule = "AF306"
+
+    def forward(self, x):
+        return x * ((x + 3).clamp(0, 6) / 6)
+
+
+# Gated: SwiGLU, GeGLU, ReGLU, GLU.
+
+
+class GluChunked(nn.Module):
+    rule = "AF307"
+
+    def forward(self, x):
+        a, b = x.chunk(2, dim=-1)
+        return a * torch.sigmoid(b)
+
+
+class GluGateFirstNamed(nn.Module):
+    rule = "AF307"
+
+    def forward(self, x):
+        value, gate = torch.chunk(x, 2, -1)
+        return gate.sigmoid() * value
+
+
+class SwigluOfUnknownProjections(nn.Module):
+    """The projections are modules that are no linear layers of torch's."""
+
+    rule = "AF303"
+
+    def __init__(self, dim=24, hidden=32):
+        super().__init__()
+        self.w1, self.w3 = _Parallel(dim, hidden), _Parallel(dim, hidden)
+
+    def forward(self, x):
+        return F.silu(self.w1(x)) * self.w3(x)
+
+
+class _Parallel(nn.Module):
+    def __init__(self, dim, hidden):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(dim, hidden // 2) for _ in range(2))
+
+    def forward(self, x):
+        return torch.cat([part(x) for part in self.parts], dim=-1)
 
 
 class Gated(nn.Module):
@@ -394,3 +460,147 @@ class MlpLinearFunction(nn.Module):
 
     def forward(self, x):
         return F.linear(F.silu(F.linear(x, self.w1, self.b1)), self.w2)
+
+
+class QuickGelu(nn.Module):
+    def forward(self, x):
+        return x * torch.sigmoid(1.702 * x)
+
+
+class MlpOfClip(nn.Module):
+    """The activation is a class of the project's own."""
+
+    rule = "AF304"
+
+    def __init__(self, dim=24, hidden=32):
+        super().__init__()
+        self.c_fc = nn.Linear(dim, hidden)
+        self.gelu = QuickGelu()
+        self.c_proj = nn.Linear(hidden, dim)
+
+    def forward(self, x):
+        return self.c_proj(self.gelu(self.c_fc(x)))
+
+
+class _NewGelu(nn.Module):
+    def forward(self, x):
+        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+class MlpOfOwnGelu(nn.Module):
+    rule = "AF304"
+    also = ("AF301",)
+
+    def __init__(self, dim=24, hidden=32, p=0.0):
+        super().__init__()
+        self.w_1 = nn.Linear(dim, hidden)
+        self.w_2 = nn.Linear(hidden, dim)
+        self.dropout = nn.Dropout(p)
+        self.activation = _NewGelu()
+
+    def forward(self, x):
+        return self.w_2(self.dropout(self.activation(self.w_1(x))))
+
+
+class MlpSquaredRelu(Mlp):
+    def forward(self, x):
+        return self.fc2(torch.square(F.relu(self.fc1(x))))
+
+
+class MlpMish(Mlp):
+    def forward(self, x):
+        return self.fc2(F.mish(self.fc1(x)))
+
+
+class MlpChosenActivation(nn.Module):
+    """timm: the class of the activation is an argument."""
+
+    rule = "AF304"
+
+    def __init__(self, in_features=24, hidden_features=32, act_layer=nn.GELU, p=0.0):
+        super().__init__()
+        self.fc1 = nn.Linear(in_features, hidden_features)
+        self.act = act_layer()
+        self.drop1 = nn.Dropout(p)
+        self.fc2 = nn.Linear(hidden_features, in_features)
+
+    def forward(self, x):
+        x = self.fc1(x)
+        x = self.act(x)
+        x = self.drop1(x)
+        return self.fc2(x)
+
+
+class SwigluChosenActivation(nn.Module):
+    rule = "AF303"
+
+    def __init__(self, dim=24, hidden=32, activation=None):
+        super().__init__()
+        activation = activation or nn.SiLU
+        self.gate = nn.Linear(dim, hidden)
+        self.up = nn.Linear(dim, hidden)
+        self.act = activation()
+
+    def forward(self, x):
+        return self.act(self.gate(x)) * self.up(x)
+
+
+class MlpSequentialAfterNorm(nn.Module):
+    """lucidrains: the norm is the first layer."""
+
+    rule = "AF304"
+
+    def __init__(self, dim=24, hidden_dim=32, p=0.0):
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.LayerNorm(dim), nn.Linear(dim, hidden_dim), nn.GELU(), nn.Dropout(p), nn.Linear(hidden_dim, dim),
+            nn.Dropout(p),
+        )  # fmt: skip
+
+    def forward(self, x):
+        return self.net(x) + x
+
+
+class MlpSequentialOwnActivation(nn.Module):
+    rule = "AF304"
+    also = ("AF301",)
+
+    def __init__(self, dim=24):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(dim, 32), _NewGelu(), nn.Linear(32, dim))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+class _Conv1D(nn.Module):
+    """GPT-2's: a linear layer with its weight the other way round."""
+
+    def __init__(self, nf, nx):
+        super().__init__()
+        self.nf = nf
+        self.weight = nn.Parameter(torch.randn(nx, nf) * 0.1)
+        self.bias = nn.Parameter(torch.zeros(nf))
+
+    def forward(self, x):
+        size_out = x.size()[:-1] + (self.nf,)
+        x = torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight)
+        x = x.view(size_out)
+        return x
+
+
+class MlpOfGpt2(nn.Module):
+    rule = "AF304"
+    also = ("AF301",)
+
+    def __init__(self, dim=24, hidden=32, p=0.0):
+        super().__init__()
+        self.c_fc = _Conv1D(hidden, dim)
+        self.c_proj = _Conv1D(dim, hidden)
+        self.act = _NewGelu()
+        self.dropout = nn.Dropout(p)
+
+    def forward(self, x):
+        h = self.act(self.c_fc(x))
+        h2 = self.c_proj(h)
+        return self.dropout(h2)

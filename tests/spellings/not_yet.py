@@ -17,5 +17,6 @@ _AUTOFUSE: dict[str, str] = {
 NOT_YET: dict[tuple[str, str], str] = {
     **{(door, name): reason for door in ("live", "text", "safe") for name, reason in _BOTH.items()},
     **{("text", name): reason for name, reason in _AUTOFUSE.items()},
+    ("live", "Indexed"): "an index that is a range is not written down by the trace",
     ("live", "UnknownCallReadsScores"): "a list outside the module, to which forward appends, is not watched",
 }
