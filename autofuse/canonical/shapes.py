@@ -31,6 +31,24 @@ def _permute(view: View, x: Value, dims: Value) -> Value | None:
     return view.permuted(x, layout.tail(tuple(d for d in order if isinstance(d, int))))
 
 
+@rewrites("rearrange")
+def _rearrange(view: View, x: Value, pattern: Value, axes: Value) -> Value | None:
+    """A pattern that only reorders: `rearrange(w, "b i j -> b j i")`."""
+    before, _, after = (str(pattern.data) if x.op != TUPLE else "").partition("->")
+    names, wanted = before.split(), after.split()
+    if not names or sorted(names) != sorted(wanted) or not all(n.isidentifier() for n in names):
+        return None
+    return view.permuted(x, layout.tail(tuple(names.index(n) - len(names) for n in wanted)))
+
+
+@rewrites("dropout")
+def _dropout(view: View, x: Value, p: Value, training: Value) -> Value | None:
+    """Draws lie in another order where their result is turned; which entries they drop is chance anyway."""
+    if x.op != PERMUTE:
+        return None
+    return view.permuted(view.fresh("dropout", x.inputs[0], p, training), order_of(x))
+
+
 @rewrites("contiguous", "identity")
 def _identity(view: View, x: Value) -> Value:
     return x

@@ -23,7 +23,7 @@ def _softmax(view: View, x: Value, dim: Value, dtype: Value | None = None) -> Va
         return None
     place = from_end(view, x, dim)
     if place is None:
-        return view.plain("softmax", x, dim)
+        return _of_unknown_rank(view, x, dim)
     if x.op != PERMUTE and place != -1:
         turn = _turn(x, place)
         turned = turned_by(view, x, turn) if turn else None
@@ -40,6 +40,16 @@ def _softmax(view: View, x: Value, dim: Value, dtype: Value | None = None) -> Va
 
 
 # Layout.
+
+
+def _of_unknown_rank(view: View, x: Value, dim: Value) -> Value:
+    """Scores have as many dimensions as the product in them, unless what is added to them has more."""
+    core = _core(x)
+    rank = view.rank(core) if core is not None else None
+    if rank is None or dim.data != rank - 1:
+        return view.plain("softmax", x, dim)
+    made = view.plain("softmax", unshifted(view, x), view.const(-1))
+    return view.assuming(made, "assumes that nothing that is added to the scores has more dimensions than they")
 
 
 def _turn(x: Value, place: int) -> layout.Tail:
