@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from autofuse.graph import ATTRIBUTE, CONST, TUPLE, Value, is_const
+from autofuse.graph import ATTRIBUTE, CONST, LOOKED_AT, TUPLE, Value, is_const
 from autofuse.source.bindings import Function
 from autofuse.source.expressions import Expressions
 from autofuse.vocabulary import OPS
@@ -54,8 +54,8 @@ class Assignments(Expressions):
             return
         parts = [self.part(result, i) for i in range(len(elements))]
         sizes = result.op == "size" and is_const(result.inputs[1], None)
-        if (sizes or result.op == ATTRIBUTE and result.data == "shape") and not self.depth:
-            self.know(result.inputs[0], rank=len(elements), number=False)
+        if sizes or result.op == ATTRIBUTE and result.data == "shape":
+            self.has_rank(result.inputs[0], len(elements))
         for e, part in zip(elements, parts, strict=True):
             self.bind(e, part)
 
@@ -86,6 +86,8 @@ class Assignments(Expressions):
         written = {w.result for w in self.graph.writes[start:]}
         if result.op in OPS and result in written:  # x.mul_(2) binds nothing, and is dead when x is
             self.binds(result)
+        elif not isinstance(node, ast.NamedExpr):
+            self.sink(LOOKED_AT, result)
 
     def delete(self, statement: ast.stmt, targets: list[ast.expr]) -> None:
         for target in targets:
