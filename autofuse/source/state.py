@@ -199,8 +199,15 @@ def _may_alias(v: Value) -> tuple[Value, ...]:
     if v.op in (OPAQUE, TUPLE):
         return v.inputs
     if v.op == CALL:
-        return () if isinstance(v.data, tuple) and v.data[0] in _ALLOCATES else v.inputs
+        return () if isinstance(v.data, tuple) and v.data[0] in _ALLOCATES else (*_receiver(v), *v.inputs)
     return v.inputs[:1] if v.op in OPS and OPS[v.op].effect == "view" else ()
+
+
+def _receiver(call: Value) -> tuple[Value, ...]:
+    """x of x.detach(); not the module whose method is called."""
+    function = call.inputs[0] if call.inputs else call
+    owner = function.inputs[0] if function.op == ATTRIBUTE else None
+    return (owner,) if owner is not None and owner.op != MODULE and owner.data not in ("self", "cls") else ()
 
 
 def _owned(base: Value) -> bool:

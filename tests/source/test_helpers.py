@@ -159,3 +159,32 @@ def test_what_lies_wholly_in_a_helper_is_rewritten_there_alone() -> None:
         "import torch.nn.functional as F" + textwrap.dedent(before) + "def f(q, k, v):\n    return attend(q, k, v)\n"
     )
     assert text.count("scaled_dot_product_attention(") == 1 and "return attend(q, k, v)" in text
+
+
+def test_a_tensor_that_is_written_through_a_view_of_it_is_an_operand_as_it_then_is() -> None:
+    text = fused("""
+        def forward(self, q, k, v):
+            scores = q @ k.mT * self.scale
+            v = v * 1
+            v.requires_grad_().detach().mul_(2.0)
+            return self.attend(scores) @ v
+    """)
+    assert text.index(".mul_(2.0)") < text.index("scaled_dot_product_attention(")
+
+
+def test_what_a_hook_watches_stays() -> None:
+    text = fused("""
+        def forward(self, q, k, v):
+            k_t = k.mT * self.scale
+            k_t.register_hook(lambda g: g * 2)
+            return self.attend(q @ k_t) @ v
+    """)
+    assert "scaled_dot_product_attention(" not in text
+
+
+def test_a_number_added_to_the_scores_is_no_mask() -> None:
+    text = fused("""
+        def forward(self, q, k, v):
+            return self.attend(q @ k.mT + self.scale) @ v
+    """)
+    assert "attn_mask" not in text
