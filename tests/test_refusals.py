@@ -95,6 +95,11 @@ BOTH = [
 
 TEXT = [
     Refused(
+        "an operand may be written",
+        "keys = k.clone()\nattn = (q @ keys.mT).softmax(-1)\nkeys.random_(2)\nreturn attn @ v + keys.sum()",
+        "keys", "keys.random_(2)", "the operand `keys`", "make that call before or after",
+    ),
+    Refused(
         "stored in a list",
         "p = F.softmax(q @ k.mT, -1)\nself.maps.append(p)\nreturn p @ v",
         "p", "self.maps.append(p)", "`p` is used by .append()", "only when asked for",
