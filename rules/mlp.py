@@ -157,7 +157,7 @@ class GatedHalvesGateLast(Rule):
 class GatedLinearUnit(Rule):
     """A gated linear unit: one half times the sigmoid of the other."""
 
-    code = "AF303"
+    code = "AF307"
     benefit = 3
 
     @staticmethod
@@ -218,10 +218,8 @@ class GatedProduct(Rule):
     def where(captures: Captures) -> Verdict:
         if captures.literal("activation") not in ("gelu", "gelu_tanh", "quick_gelu", "silu"):
             return Fails("no gated MLP is known by this activation", advice="use one of torch's activations")
-        if captures.number("up") or captures.attribute("up") or captures.rank("up") in (0, 1):
-            return Fails(
-                "what the activation is multiplied by is a scale, not a second branch", advice="leave it as it is"
-            )
+        if not captures.branches("gate", "up"):
+            return Fails("the two factors are not two projections of one input", advice="leave it as it is")
         return Holds("unsafe", "assumes that both branches have one shape")
 
     examples = (
@@ -244,19 +242,20 @@ class GatedProduct(Rule):
             after="ops.gated_product(",
         ),
         Kept(
-            "a learned scale is multiplied",
+            "the factors come from different inputs",
             """
-                import torch
                 import torch.nn.functional as F
+                from parallel import ColumnParallelLinear
                 from torch import nn
 
-                class Scaled(nn.Module):
+                class Mix(nn.Module):
                     def __init__(self, dim: int):
                         super().__init__()
-                        self.scale = nn.Parameter(torch.ones(dim))
+                        self.gate = ColumnParallelLinear(dim, dim)
+                        self.up = ColumnParallelLinear(dim, dim)
 
-                    def forward(self, x):
-                        return F.gelu(x) * self.scale
+                    def forward(self, x, y):
+                        return F.silu(self.gate(x)) * self.up(y)
             """,
         ),
     )

@@ -18,21 +18,16 @@ from autofuse.fx.names import erase_dead, is_harmless, operation_of
 from autofuse.fx.pristine import is_pristine
 from autofuse.fx.trace import Trace
 from autofuse.fx.twin import plain_class
-from autofuse.fx.watching import guard_path, is_known
+from autofuse.fx.watching import guard_path, is_known, is_light
 
 _LARGEST = 40  # nodes of a child that is read
-_PARAMETERS = 2  # a weight and a bias
 _NAMED = re.compile(r"\b_c\d+\b")
 
 
 def may_enter(child: nn.Module) -> bool:
     """Whether a child is small, pristine and of the user's own: parameters of its own at most, and known layers."""
-    kind = plain_class(type(child))
-    own = not kind.__module__.startswith(("torch.nn.", "torch.ao.")) and "forward" in dir(kind)
-    light = len(child._parameters) <= _PARAMETERS and all(
-        is_known(type(m)) and not m._parameters and is_pristine(m) for m in child.children()
-    )
-    return own and light and is_pristine(child)
+    own = not is_known(type(child)) and "forward" in dir(plain_class(type(child)))
+    return own and is_light(child) and all(map(is_pristine, child.modules()))
 
 
 def entered(trace: Trace | None) -> Trace | None:

@@ -18,6 +18,8 @@ from autofuse.fx.twin import CODE, CONTAINERS, SCALARS
 from autofuse.fx.values import Held, Values, tensors
 from autofuse.vocabulary import MODULES
 
+_PARAMETERS = 2  # a weight and a bias
+
 
 class Watching(Values):
     """The listener's half of a Recorder."""
@@ -161,10 +163,10 @@ class Watching(Values):
             return self.kept(node, result, before, self._child_sizes(module, args, result))
 
     def _transparent(self, module: nn.Module) -> bool:
-        """Whether a Sequential holds known layers only, so that it says nothing that its parts do not."""
+        """Whether a Sequential holds light layers only, so that it says nothing that its parts do not."""
         original = self.world.originals[id(module)]
         return type(original) is nn.Sequential and all(
-            is_known(type(self.world.originals[id(m)])) or self._transparent(m) for m in module.children()
+            is_light(self.world.originals[id(m)]) or self._transparent(m) for m in module.children()
         )
 
     def _child_sizes(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> list[Any]:
@@ -221,6 +223,14 @@ def guard_path(name: str) -> str:
 def is_known(kind: type) -> bool:
     """Whether modules of exactly this class are one operation of the vocabulary."""
     return kind.__module__.startswith("torch.nn.modules.") and f"torch.nn.{kind.__name__}" in MODULES
+
+
+def is_light(module: nn.Module) -> bool:
+    """Whether a module is a layer of the vocabulary, or has a weight and a bias at most, and such layers without."""
+    if is_known(type(module)):
+        return True
+    own = not type(module).__module__.startswith("torch.") and len(module._parameters) <= _PARAMETERS
+    return own and all(is_known(type(m)) and not m._parameters for m in module.children())
 
 
 def _getitem(container: Any, key: Any) -> Any:

@@ -177,8 +177,8 @@ def test_a_known_sequential_is_seen_through_and_another_is_not() -> None:
     class Root(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.known = nn.Sequential(nn.Softmax(-1), nn.Dropout(0.1))
-            self.other = nn.Sequential(nn.Softmax(-1), Mine())
+            self.known = nn.Sequential(nn.Softmax(-1), Mine())
+            self.other = nn.Sequential(nn.Softmax(-1), nn.BatchNorm1d(4))
 
         def forward(self, x: Tensor) -> Tensor:
             return self.other(self.known(x))  # type: ignore[no-any-return]
