@@ -63,6 +63,7 @@ class Assignments(Expressions):
         old, other = self.value(_as_load(target)), self.value(value)
         result = self.combined(operator, old, other)
         if isinstance(target, ast.Name):
+            self.place(old, target, inlined=False)  # it reads the name, too
             self._in_place(target.id, old, result)
             return
         self.bind(target, result)

@@ -401,7 +401,7 @@ def _own_names(statement: ast.stmt) -> Iterator[ast.Name]:
     todo: list[ast.AST] = [c for c in ast.iter_child_nodes(statement) if not isinstance(c, ast.stmt)]
     while todo:
         n = todo.pop()
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load):
+        if isinstance(n, ast.Name) and (isinstance(n.ctx, ast.Load) or isinstance(statement, ast.AugAssign)):
             yield n
         todo += [c for c in ast.iter_child_nodes(n) if not isinstance(c, ast.stmt)]
 
