@@ -102,13 +102,14 @@ class Run:
         except Exception as error:  # a SyntaxError too: the text was sound before we touched it
             return self._internal(file.path, error)
 
-    def _checked(self, source: bytes, file: SourceFile) -> Checked:
+    def _checked(self, source: bytes, file: SourceFile, only: frozenset[str] | None = None) -> Checked:
         read = document(source, file.path)
         if b"torch" not in source:
             ast.parse(read.program)  # a named file is read to the end, so that a syntax error in it is told
             return Checked(file.path, source, (), read.troubles)
         target, unread = self.target or file.settings.target, list[Unread]()
-        found = proposals(read.program, file.path, rules=self.rules(file.settings), target=target, unread=unread)
+        rules = self.rules(file.settings)
+        found = proposals(read.program, file.path, rules=rules, target=target, unread=unread, only=only)
         kept = tuple(_located(p, read) for p in _heard(found, read.program, file))
         return Checked(file.path, source, kept, (*read.troubles, *(_told(u, read) for u in unread)))
 
@@ -120,7 +121,8 @@ class Run:
                 break
             made = _made(document(source, file.path), source, wanted, file.path, not unsafe)
             edits, source, refused = edits + made.edits, made.after, made.refused
-            wanted = _wanted(self._checked(source, file).proposals, unsafe) if made.edits else []
+            touched = frozenset(p.finding.symbol for p in wanted)
+            wanted = _wanted(self._checked(source, file, touched).proposals, unsafe) if made.edits else []
         return Rewritten(file.path, checked.source, source, edits, refused)
 
     def _internal(self, path: str, error: Exception) -> Trouble:
