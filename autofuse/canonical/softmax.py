@@ -112,6 +112,11 @@ def unshifted(view: View, x: Value) -> Value:
     if x.op == "add":
         kept = [t for t in x.inputs if not _same_along_rows(view, t)]
         return x if len(kept) == len(x.inputs) or not kept else unshifted(view, total(view, kept))
+    if x.op == "mul":  # (x - the largest of x) * number
+        sums, others = [f for f in x.inputs if f.op == "add"], [f for f in x.inputs if f.op != "add"]
+        if len(sums) == 1 and all(literal(v) is not None or view.number(v) for v in others):
+            inner = unshifted(view, sums[0])
+            return x if inner is sums[0] else product(view, (inner, *others))
     if x.op == CAST:
         return view.plain(CAST, unshifted(view, x.inputs[0]), *x.inputs[1:], data=x.data)
     if x.op == KEEP and _is_low(view, x.inputs[2]):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from autofuse.binding import bound_arguments
 from autofuse.facts import named_ranks
-from autofuse.graph import ATTRIBUTE, CALL, CONST, GLOBAL, ITEM, PARAMETER, SYNTAX, TUPLE, Value
+from autofuse.graph import ATTRIBUTE, CALL, CHOICE, CONST, GLOBAL, ITEM, PARAMETER, SYNTAX, TUPLE, Value
 from autofuse.source.bindings import Function, bound_names, free_names
 from autofuse.source.captured import Chain
 from autofuse.source.children import Child
@@ -67,6 +67,8 @@ class Calls(State):
         self, node: ast.Call, function: Value, arguments: list[Value], named: dict[str, Value]
     ) -> Value | None:
         """What a call computes where that is known."""
+        if function.op == CHOICE:
+            return self.either(node, function, arguments, named)
         name = qualified(function) or (str(function.data) if function.op == GLOBAL and self.builtin(function) else None)
         called = self.as_written(node.func, function)
         if name is None and (alias := self.alias_of(called)):
@@ -91,6 +93,19 @@ class Calls(State):
         if made is not None:
             self.entered.add(id(node))
         return made
+
+    def either(self, node: ast.Call, function: Value, arguments: list[Value], named: dict[str, Value]) -> Value | None:
+        """What a call of one of two known functions computes: `softmax = torch.softmax if exact else stable_softmax`."""
+        found = list[Value]()
+        for side in function.inputs[1:]:
+            written = ast.Name(str(side.data), ast.Load()) if side.op == GLOBAL else self.as_written(node.func, side)
+            call = ast.copy_location(ast.Call(written, node.args, node.keywords), node)
+            made = self.known_call(call, side, arguments, named)
+            if made is None or made.op in OPS and OPS[made.op].effect == "random":
+                return None
+            found.append(made)
+        self.entered.add(id(node))
+        return self.choice(function.inputs[0], *found)
 
     def unknown_call(self, node: ast.Call, function: Value, inputs: list[Value], named: tuple[str, ...]) -> Value:
         name = qualified(function) or (f".{node.func.attr}" if isinstance(node.func, ast.Attribute) else "")

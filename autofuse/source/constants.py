@@ -37,13 +37,14 @@ def _numbers(tree: ast.Module, qualified: Mapping[str, str], stores: Counter[str
         value = getattr(statement, "value", None)
         once = isinstance(target, ast.Name) and (stores is None or stores[target.id] == 1)
         if isinstance(statement, (ast.Assign, ast.AnnAssign)) and once and isinstance(value, ast.expr):
-            number = _number(value, qualified, found)
+            number = number_of(value, qualified, found)
             if number is not None and isinstance(target, ast.Name):
                 found[target.id] = number
     return found
 
 
-def _number(node: ast.expr, qualified: Mapping[str, str], known: Mapping[str, float]) -> float | None:
+def number_of(node: ast.expr, qualified: Mapping[str, str], known: Mapping[str, float]) -> float | None:
+    """The number that an expression of literals and `known` names comes to, None for any other expression."""
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             return value
@@ -52,13 +53,13 @@ def _number(node: ast.expr, qualified: Mapping[str, str], known: Mapping[str, fl
         case ast.Attribute():
             return _NAMED.get(_dotted(node, qualified))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            number = _number(operand, qualified, known)
+            number = number_of(operand, qualified, known)
             return None if number is None else -number
         case ast.Call(func=function, args=[argument], keywords=[]):
             apply = _FUNCTIONS.get(_dotted(function, qualified))
-            return _combined(lambda x, _: apply(x), _number(argument, qualified, known), 0) if apply else None
+            return _combined(lambda x, _: apply(x), number_of(argument, qualified, known), 0) if apply else None
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _combined(_OPERATORS[type(op)], *(_number(side, qualified, known) for side in (left, right)))
+            return _combined(_OPERATORS[type(op)], *(number_of(side, qualified, known) for side in (left, right)))
     return None
 
 

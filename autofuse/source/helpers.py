@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 
 from autofuse.graph import Value
 from autofuse.source.bindings import Function
+from autofuse.source.constants import number_of
 from autofuse.source.syntax import children, walk
 
 _LONGEST = 20  # statements
@@ -99,7 +100,9 @@ def arguments_of(
 
 
 def _literal(node: ast.expr) -> object:
-    """The value of a literal, `-1` included; an ellipsis for anything else."""
+    """The value of a literal, or of arithmetic on literals (`32 ** 2`); an ellipsis for anything else."""
+    if (number := number_of(node, {}, {})) is not None:
+        return number
     try:
         return ast.literal_eval(node)
     except ValueError:
