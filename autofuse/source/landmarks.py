@@ -66,6 +66,8 @@ class Landmarks:
         for d in defined:
             if scope.helper(d.function):  # what is no helper is not read where it is called
                 yield _Definition(d.function.name.encode(), self._body(d.function))
+                if d.owner is not None and d.function.name == "forward":  # a child of that class may be, too
+                    yield _Definition(d.owner.node.name.encode(), self._body(d.function))
         for owner in _owners(defined):
             for kind in (owner.attributes, owner.defaults, owner.buffers):
                 for name, values in kind.items():

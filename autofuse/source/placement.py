@@ -23,8 +23,8 @@ from autofuse.source.lambdas import is_expression
 from autofuse.source.lengths import Sizes
 from autofuse.source.printing import SourceText, permuted_text, unused
 from autofuse.source.scope import FileScope, blocks_of
-from autofuse.source.toplevel import SYMBOL, imported_after
 from autofuse.source.targets import Call, call_of
+from autofuse.source.toplevel import SYMBOL, imported_after
 from autofuse.vocabulary import HARMLESS, MODULES, OPS
 
 
@@ -60,7 +60,7 @@ class Placement:
         """The edit that makes `site`. Raises Unwritable with the reason if there is none, NotInTarget likewise."""
         if len(site.results) > 1:
             return self._edit_of_two(site)
-        places = root_places(self.captured, site.root, site.doomed.values)
+        places = root_places(self.captured, site)
         if not places:
             raise Unwritable("the result is computed in a helper or a comprehension, not at a place of its own")
         if len({id(p.node) for p in places}) != 1:
@@ -87,7 +87,7 @@ class Placement:
     def _edit_of_two(self, site: Site) -> Edit:
         """`x = x + f(x)` and `norm(x)` as one call that gives both; it stands where the sum did."""
         first = next(places_of(self.captured, site.results[0].value), None)
-        root = next(iter(root_places(self.captured, site.root, site.doomed.values)), None)
+        root = next(iter(root_places(self.captured, site)), None)
         if first is None or root is None or len(site.results) > 2 or site.results[1].permutation:
             raise Unwritable("the sum and its norm are not written at places of their own")
         statement = first.statement
