@@ -21,6 +21,7 @@ _AS_TENSOR = "keep it a tensor, as `torch.where` does in place of `if`, or move 
 # What a reason says -> what to change. `{value}` is what stands in the way, as the reader wrote it.
 ADVICE: tuple[tuple[str, str], ...] = (
     # A value that would go is needed (legality.py).
+    (r"has a hook on its gradient", "take the hook off, or put it on the operands"),
     (r" is returned", f"return {{value}} {_OWN_BRANCH}"),
     (r" is stored in ", f"store {{value}} {_OWN_BRANCH}"),
     (r" is (yielded|awaited)", f"hand {{value}} out {_OWN_BRANCH}"),
