@@ -13,6 +13,7 @@ its class attributes what is expected of it:
     digits       how far its constants are from the exact ones, relatively
     random       its dropout rate is written out: in training only averages can be compared
     numbers_only a look-alike that may be fused, if its numbers stay
+    softmax_alone  a look-alike of attention whose masked softmax may be fused by itself (AF102), if its numbers stay
     fuses        codes that the live door alone may fuse in a look-alike
     doors        the doors that can tell, where not both: "live", "text"
 
@@ -424,6 +425,6 @@ def called(run: Callable[[], object]) -> set[tuple[str, str]]:
 
 SPELLED = spellings(
     *(f"attention_{part}" for part in ("scale", "layout", "packed", "masks", "softmax", "modules", "unusual")),
-    *("norms", "residual", "mlp", "losses", "rotary"),
+    *("norms", "residual", "mlp", "losses", "rotary", "softmax"),
 )
 LOOKALIKES = spellings("lookalikes_attention", "lookalikes_other", "lookalikes_losses", "lookalikes_rotary")

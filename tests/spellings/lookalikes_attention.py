@@ -237,6 +237,8 @@ class FilledAfterSoftmax(Attend):
 
 
 class TopKOnly(Attend):
+    softmax_alone = True
+
     def forward(self, q, k, v):
         scores = q @ k.mT * self.scale
         threshold = scores.topk(3, dim=-1).values[..., -1:]
@@ -245,6 +247,8 @@ class TopKOnly(Attend):
 
 
 class MaskOfScores(Attend):
+    softmax_alone = True
+
     def forward(self, q, k, v):
         s = q @ k.mT * self.scale
         s = s.masked_fill(s < s.mean(), float("-inf"))
@@ -260,6 +264,8 @@ class MaskOfScoresByWhere(Attend):
 
 
 class BiasOfScores(Attend):
+    softmax_alone = True
+
     def forward(self, q, k, v):
         s = q @ k.mT * self.scale
         s = s + torch.tanh(s)
@@ -467,6 +473,8 @@ class LoopOverScores(Attend):
 
 
 class RefinedInALoop(Attend):
+    softmax_alone = True
+
     def forward(self, q, k, v):
         s = q @ k.mT * self.scale
         for _ in range(2):
@@ -768,6 +776,8 @@ class FilledWhereRowsMayBeEmpty(Attend):
 
 class ThenZeroedWhereEmpty(Attend):
     """Rows that keep nothing are set to zero after softmax: an edit of the probabilities."""
+
+    softmax_alone = True
 
     arguments = {"keep": "keep_rows_dropped"}
 
