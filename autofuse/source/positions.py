@@ -21,8 +21,9 @@ class Located:
 
     def __init__(self, module: cst.Module, text: str) -> None:
         self.lines = _NEWLINE.split(text)
-        found = MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider)
-        self.ranges: dict[cst.CSTNode, CodeRange] = dict(found)
+        # `MetadataWrapper.resolve` would visit the whole tree once more for providers that there are not.
+        found = PositionProvider()._gen(MetadataWrapper(module, unsafe_skip_copy=True))
+        self.ranges: dict[cst.CSTNode, CodeRange] = {n: at for n, at in found.items() if isinstance(at, CodeRange)}
         self._expressions: dict[_Key, cst.BaseExpression] = {}
         self._statements: dict[tuple[int, int], cst.CSTNode] = {}
         self._simple: dict[int, set[int]] = {}  # the lines of the simple statements on each line
