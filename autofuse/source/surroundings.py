@@ -65,7 +65,7 @@ class Surroundings:
         """Whether the file computes on one; False if it speaks of none, but of "cpu", or makes a model; else None."""
         if self.first_line(*_ACCELERATORS):
             return True
-        if "cpu" in self._words:
+        if any("device" in name and _is_cpu(value) for node in walk(self.scope.tree) for name, value in _given(node)):
             return False
         return None if self.first_line("device") or not self._makes_model() else False
 
@@ -90,6 +90,23 @@ class Surroundings:
     def assigned(self, name: str) -> list[ast.expr]:
         """Everything that the file assigns to a variable called `name`, outside of classes."""
         return [value for n, value in self._values_outside_classes() if n == name]
+
+
+def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
+    """What assignments and defaults of parameters give to a name: `device = ...`, `self.device = ...`."""
+    if isinstance(node, ast.Assign):
+        yield from ((getattr(t, "attr", getattr(t, "id", "")), node.value) for t in node.targets)
+    elif isinstance(node, ast.arguments):
+        given = [*node.posonlyargs, *node.args][::-1]
+        yield from ((a.arg, d) for a, d in zip(given, node.defaults[::-1], strict=False))
+        yield from ((a.arg, d) for a, d in zip(node.kwonlyargs, node.kw_defaults, strict=True))
+
+
+def _is_cpu(value: ast.expr | None) -> bool:
+    """`"cpu"`, or `torch.device("cpu")`."""
+    if isinstance(value, ast.Call) and value.args:
+        value = value.args[0]
+    return isinstance(value, ast.Constant) and value.value == "cpu"
 
 
 def _parts(word: str) -> set[str]:

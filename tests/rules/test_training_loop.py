@@ -122,6 +122,15 @@ def test_a_number_that_was_read_once_is_not_read_again() -> None:
         """
             import torch
 
+            def train(model, loader, device="cpu"):
+                for x in loader:
+                    loss = model(x.to(device))
+                    loss.backward()
+                    print(loss.item())
+        """,
+        """
+            import torch
+
             def test_training(model, loader):
                 for x in loader:
                     loss = model(x.cuda())
@@ -129,7 +138,7 @@ def test_a_number_that_was_read_once_is_not_read_again() -> None:
                     print(loss.item())
         """,
     ],
-    ids=["evaluation", "once an epoch", "on the CPU", "a test"],
+    ids=["evaluation", "once an epoch", "on the CPU", "for the CPU", "a test"],
 )
 def test_where_nothing_is_trained_on_a_gpu_at_every_step_there_is_nothing_to_say(text: str) -> None:
     assert [f for f in findings(text) if f.code == "AF606"] == []
@@ -207,3 +216,37 @@ def test_a_scaler_for_bfloat16_is_told() -> None:
     assert [f.code for f in findings(text.format(arguments="", dtype="bfloat16"))] == ["AF607"]
     assert findings(text.format(arguments="", dtype="float16")) == []
     assert findings(text.format(arguments="enabled=flag", dtype="bfloat16")) == []
+
+
+TRAINER = """
+    import torch
+    from torch.utils.data import DataLoader
+
+    class Trainer:
+        def __init__(self, model, dataset, args):
+            self.model = model.to(args.device)
+            self.model.load_state_dict(torch.load(args.weights, map_location="cpu"))
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr, fused=True)
+            self.loader = DataLoader(dataset, args.batch_size, shuffle=True, num_workers=8)
+
+        def train(self, losses, bar, predictions):
+            for i, batch in enumerate(self.loader):
+                batch = {k: v.to(self.device, non_blocking=True) for k, v in batch.items()}
+                outputs = self.model(**batch)
+                loss = outputs.loss / self.steps
+                loss.backward()
+                if (i + 1) % self.steps == 0:
+                    self.optimizer.step()
+                losses.update(loss.item(), batch["ids"].size(0))
+                bar.set_postfix({"loss": f"{losses.average:.3f}"})
+                accuracy = (outputs.logits.argmax(-1) == batch["labels"]).float().mean()
+                bar.set_description(f"accuracy {accuracy:.2f}")
+                predictions.extend(outputs.logits.argmax(-1).cpu().tolist())
+                self.history.append(loss.detach().cpu().item())
+"""
+
+
+def test_a_trainer_that_takes_its_model_and_device_is_read_as_a_script_is() -> None:
+    assert [(f.code, f.line) for f in findings(TRAINER)] == [
+        ("AF602", 9), ("AF602", 9), ("AF606", 19), ("AF606", 22), ("AF606", 23), ("AF606", 24),
+    ]  # fmt: skip
