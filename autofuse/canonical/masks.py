@@ -9,7 +9,7 @@ import math
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, factors_of, product, without
 from autofuse.canonical.view import CAST, KEEP, View, bare, literal, rewrites
-from autofuse.graph import ATTRIBUTE, Value
+from autofuse.graph import ATTRIBUTE, Value, is_const
 
 _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 BOOLEAN = frozenset({*_OPPOSITE, "invert", "and", "or", "bool", "kept"})
@@ -38,6 +38,14 @@ def kept(view: View, test: Value) -> Value:
     """`test`, known to be a boolean tensor."""
     test = unexpanded(test)
     return test if test.op in BOOLEAN else view.plain("kept", test)
+
+
+@rewrites("expand")
+def _expand(view: View, x: Value, shape: Value) -> Value | None:
+    """`mask.expand(scores.shape)` is `mask.expand_as(scores)`."""
+    read = shape.inputs[0] if len(shape.inputs) == 1 else shape
+    whole = read.op == ATTRIBUTE and read.data == "shape" or read.op == "size" and is_const(read.inputs[1], None)
+    return view.plain("expand_as", x, read.inputs[0]) if whole else None
 
 
 def unexpanded(mask: Value) -> Value:

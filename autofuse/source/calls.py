@@ -95,7 +95,7 @@ class Calls(State):
         return made
 
     def either(self, node: ast.Call, function: Value, arguments: list[Value], named: dict[str, Value]) -> Value | None:
-        """What a call of one of two known functions computes: `softmax = torch.softmax if exact else stable_softmax`."""
+        """What a call of one of two known functions computes: `softmax = torch.softmax if fast else stable_softmax`."""
         found = list[Value]()
         for side in function.inputs[1:]:
             written = ast.Name(str(side.data), ast.Load()) if side.op == GLOBAL else self.as_written(node.func, side)

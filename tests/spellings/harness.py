@@ -424,7 +424,7 @@ def called(run: Callable[[], object]) -> set[tuple[str, str]]:
 
 
 SPELLED = spellings(
-    *(f"attention_{part}" for part in ("scale", "layout", "packed", "masks", "softmax", "modules", "unusual")),
+    *(f"attention_{part}" for part in ("scale", "layout", "packed", "masks", "softmax", "modules", "unusual", "wild")),
     *("norms", "residual", "mlp", "losses", "rotary", "softmax"),
 )
 LOOKALIKES = spellings("lookalikes_attention", "lookalikes_other", "lookalikes_losses", "lookalikes_rotary")

@@ -6,6 +6,7 @@ import math
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from einops import rearrange
 
 
 class Attend(nn.Module):
@@ -785,3 +786,40 @@ class ThenZeroedWhereEmpty(Attend):
         s = (q @ k.mT * self.scale).masked_fill(~keep, -1e9)
         w = F.softmax(s, dim=-1).masked_fill(~keep, 0.0)
         return w @ v
+
+
+# Axes that another branch, or another layout, would make the right ones.
+
+
+class RankOfAnotherBranch(nn.Module):
+    """Four dimensions here: dimension 2 are the queries."""
+
+    numbers_only = True
+
+    def forward(self, q, k, v):
+        if q.dim() == 3:
+            weights = torch.bmm(q, k.transpose(1, 2)).softmax(dim=2)
+            return torch.bmm(weights, v)
+        weights = (q @ k.transpose(-2, -1)).softmax(dim=2)
+        return weights @ v
+
+
+class ProbabilitiesTransposed(nn.Module):
+    """Each key gathers from the queries that look at it."""
+
+    arguments = {"k": "q", "v": "q"}
+
+    def forward(self, q, k, v):
+        weights = torch.softmax(q @ k.transpose(-2, -1), dim=-1)
+        weights = rearrange(weights, "b h i j -> b h j i")
+        return weights @ v
+
+
+class SoftmaxOrItsLogarithm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.logarithm = True
+
+    def forward(self, q, k, v):
+        normalise = torch.log_softmax if self.logarithm else torch.softmax
+        return normalise(q @ k.transpose(-2, -1), dim=-1) @ v
