@@ -323,6 +323,9 @@ def is_size(view: View, v: Value, x: Value, dim: int) -> bool:
     wanted = mine[dim] if mine is not None and -dim <= len(mine) else None
     if v.op == CONST:
         return type(v.data) is int and v.data == wanted
+    counts = [view.facts.known[o].size for o in view.originals(v) if o in view.facts.known]
+    if wanted is not None and wanted in counts:
+        return True
     if v.op == "size":
         owner, index = v.inputs
     elif v.op == ITEM and _is_shape(v.inputs[0]):

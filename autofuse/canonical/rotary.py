@@ -13,7 +13,7 @@ from autofuse.canonical.arithmetic import RECOGNISED_IN_SUMS, factors_of, produc
 from autofuse.canonical.pairs import HALVES, PAIRS, Part, merges_last_two, part_of, split_in_two
 from autofuse.canonical.shapes import elements, from_end
 from autofuse.canonical.view import CAST, View, rewrites
-from autofuse.graph import TUPLE, Value, is_const
+from autofuse.graph import ATTRIBUTE, TUPLE, Value, is_const
 
 ROTATED = "rotated"  # inputs: x; data: the layout. (-b, a) for each pair
 ROTATION = "rotation"  # inputs: x, cos, sin; data: the layout
@@ -34,10 +34,21 @@ def _cat(view: View, tensors: Value, dim: Value) -> Value | None:
     parts = elements(tensors) if tensors.op == TUPLE else ()
     if len(parts) != 2:
         return None
-    place = from_end(view, _some_part(view, parts), dim)
+    x = _some_part(view, parts)
+    place = -1 if _is_last(view, dim, x) else from_end(view, x, dim)
     if place is None and type(dim.data) is int and dim.data > 0:
         return _of_rank(view, _joined(view, parts[0], parts[1], HALVES), dim.data + 1)
     return _joined(view, parts[0], parts[1], HALVES) if place == -1 else None
+
+
+def _is_last(view: View, dim: Value, x: Value) -> bool:
+    """Whether `dim` is the number of dimensions of a part of `x`, less one."""
+    if dim.op != "add" or len(dim.inputs) != 2 or not is_const(dim.inputs[1], -1):
+        return False
+    count = dim.inputs[0]
+    read = count.op == "dim" or count.op == ATTRIBUTE and count.data == "ndim"
+    part = part_of(view, count.inputs[0]) if read else None
+    return part is not None and part.of is x
 
 
 def _of_rank(view: View, v: Value | None, rank: int | None) -> Value | None:

@@ -208,6 +208,8 @@ def record_lengths(captured: Captured) -> Sizes:
     sizes = Sizes(Facts(captured.known))
     graph: Graph = captured.graph
     for v in graph.values:
+        if sizes.facts.number(v) and v.op != CONST:
+            captured.known[v] = replace(captured.known.get(v, Known()), size=sizes.key(v))
         if (found := sizes.of(v)) is not None:
             captured.known[v] = replace(captured.known.get(v, Known()), lengths=found)
     return sizes
