@@ -320,7 +320,10 @@ class Placement:
         for statement, values in self.captured.assigned.items():
             effect = statement in self.captured.effects and not self._moved_out(statement, moved)
             effect = effect or statement in (root.statement, place.statement)
-            if values and not effect and all(v in gone for v in values):
+            if hasattr(statement, "body"):  # its head binds something: `if (w := f(x)) is not None:`
+                if any(v in site.doomed.values for v in values):
+                    raise Unwritable("a part of it is computed by the head of a statement that stays")
+            elif values and not effect and all(v in gone for v in values):
                 found.add(statement)
         bound = {v for s in found for v in self.captured.assigned[s]}
         for statement, held in self.captured.deleted.items():
