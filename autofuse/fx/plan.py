@@ -50,6 +50,7 @@ class Found:
     reason: str = ""
     kernel: str = ""
     refusal: Refusal | None = None
+    mask: str = ""
 
 
 @dataclass
@@ -129,7 +130,15 @@ def _fuse_round(
 def _found(lowered: Captured, site: Site, key: SiteKey) -> Found:
     verdict, code = site.verdict, site.rule.rule.code
     if isinstance(verdict, Holds):
-        return Found(code, key, key[2], True, verdict.why, ops.kernel_of(site.rule.replacement.operation))
+        return Found(
+            code,
+            key,
+            key[2],
+            True,
+            verdict.why,
+            ops.kernel_of(site.rule.replacement.operation),
+            mask="; ".join(site.notes),
+        )
     told = refusal(verdict, code, lambda v: written(lowered, v, verdict.culprit))
     return Found(code, key, key[2], False, told.reason, refusal=told)
 

@@ -296,5 +296,5 @@ def _site_report(name: str, found: Found, verdict: Verdict | None, status: str =
     told = found.refusal or Refusal("")
     return SiteReport(
         found.rule, name, status, why or found.reason, found.kernel, error, file, line,  # type: ignore[arg-type]
-        told.advice, told.value, told.line,
+        told.advice, told.value, told.line, found.mask,
     )  # fmt: skip

@@ -19,7 +19,7 @@ Piece = tuple[str, str]  # text, and a rich style or ""
 
 FIELDS = (
     *("code", "rule", "path", "line", "end_line", "column", "symbol", "status"),
-    *("message", "reason", "advice", "value", "value_line"),
+    *("message", "reason", "advice", "value", "value_line", "mask"),
 )
 _STYLES = {"safe": "green", "unsafe": "yellow", "report": "cyan", "declined": "dim"}
 _DIFF_STYLES = (("---", "bold"), ("+++", "bold"), ("@@", "cyan"), ("-", "red"), ("+", "green"))
@@ -46,6 +46,7 @@ def line_of(finding: Finding) -> list[Piece]:
         (f" [{finding.status}] ", _STYLES.get(finding.status, "")),
         (f"{finding.symbol}: {finding.message}", ""),
         (f" ({reason})" if reason else "", "dim"),
+        (f" [mask: {finding.mask}]" if finding.mask else "", "dim"),
         (f"; {finding.advice}" if finding.advice else "", ""),
         ("\n", ""),
     ]

@@ -38,7 +38,7 @@ class SiteReport:
         entry; None where not verified.
     file, line: the source of the original, where known.
     advice: what to change so that it can be fused. value, value_line: what stands in the way as its author wrote it,
-        and the line where it does.
+        and the line where it does. mask: what the mask of the scores is proved to be, and how.
     """
 
     rule: str
@@ -52,6 +52,7 @@ class SiteReport:
     advice: str = ""
     value: str = ""
     value_line: int | None = None
+    mask: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _row(site: SiteReport) -> tuple[Cell, ...]:
         Cell(site.status, _TONES[site.status]),
         Cell("" if site.max_error is None else f"{site.max_error:.1e}"),
         Cell(_where(site), "quiet"),
-        Cell("; ".join(part for part in (site.kernel, site.reason, site.advice) if part)),
+        Cell("; ".join(part for part in (site.kernel, site.mask and f"mask: {site.mask}", site.reason, site.advice) if part)),
     )
 
 
