@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autofuse.rule import Captures, Fails, Fused, Holds, Kept, Rule, Unknown, Verdict
+from autofuse.rule import Captures, Fails, Fused, Holds, Kept, Rule, Verdict
 
 if TYPE_CHECKING:
     import torch.nn.functional as F
@@ -204,7 +204,7 @@ class LinearCrossEntropy(Rule):
 
 
 def of_a_known_reduction(captures: Captures) -> Verdict:
-    """torch's losses also take an ignore_index and smoothing that are numbers."""
+    """torch's losses take a reduction of theirs, and numbers for the rest."""
     if not captures.absent("reduction") and captures.literal("reduction") is None:
         return Unknown("how the loss is reduced cannot be read from the text", capture="reduction")
     if not captures.absent("reduction") and captures.literal("reduction") not in _REDUCTIONS:

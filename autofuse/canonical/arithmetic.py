@@ -198,7 +198,7 @@ def _pow(view: View, x: Value, exponent: Value) -> Value | None:
         return view.make("reciprocal", view.make("pow", x, view.const(-power)))
     if power in (0.5, 2):
         return view.make("sqrt" if power == 0.5 else "square", x)
-    return view.plain("pow", x, view.const(int(power) if power == int(power) else power))
+    return view.plain("pow", x, view.const(int(power) if float(power).is_integer() else power))
 
 
 @rewrites("number_sqrt")

@@ -21,6 +21,8 @@ def cross_entropy(a: Arguments, s: Speller) -> Call:
         if dim != -1:
             raise Unwritable("the classes are not in the last dimension")
         if rank != 2:
+            if "reduction" in a and not is_const(a["reduction"]):
+                raise Unwritable("how the loss is reduced, and so its shape, cannot be read from the text")
             whole = logits.isidentifier()
             logits = f"{logits}.reshape(-1, {logits}.shape[-1])" if whole else fill("{0}.flatten(0, -2)", logits)
             if "reduction" in a and is_const(a["reduction"], "none") and s.view.rank(a["target"]) != 1:
@@ -37,7 +39,7 @@ def log_likelihood(a: Arguments, s: Speller) -> Call:
 
 def linear_cross_entropy(a: Arguments, s: Speller) -> Call:
     """F.linear_cross_entropy, which without `options` would still form all logits."""
-    if "reduction" in a and is_const(a["reduction"], "none"):
+    if "reduction" in a and not is_const(a["reduction"], "mean", "sum"):
         raise Unwritable("torch's linear_cross_entropy gives losses of another shape")
     if "in_float32" in a:
         raise Unwritable("torch's linear_cross_entropy has no way to cast the logits to float32")
