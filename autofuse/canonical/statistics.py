@@ -6,7 +6,10 @@ Introduces two operations: layer_norm(x, axes, eps) and rms_norm(x, axes, eps) w
 
 from __future__ import annotations
 
+import math
+
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, product, total, without
+from autofuse.canonical.pairs import is_size, lengths
 from autofuse.canonical.shapes import elements, from_end
 from autofuse.canonical.view import View, bare, literal, rewrites
 from autofuse.graph import ATTRIBUTE, CONST, ITEM, SLICE, TUPLE, Value, is_const
@@ -53,18 +56,31 @@ def _mean_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
         rest = without(factors, (found, length)) if length else None
         if rest is not None:
             return [view.make("mean", *found.inputs), *rest], constant
+        known = _known_length(view, found.inputs[0])
+        if known and math.isclose(constant * known, 1):
+            return [view.make("mean", *found.inputs), *(without(factors, (found,)) or [])], 1
     return None
 
 
 def _is_length(view: View, v: Value, x: Value) -> bool:
     """x.size(-1) or x.shape[-1], read off `x` or off what it is the square of."""
-    if v.op == "size":
-        owner, dim = v.inputs
-    elif v.op == ITEM and v.inputs[0].op == ATTRIBUTE and v.inputs[0].data == "shape":
-        owner, dim = v.inputs[0].inputs[0], v.inputs[1]
-    else:
-        return False
-    return from_end(view, owner, dim) == -1 and (owner is x or x.op == "square" and bare(owner) is bare(x.inputs[0]))
+    return is_size(view, v, x, -1) or bare(x).op == "square" and is_size(view, v, bare(x).inputs[0], -1)
+
+
+def _known_length(view: View, x: Value) -> int | None:
+    """The last size of `x`, or of what it is the square of, as a number."""
+    while bare(x).op in ("square", "add", "mul"):
+        x = bare(x).inputs[0]
+    known = lengths(view, x)
+    return known[-1] if known and type(known[-1]) is int else None
+
+
+@rewrites("norm", "vector_norm")
+def _vector_norm(view: View, x: Value, order: Value, dim: Value, keepdim: Value, dtype: Value) -> Value | None:
+    """The root of the sum of squares."""
+    if not is_const(order, 2, 2.0, "fro", None) or is_const(dim, None) or not is_const(dtype, None):
+        return None
+    return view.make("sqrt", view.make("sum", view.make("square", x), dim, keepdim))
 
 
 def _variance_by_hand(view: View, terms: list[Value], constant: float) -> Value | None:
@@ -94,6 +110,8 @@ def _negated_square(v: Value) -> bool:
 def _norm_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
     """(x - mean(x)) * rsqrt(var(x) + eps), or x * rsqrt(mean(x ** 2) + eps), among `factors`."""
     for root in factors:
+        if (without_eps := _norm_and_root(view, factors, constant, root)) is not None:
+            return without_eps
         found = _squares_and_eps(view, root)
         if found is None:
             continue
@@ -105,19 +123,51 @@ def _norm_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
     return None
 
 
+def _norm_and_root(view: View, factors: list[Value], constant: float, root: Value) -> tuple[list[Value], float] | None:
+    """x / norm(x) * sqrt(x.size(-1)): an RMS norm whose eps is 0."""
+    total_of = bare(root).inputs[0] if bare(root).op == "rsqrt" else None
+    if total_of is None or bare(total_of).op != "sum" or not _keeps_last(bare(total_of)):
+        return None
+    squares = bare(bare(total_of).inputs[0])
+    if squares.op != "square":
+        return None
+    width = next((f for f in factors if _is_root_of_length(view, f, squares)), None)
+    known = None if width else _known_length(view, squares)
+    if width is None and not (known and math.isclose(constant, math.sqrt(known))):
+        return None
+    for taken in _same_but_for_casts(factors, squares.inputs[0]):
+        rest = without(factors, (root, *taken, *([width] if width else [])))
+        if rest is not None:
+            return [*rest, _norm(view, squares.inputs[0], view.const(0.0))], constant if width else 1
+    return None
+
+
+def _keeps_last(reduction: Value) -> bool:
+    return is_const(reduction.inputs[1], -1) and is_const(reduction.inputs[2], True)
+
+
+def _is_root_of_length(view: View, v: Value, x: Value) -> bool:
+    """sqrt(x.size(-1)), x.shape[-1] ** 0.5."""
+    if v.op in ("pow", "number_pow") and is_const(v.inputs[1], 0.5) or v.op in ("number_sqrt", "sqrt"):
+        size = v.inputs[0].inputs[0] if v.inputs[0].op == "number" else v.inputs[0]
+        return _is_length(view, size, x)
+    return False
+
+
 def _squares_and_eps(view: View, root: Value) -> tuple[Value, Value] | None:
-    """(y, eps) where `root` is rsqrt(mean(y ** 2, -1, keepdim) + eps)."""
+    """(y, eps) where `root` is rsqrt(mean(y ** 2, -1, keepdim) + eps); without one, it is 0."""
     root = bare(root)
     if root.op != "rsqrt":
         return None
     terms = root.inputs[0].inputs if root.inputs[0].op == "add" else (root.inputs[0],)
     means = [t for t in terms if bare(t).op == "mean"]
-    if len(means) != 1 or len(terms) < 2:
+    if len(means) != 1:
         return None
     squares, dim, keepdim = bare(means[0]).inputs
     if bare(squares).op != "square" or not is_const(dim, -1) or not is_const(keepdim, True):
         return None
-    return bare(squares).inputs[0], total(view, [t for t in terms if t is not means[0]])
+    rest = [t for t in terms if t is not means[0]]
+    return bare(squares).inputs[0], total(view, rest) if rest else view.const(0.0)
 
 
 def _same_but_for_casts(factors: list[Value], wanted: Value) -> list[tuple[Value, ...]]:

@@ -415,6 +415,34 @@ class SwishWithBeta(nn.Module):
         return x * torch.sigmoid(self.beta * x)
 
 
+class NormalizedTimesRoot(Affine):
+    """F.normalize: the norm is bounded from below, which no RMS norm does."""
+
+    def forward(self, x):
+        return F.normalize(x, dim=-1) * x.shape[-1] ** 0.5 * self.weight
+
+
+class RootOfAnotherWidth(Affine):
+    def forward(self, x):
+        return x / x.norm(dim=-1, keepdim=True) * x.shape[-2] ** 0.5 * self.weight
+
+
+class NormPlusEps(Affine):
+    def forward(self, x):
+        return x / (x.norm(dim=-1, keepdim=True) + 1e-6) * x.shape[-1] ** 0.5 * self.weight
+
+
+class NormClamped(Affine):
+    def forward(self, x):
+        norm = torch.norm(x, dim=-1, keepdim=True) * x.shape[-1] ** -0.5
+        return x / norm.clamp(min=1e-6) * self.weight
+
+
+class SumOfAbsoluteValues(Affine):
+    def forward(self, x):
+        return x / x.norm(p=1, dim=-1, keepdim=True) * x.shape[-1] ** 0.5 * self.weight
+
+
 class MishOfAnother(nn.Module):
     def forward(self, x, y):
         return x * torch.tanh(F.softplus(y))

@@ -314,3 +314,19 @@ class NormTimesRoot(Weighted):
 
     def forward(self, x):
         return x / x.norm(dim=-1, keepdim=True) * math.sqrt(x.shape[-1]) * self.weight
+
+
+class DividedByVectorNorm(Weighted):
+    def forward(self, x):
+        rms = torch.linalg.vector_norm(x, dim=-1, keepdim=True) * x.size(-1) ** -0.5
+        return self.weight * (x / rms)
+
+
+class MeanSquareWithoutEps(Weighted):
+    def forward(self, x):
+        return x / x.pow(2).mean(-1, keepdim=True).sqrt() * self.weight
+
+
+class StdBiasedWithoutEps(Affine):
+    def forward(self, x):
+        return (x - x.mean(-1, keepdim=True)) / x.std(-1, unbiased=False, keepdim=True) * self.weight + self.bias

@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-_ROOT = "x / norm * sqrt(d) is an RMS norm without eps; the canonical form knows no vector norm"
 _TWO = "a sum that is added in place and its norm together have two results, which the text writer does not place"
 
 _BOTH: dict[str, str] = {
-    "NormTimesRoot": _ROOT,
 }
 _AUTOFUSE: dict[str, str] = {
     "PreNormAddedInPlace": _TWO,
