@@ -5,8 +5,8 @@ Knows signatures (vocabulary.py) and the aliases torch allows for argument names
 
 from __future__ import annotations
 
-from autofuse.graph import TUPLE, Graph, Value, is_const
-from autofuse.vocabulary import REQUIRED, Op
+from autofuse.graph import ATTRIBUTE, TUPLE, Graph, Value, is_const
+from autofuse.vocabulary import OPS, REQUIRED, Op
 
 _ALIASES = {
     "axis": "dim", "keepdims": "keepdim", "correction": "unbiased", "x": "input", "exp": "exponent", "size": "shape",
@@ -48,6 +48,17 @@ def bound_arguments(graph: Graph, op: Op, arguments: list[Value], named: dict[st
         if name in rest and is_const(rest[name], harmless):
             del rest[name]
     return None if rest or taken < len(arguments) else inputs
+
+
+def like_another(graph: Graph, op: Op, inputs: list[Value]) -> tuple[Op, list[Value]]:
+    """`x.type_as(y)` and `x.expand_as(y)` as what they read of the other tensor, which is not its contents."""
+    if op.name not in ("type_as", "expand_as"):
+        return op, inputs
+    x, other = inputs
+    if op.name == "expand_as":
+        return OPS["expand"], [x, graph.value(TUPLE, graph.value(ATTRIBUTE, other, data="shape"))]
+    dtype, device = (graph.value(ATTRIBUTE, other, data=read) for read in ("dtype", "device"))
+    return OPS["to"], [x, graph.value(TUPLE, dtype), graph.value(TUPLE, device, data=("device",))]
 
 
 def _canonical_name(op: Op, keyword: str) -> str:

@@ -49,12 +49,20 @@ class Builder:
                 node is not None
                 and original not in self.site.doomed.values
                 and self.order.get(node, self.limit) < self.limit
+                and not self.reads_what_goes(node)
             ):
                 return node
         for original in originals:
             if (path := self.captured.paths.get(original)) is not None:
                 return self.note(self.graph.get_attr(path))
         return self.derived(v)
+
+    def reads_what_goes(self, node: fx.Node) -> bool:
+        """Whether a node asks a tensor that goes for its dtype or shape, and would keep it alive."""
+        if node.target not in ("type_as", "expand_as"):
+            return False
+        gone = {self.captured.nodes.get(v) for v in self.site.doomed.values}
+        return any(n in gone for n in node.all_input_nodes)
 
     def derived(self, v: Value) -> Any:
         match v.op:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from autofuse.binding import bound_arguments
+from autofuse.binding import bound_arguments, like_another
 from autofuse.facts import named_ranks
 from autofuse.graph import ATTRIBUTE, CALL, CHOICE, CONST, GLOBAL, ITEM, PARAMETER, SYNTAX, TUPLE, Value
 from autofuse.source.bindings import Function, bound_names, free_names
@@ -192,23 +192,13 @@ class Calls(State):
         inputs = bound_arguments(self.graph, op, arguments, named)
         if inputs is None:
             return None
-        op, inputs = self.like_another(op, inputs)
+        op, inputs = like_another(self.graph, op, inputs)
         self.know_ranks(op, inputs)
         made = (self.graph.fresh if op.effect == "random" else self.graph.value)(op.name, *inputs)
         rank, multiplied = _DIMENSIONS.get(name.removeprefix("torch").removeprefix("."), (0, ()))
         for v in (made, *(inputs[i] for i in multiplied)) if rank else ():
             self.has_rank(v, rank)
         return made
-
-    def like_another(self, op: Op, inputs: list[Value]) -> tuple[Op, list[Value]]:
-        """`x.type_as(y)` and `x.expand_as(y)` as what they read of the other tensor, which is not its contents."""
-        if op.name not in ("type_as", "expand_as"):
-            return op, inputs
-        x, other = inputs
-        if op.name == "expand_as":
-            return OPS["expand"], [x, self.graph.value(TUPLE, self.graph.value(ATTRIBUTE, other, data="shape"))]
-        dtype, device = (self.graph.value(ATTRIBUTE, other, data=read) for read in ("dtype", "device"))
-        return OPS["to"], [x, self.graph.value(TUPLE, dtype), self.graph.value(TUPLE, device, data=("device",))]
 
     def know_ranks(self, op: Op, inputs: list[Value]) -> None:
         """What the letters of an equation, or the axes of a pattern, say of the tensors it is given."""
