@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from autofuse.canonical import View
 from autofuse.engine import Site
 from autofuse.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK, Value, ancestors
-from autofuse.legality import is_metadata
+from autofuse.legality import is_metadata, written_in_place
 from autofuse.source.captured import Captured, Place
 from autofuse.source.edits import Edit, NewText, Span, span_of
 from autofuse.source.express import Speller, Unwritable, layer_text, places_of, root_places
@@ -159,6 +159,7 @@ class Placement:
             self._check_imports(imports, place)
         except SyntaxError as error:
             raise Unwritable("an operand cannot be written on one line") from error
+        self._check_in_place(root)
         dead = self._dead(site, speller.used | set(bound), root, place, [at for _, at in bound.values()])
         self._check_names(dead, root, place, {*site.doomed.metadata, *self._shape_reads(speller)})
         if not speller.removed <= dead:
@@ -365,6 +366,21 @@ class Placement:
             todo += self.captured.graph.users[v]
         return True
 
+    def _check_in_place(self, root: Place) -> None:
+        """Raises Unwritable where a name is written by the root itself, and read afterwards: `x.add_(bias)`."""
+        match root.node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if written_in_place(method):
+                pass
+            case _:
+                return
+        own = root.statement.targets if isinstance(root.statement, ast.Assign) else ()
+        if any(isinstance(t, ast.Name) and t.id == name for t in own):
+            return
+        end = (root.node.end_lineno or 0, root.node.end_col_offset or 0)
+        reads = (n for n in ast.walk(self.captured.function) if isinstance(n, ast.Name) and n.id == name)
+        if root.region or any((n.lineno, n.col_offset) > end for n in reads):
+            raise Unwritable(f"`{name}` is written in place by what would be replaced, and read afterwards")
+
     def _check_names(self, dead: set[ast.stmt], root: Place, place: Place, reads: set[Value]) -> None:
         """Keep a statement whose name is still read by text that stays; `reads` are read off the operands instead."""
         reread = {n for r in reads for p in self.captured.places.get(r, []) for n in ast.walk(p.node)}
@@ -375,8 +391,11 @@ class Placement:
         binders = {v: s for s in dead for v in self.captured.assigned.get(s, [])}
         todo = [s for s in ast.walk(self.captured.function) if isinstance(s, ast.stmt) and s not in dead]
         while todo:
-            for n in _own_names(todo.pop()):
+            statement = todo.pop()
+            for n in _own_names(statement):
                 value = held.get(id(n)) if id(n) not in changed else None
+                if isinstance(n.ctx, ast.Store):  # x of `x += 1`
+                    value = self.captured.before.get(statement, {}).get(n.id)
                 for part in _joined(value, (CHOICE, OPAQUE)) if value is not None else ():
                     binder = binders.get(part)
                     if binder is not None and binder in dead and n not in reread:

@@ -106,18 +106,18 @@ def test_a_number_is_not_inverted_by_logical_not() -> None:
 
 
 def test_a_shape_that_nobody_uses_keeps_its_name_bound() -> None:
-    fused('''
+    fused("""
         def forward(self, q, k, v):
             scores = q @ k.mT
             scores = scores - scores.amax(-1, keepdim=True)
             *_, keys = scores.shape
             exp = scores.exp()
             return exp / exp.sum(-1, keepdim=True) @ v
-    ''')
+    """)
 
 
 def test_a_name_bound_in_a_branch_is_deleted_with_it() -> None:
-    text = fused('''
+    text = fused("""
         def forward(self, q, k, v, mask=None):
             scores = q @ k.mT
             if mask is not None:
@@ -125,7 +125,7 @@ def test_a_name_bound_in_a_branch_is_deleted_with_it() -> None:
             weights = self.attend(scores)
             del scores
             return weights @ v
-    ''')
+    """)
     assert "scaled_dot_product_attention(" in text
 
 
@@ -188,3 +188,33 @@ def test_a_number_added_to_the_scores_is_no_mask() -> None:
             return self.attend(q @ k.mT + self.scale) @ v
     """)
     assert "attn_mask" not in text
+
+
+def test_a_name_that_is_written_by_the_last_step_keeps_its_value() -> None:
+    before = """
+        import torch
+        from torch import nn
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.randn(5))
+
+            def forward(self, q, k, v):
+                y = q * torch.rsqrt(q.pow(2).mean(-1, keepdim=True) + 1e-6)
+                y.mul_(self.weight)
+                return y
+    """
+    torch.manual_seed(0)
+    assert_same(before, rewritten(before), "Model", (Q, K, V))
+
+
+def test_scores_that_are_written_once_they_are_not_needed_stay_bound() -> None:
+    fused("""
+        def forward(self, q, k, v):
+            scores = q @ k.mT
+            scores = scores * self.scale
+            weights = self.attend(scores)
+            scores *= 2
+            return weights @ v
+    """)
