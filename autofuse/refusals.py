@@ -36,6 +36,7 @@ ADVICE: tuple[tuple[str, str], ...] = (
     (r" is used ", f"use {{value}} {_OWN_BRANCH}"),
     # What the fused operation would read, or when.
     (r"^an operand is itself computed from", "compute the operand from the inputs instead"),
+    (r"^the result is written in place", "make a new tensor of it instead: `y = y + x` for `y += x`"),
     (r"^an operand is written in place", "give the changed tensor a name of its own: `y = x + 1` for `x += 1`"),
     (r"^a call that may write to an operand", "make that call before or after the whole computation"),
     (r"^a step writes in place to memory", "take the step that makes a new tensor: `masked_fill` for `masked_fill_`"),
@@ -88,6 +89,8 @@ ADVICE: tuple[tuple[str, str], ...] = (
     (r"^the fused operation (does not take|gives)", "leave it as it is, and report it: the rule should have declined"),
 )
 
+_NEEDED = re.compile(r"^an? (value|expression) (that )?the fused call needs( \(\w+\))?")
+
 
 @dataclass(frozen=True)
 class Written:
@@ -139,7 +142,9 @@ def _named(why: str, culprit: Value | None, text: str) -> str:
     if not text or culprit is None or f"`{text}`" in why:
         return why
     noun = called(culprit)
-    for general, special in ((noun, noun), ("an operand", "the operand")):
+    known = "the intermediate value" if noun.startswith("an intermediate value") else noun
+    for general, special in ((noun, known), ("an operand", "the operand")):
         if general in why:
             return why.replace(general, f"{special} `{text}`", 1)
-    return f"{why}: `{text}`"
+    said = _NEEDED.sub(f"`{text}`, which the fused call needs,", why)
+    return said if said != why else f"{why}: `{text}`"
