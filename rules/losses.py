@@ -23,6 +23,7 @@ class HandWrittenCrossEntropy(Rule):
     """Cross entropy spelled out."""
 
     code = "AF501"
+    native = "cross_entropy"
     benefit = 3
 
     @staticmethod
@@ -96,6 +97,7 @@ class NegatedCrossEntropy(Rule):
     """Log-probabilities of the targets, spelled out."""
 
     code = "AF501"
+    native = "cross_entropy"
     benefit = 2
 
     @staticmethod
@@ -135,7 +137,7 @@ class NegatedCrossEntropy(Rule):
 
 
 class LinearCrossEntropy(Rule):
-    """A linear layer and the cross entropy of its output, which nothing else reads: saves the memory of the logits."""
+    """The cross entropy of a linear layer's output: can do without the memory of the logits."""
 
     code = "AF502"
     benefit = 7
@@ -205,10 +207,9 @@ class LinearCrossEntropy(Rule):
 
 def of_a_known_reduction(captures: Captures) -> Verdict:
     """torch's losses take a reduction of theirs, and numbers for the rest."""
-    if not captures.absent("reduction") and captures.literal("reduction") is None:
-        return Unknown("how the loss is reduced cannot be read from the text", capture="reduction")
-    if not captures.absent("reduction") and captures.literal("reduction") not in _REDUCTIONS:
-        why = f"the reduction {captures.literal('reduction')!r} is not one of torch's"
+    reduction = captures.literal("reduction")  # None of a variable, too: torch looks at what it holds
+    if reduction is not None and reduction not in _REDUCTIONS:
+        why = f"the reduction {reduction!r} is not one of torch's"
         return Fails(why, advice='write "mean", "sum" or "none"')
     for name in ("ignore_index", "label_smoothing"):
         if not captures.absent(name) and captures.number(name) is False:
