@@ -49,7 +49,7 @@ def _dropout(view: View, x: Value, p: Value, training: Value) -> Value | None:
     return view.permuted(view.fresh("dropout", x.inputs[0], p, training), order_of(x))
 
 
-@rewrites("contiguous", "identity")
+@rewrites("contiguous", "clone", "identity")
 def _identity(view: View, x: Value) -> Value:
     return x
 
