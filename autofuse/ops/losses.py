@@ -185,16 +185,15 @@ def _gradients(
         change = _logits(x[block], weight, bias).sub_(normalizers[block].unsqueeze(-1)).exp_()
         if label_smoothing:
             change.sub_(label_smoothing / weight.shape[0])
-        change.mul_(share)
-        change.scatter_add_(-1, target[block].where(counted, 0).unsqueeze(-1), share * (label_smoothing - 1.0))
-        change.masked_fill_(~counted.unsqueeze(-1), 0.0)
+        wanted = target[block].where(counted, 0).unsqueeze(-1)
+        change.scatter_add_(-1, wanted, torch.full_like(share, label_smoothing - 1.0))
         if to_bias.numel():
-            to_bias += change.sum(0)
-        narrow = change.to(x.dtype)
+            to_bias += (share.T @ change).squeeze(0)
+        narrow = change.to(x.dtype)  # a row's share is put in where rows are short
         if of_x:
-            to_x[block] = narrow @ weight
+            to_x[block] = (narrow @ weight) * share
         if of_weight:
-            _accumulate(to_weight, narrow, x[block])
+            _accumulate(to_weight, narrow, (x[block] * share).to(x.dtype))
     return to_x, to_weight.to(weight.dtype), to_bias.to(x.dtype)
 
 
