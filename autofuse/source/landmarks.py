@@ -18,7 +18,7 @@ from autofuse.source.scope import ClassScope, Defined, FileScope
 from autofuse.source.syntax import walk
 
 _WORD = re.compile(rb"[A-Za-z_\x80-\xff][\w\x80-\xff]*")
-_RENAMED = re.compile(rb"(\w+)\s+as\s+(\w+)")
+_RENAMED = re.compile(rb"\b(\w+)\s+as\s+(\w+)")  # from a word's start: a line may be one long word
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NO_LAYERS = (ast.Constant, ast.BinOp, ast.Compare, ast.JoinedStr)
 _LIBRARIES = ("torch", "einops", "typing", "functools", "collections", "dataclasses", "math", "numpy")
