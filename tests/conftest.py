@@ -15,6 +15,14 @@ REPOSITORY = Path(__file__).parents[1]
 _LEFT_BEHIND = ("__pycache__", ".venv", ".git", ".hypothesis", "build", "dist", "autofuse-demo", "autofuse.egg-info")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many programs the metamorphic suite executed, in all processes."""
+    reports = [r for found in terminalreporter.stats.values() for r in found if isinstance(r, pytest.TestReport)]
+    properties = [p for r in reports if r.when == "call" for p in r.user_properties]
+    if programs := sum(int(str(n)) for name, n in properties if name == "programs"):
+        terminalreporter.write_line(f"{programs} programs rewritten at random, and executed before and after")
+
+
 @pytest.fixture(scope="session")
 def tree() -> dict[str, bytes]:
     """Every file of this repository that is committed, or would be, by its path."""
