@@ -1,4 +1,4 @@
-"""Losses spelled out -> torch's cross entropy; that of a linear layer -> one that never has all of the logits in memory.
+"""Losses spelled out -> torch's cross entropy; that of a linear layer -> one that never holds all of the logits.
 
 The logits of a language model are the largest tensor of its step: rows x classes, several times over with their
 softmax and its gradient. The second rule buys memory; what it costs in time depends on the device.
@@ -31,7 +31,10 @@ class HandWrittenCrossEntropy(Rule):
         logits: Tensor, axis: int, target: Tensor, dim: int = 1, weight: Tensor | None = None,
         ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
     ) -> Tensor:  # fmt: skip
-        return ops.nll(F.log_softmax(logits, axis), target, dim, weight, ignore_index, reduction, label_smoothing)
+        return ops.nll(
+            F.log_softmax(logits, axis), target, dim=dim, weight=weight, ignore_index=ignore_index,
+            reduction=reduction, label_smoothing=label_smoothing,
+        )  # fmt: skip
 
     @staticmethod
     def after(
@@ -105,7 +108,10 @@ class NegatedCrossEntropy(Rule):
         logits: Tensor, axis: int, target: Tensor, dim: int = 1, weight: Tensor | None = None,
         ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
     ) -> Tensor:  # fmt: skip
-        return -ops.nll(F.log_softmax(logits, axis), target, dim, weight, ignore_index, reduction, label_smoothing)
+        return -ops.nll(
+            F.log_softmax(logits, axis), target, dim=dim, weight=weight, ignore_index=ignore_index,
+            reduction=reduction, label_smoothing=label_smoothing,
+        )  # fmt: skip
 
     @staticmethod
     def after(
@@ -149,7 +155,9 @@ class LinearCrossEntropy(Rule):
         ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, in_float32: bool = False,
     ) -> Tensor:  # fmt: skip
         log_probs = F.log_softmax(ops.rows(F.linear(x, weight, bias), in_float32), axis)
-        return ops.nll(log_probs, target, dim, None, ignore_index, reduction, label_smoothing)
+        return ops.nll(
+            log_probs, target, dim=dim, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+        )
 
     @staticmethod
     def after(

@@ -5,6 +5,7 @@ from autofuse.canonical import (
     arithmetic,
     choices,
     folds,
+    likelihoods,
     losses,
     masks,
     precision,
@@ -19,5 +20,5 @@ from autofuse.canonical.view import CAST, KEEP, LEAF, PERMUTE, View, bare, liter
 
 __all__ = [
     "CAST", "KEEP", "LEAF", "PERMUTE", "View", "activations", "arithmetic", "bare", "choices", "fill_of", "folds",
-    "literal", "losses", "masks", "precision", "projections", "rotary", "shapes", "softmax", "statistics",
+    "likelihoods", "literal", "losses", "masks", "precision", "projections", "rotary", "shapes", "softmax", "statistics",
 ]  # fmt: skip

@@ -1,17 +1,14 @@
 """Cross entropy, however it is spelled out.
 
 Introduces log_softmax(x, dim), picked(x, dim, target), which is what stands at the target, and
-cross_entropy(log_softmax, target, weight, ignore_index, reduction, label_smoothing, dim). `dim` is where the classes are:
-1 where they lie as torch wants them, whatever the rank. An `ignore_index` of None says that every target counts. Knows
-losses and the arithmetic they are made of; which dimension holds the classes is worked out by rows.py.
+cross_entropy(log_softmax, target, weight, ignore_index, reduction, label_smoothing, dim). `dim` is where the classes
+are: 1 where they lie as torch wants them, whatever the rank. An `ignore_index` of None says that every target counts.
+Knows losses; the arithmetic that leads to them stands in likelihoods.py, and rows.py knows where the classes are.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
-from autofuse.canonical.arithmetic import RECOGNISED_IN_SUMS, factors_of, product, terms_of, total, without
+from autofuse.canonical.arithmetic import factors_of, product, without
 from autofuse.canonical.rows import Straight, is_whole, second_or_last, straightened
 from autofuse.canonical.shapes import elements, from_end
 from autofuse.canonical.softmax import unshifted
@@ -20,9 +17,7 @@ from autofuse.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const
 
 _TWO = "assumes that the logits have two dimensions"
 _ONE = "assumes that the target has one dimension"
-_UNDERFLOW = "where a probability underflows to 0, its logarithm was -inf and is finite now"
 _NOT_NEGATIVE = "assumes one target for each row, none of them negative"
-_NONE_IGNORED = "assumes that no target is ignored"
 _SHAPE_ONLY = ("unsqueeze", "squeeze", "view", "flatten")
 
 
@@ -35,7 +30,7 @@ def _loss(
     return view.assuming(made, log_probs.assumed)
 
 
-def _each(view: View, log_probs: Straight, target: Value) -> Value:
+def each(view: View, log_probs: Straight, target: Value) -> Value:
     """The loss of each target, all of which count."""
     none = view.const(None)
     return _loss(view, log_probs, target, none, none, view.const("none"), view.const(0.0))
@@ -80,7 +75,7 @@ def _nll_loss(
 ) -> Value | None:
     if not is_const(average, None) or not is_const(reduce, None):
         return None
-    found = _log_softmax_in(view, x, 1, view.rank(target))
+    found = log_softmax_in(view, x, 1, view.rank(target))
     return None if found is None else _loss(view, found, target, weight, ignored, reduction, view.const(0.0))
 
 
@@ -94,8 +89,8 @@ def _nll(
     return view.plain("cross_entropy", x, target, weight, ignored, reduction, smoothing, dim)
 
 
-def _log_softmax_in(view: View, log_probs: Value, dim: int, targets: int | None = None) -> Straight | None:
-    """The log_softmax that log-probabilities with their classes in `dim` are; `targets` is the target's rank if known."""
+def log_softmax_in(view: View, log_probs: Value, dim: int, targets: int | None = None) -> Straight | None:
+    """The log_softmax that log-probabilities with their classes in `dim` are; `targets` is the target's rank."""
     rank = view.rank(log_probs) or (None if targets is None else targets + 1)
     straight = straightened(view, Straight(log_probs, dim), rank, "log_softmax")
     if straight is None:
@@ -134,10 +129,10 @@ def _gather(view: View, x: Value, dim: Value, index: Value) -> Value | None:
 
 
 def _picked(view: View, x: Value, dim: int, target: Value, assumed: str) -> Value:
-    found = _log_softmax_in(view, x, dim, view.rank(target))
+    found = log_softmax_in(view, x, dim, view.rank(target))
     if found is None:
         return view.assuming(view.plain("picked", x, view.const(dim), target), assumed)
-    return product(view, (_each(view, found.assuming(assumed), target), view.const(-1)))
+    return product(view, (each(view, found.assuming(assumed), target), view.const(-1)))
 
 
 def _target_in(view: View, index: Value, dim: int) -> tuple[Value, int, str] | None:
@@ -250,7 +245,7 @@ def _one_hot(view: View, x: Value, dim: Value) -> Value | None:
             rest = without(x.inputs, (log_probs, chosen)) if target is not None and log_probs is not chosen else None
             if target is None or rest is None or not all(literal(r) is not None or view.number(r) for r in rest):
                 continue
-            found = _log_softmax_in(view, log_probs, target[1], view.rank(target[0]))
+            found = log_softmax_in(view, log_probs, target[1], view.rank(target[0]))
             each = None if found is None else _chosen(view, found, target, dim)
             if each is not None:
                 return product(view, (each, view.const(-1), *rest))
@@ -260,19 +255,19 @@ def _one_hot(view: View, x: Value, dim: Value) -> Value | None:
 def _chosen(view: View, log_probs: Straight, target: tuple[Value, int], dim: Value) -> Value | None:
     """The loss of each target, or the sum of all where `dim` is None; `target` is with the dimension of its classes."""
     if is_const(dim, None):
-        return _reduced_loss(view, "sum", _each(view, log_probs, target[0]))
+        return _reduced_loss(view, "sum", each(view, log_probs, target[0]))
     if type(dim.data) is not int:
         return None
     rank = view.rank(target[0])
     if dim.data == target[1] or rank is not None and dim.data % (rank + 1) == target[1] % (rank + 1):
-        return _each(view, log_probs, target[0])
+        return each(view, log_probs, target[0])
     if rank is not None or {dim.data, target[1]} != {1, -1}:
         return None
-    return _each(view, log_probs.assuming(_ONE).along(1), target[0])
+    return each(view, log_probs.assuming(_ONE).along(1), target[0])
 
 
 def _target_of(view: View, v: Value) -> tuple[Value, int] | None:
-    """(target, dimension of the classes) of one_hot(target) and torch.zeros_like(x).scatter(1, target.unsqueeze(1), 1)."""
+    """(target, dimension of the classes) of one_hot(target) and zeros_like(x).scatter(1, target.unsqueeze(1), 1)."""
     v = bare(v)
     if v.op == "one_hot":
         return v.inputs[0], -1
@@ -281,126 +276,3 @@ def _target_of(view: View, v: Value) -> tuple[Value, int] | None:
         found = _target_in(view, v.inputs[2], dim) if type(dim) is int else None
         return (found[0], found[1]) if found and not found[2] else None
     return None
-
-
-# By hand.
-
-
-@rewrites("log")
-def _log(view: View, x: Value) -> Value | None:
-    if x.op == "softmax":
-        return view.assuming(view.plain("log_softmax", x.inputs[0], x.inputs[1]), _UNDERFLOW)
-    if x.op == "sum" and x.inputs[0].op == "exp":
-        return view.make("logsumexp", x.inputs[0].inputs[0], *x.inputs[1:])
-    return None
-
-
-def _signed(terms: Sequence[Value], op: str, sign: int) -> list[tuple[Value, Value]]:
-    """(term, v) of each term that is sign * v, v being an `op`."""
-    found = []
-    for t in terms:
-        negative = t.op == "mul" and len(t.inputs) == 2 and literal(t.inputs[1]) == -1
-        v = t.inputs[0] if negative else t
-        if v.op == op and negative == (sign < 0):
-            found.append((t, v))
-    return found
-
-
-def _log_softmax_by_hand(view: View, terms: list[Value], constant: float) -> Value | None:
-    """x - logsumexp(x, dim, keepdim=True)."""
-    for term, normaliser in _signed(terms, "logsumexp", -1):
-        x, dim, keepdim = normaliser.inputs
-        rest = without(terms, (term, *terms_of(x))) if is_const(keepdim, True) and not constant else None
-        if rest is not None:
-            return total(view, (view.make("log_softmax", x, dim, view.const(None)), *rest))
-    return None
-
-
-def _shifted_logsumexp(view: View, terms: list[Value], constant: float) -> Value | None:
-    """max + log(sum(exp(x - max))), with either sign."""
-    for sign in (1, -1):
-        for term, normaliser in _signed(terms, "logsumexp", sign):
-            shifted, dim, keepdim = normaliser.inputs
-            for lowered in shifted.inputs if shifted.op == "add" and is_const(keepdim, True) else ():
-                if lowered.op != "mul" or literal(lowered.inputs[-1]) != -1 or len(lowered.inputs) != 2:
-                    continue
-                shift = lowered.inputs[0] if sign > 0 else lowered
-                rest = without(terms, (term, shift))
-                inner = without(shifted.inputs, (lowered,))
-                if rest is not None and inner:
-                    made = view.plain("logsumexp", total(view, inner), dim, keepdim)
-                    return total(view, (product(view, (made, view.const(sign))), *rest, view.const(constant)))
-    return None
-
-
-def _normaliser_less_picked(view: View, terms: list[Value], constant: float) -> Value | None:
-    """logsumexp(x) - x[target], with either sign."""
-    for sign in (1, -1):
-        for term, normaliser in _signed(terms, "logsumexp", sign):
-            kept = is_const(normaliser.inputs[2], True)
-            for other, held in _signed(terms, "unsqueeze" if kept else "picked", -sign):
-                picked = held.inputs[0] if kept else held
-                if picked.op != "picked" or picked.inputs[0] is not normaliser.inputs[0]:
-                    continue
-                log_probs = view.make("log_softmax", *normaliser.inputs[:2], view.const(None))
-                dim = picked.inputs[1].data
-                found = _log_softmax_in(view, log_probs, dim) if type(dim) is int else None
-                rest = without(terms, (term, other))
-                if found is None or rest is None:
-                    continue
-                each = _each(view, found.assuming(view.assumption(picked)), picked.inputs[2])
-                made = view.plain("unsqueeze", each, held.inputs[1]) if kept else each
-                return total(view, (product(view, (made, view.const(sign))), *rest, view.const(constant)))
-    return None
-
-
-def _smoothed(view: View, terms: list[Value], constant: float) -> Value | None:
-    """(1 - s) * nll - s * log_probs.mean(dim): torch's label smoothing."""
-    for term in terms:
-        plain = next((f for f in factors_of(term) if f.op == "cross_entropy"), None)
-        for other in terms if plain is not None else ():
-            for spread in factors_of(other):
-                if plain is None or other is term or not _is_spread(view, spread, plain):
-                    continue
-                s = product(view, (*(without(factors_of(other), (spread,)) or ()), view.const(-1)))
-                share = product(view, without(factors_of(term), (plain,)) or [view.const(1)])
-                rest = without(terms, (term, other))
-                if rest is not None and _sum_to_one(view, share, s):
-                    return total(view, (_with_smoothing(view, plain, s), *rest, view.const(constant)))
-    return None
-
-
-def _is_spread(view: View, v: Value, plain: Value) -> bool:
-    """Whether `v` is the mean over the classes, reduced as `plain` is, of the log-probabilities that `plain` picks from."""
-    log_probs, _, weight, ignored, reduction, smoothing, _ = plain.inputs
-    if not is_const(weight, None) or not is_const(ignored, None, -100) or not is_const(smoothing, 0.0):
-        return False
-    if v.op == reduction.data == "mean" and v.inputs[0] is log_probs and is_const(v.inputs[1], None):
-        return True
-    if reduction.data in ("mean", "sum") and v.op == reduction.data and is_const(v.inputs[1], None):
-        v = v.inputs[0]
-    elif not is_const(reduction, "none"):
-        return False
-    return (
-        v.op == "mean"
-        and v.inputs[0] is log_probs
-        and v.inputs[1].data == log_probs.inputs[1].data
-        and is_const(v.inputs[2], False)
-    )
-
-
-def _sum_to_one(view: View, share: Value, s: Value) -> bool:
-    a, b = literal(share), literal(s)
-    if a is not None and b is not None:
-        return math.isclose(a + b, 1, rel_tol=1e-9)
-    return share is total(view, (product(view, (s, view.const(-1))), view.const(1)))
-
-
-def _with_smoothing(view: View, plain: Value, s: Value) -> Value:
-    *given, _, dim = plain.inputs
-    made = view.plain("cross_entropy", *given, s, dim)
-    ignored = _NONE_IGNORED if not is_const(plain.inputs[3], None) else ""
-    return view.assuming(made, "; ".join(filter(None, (view.assumption(plain), ignored))))
-
-
-RECOGNISED_IN_SUMS += [_shifted_logsumexp, _log_softmax_by_hand, _normaliser_less_picked, _smoothed]

@@ -89,7 +89,9 @@ def _untransposed(found: Straight) -> Straight | None:
         return None
     other = b if found.dim == a else a
     if abs(a - b) == 1 and min(a, b) >= 0:
-        return replace(found, value=x, dim=other).assuming("" if other < 2 else _THREE).along(other if other < 2 else -1)
+        return (
+            replace(found, value=x, dim=other).assuming("" if other < 2 else _THREE).along(other if other < 2 else -1)
+        )
     return replace(found, value=x, dim=other).assuming(_THREE) if {a, b} == {1, -1} else None
 
 

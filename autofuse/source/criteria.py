@@ -83,4 +83,3 @@ def _loss_called(name: str) -> ModuleClass | None:
         name = "torch.nn." + name.rpartition(".")[2]
     kind = MODULES.get(name)
     return kind if kind is not None and kind.operands == 2 else None
-

@@ -221,7 +221,8 @@ class Maker:
 
     def classes(self, *shape: int) -> Tensor:
         """Every class once and more, if there are enough rows."""
-        return torch.randperm(CLASSES * max(shape), generator=self.generator)[: math.prod(shape)].reshape(shape) % CLASSES
+        drawn = torch.randperm(CLASSES * max(shape), generator=self.generator)[: math.prod(shape)]
+        return drawn.reshape(shape) % CLASSES
 
     def keep(self, *shape: int) -> Tensor:
         """True where kept; the first key always is, unless rows are to be dropped whole."""
