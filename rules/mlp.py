@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autofuse.rule import Captures, Fails, Fused, Holds, Kept, Rule, Verdict
+from autofuse.rule import Captures, Fused, Holds, Kept, Rule, Verdict
 
 if TYPE_CHECKING:
     import torch
@@ -215,11 +215,11 @@ class GatedProduct(Rule):
         return ops.gated_product(gate, up, activation=activation)
 
     @staticmethod
-    def where(captures: Captures) -> Verdict:
+    def where(captures: Captures) -> Verdict | None:
         if captures.literal("activation") not in ("gelu", "gelu_tanh", "quick_gelu", "silu"):
-            return Fails("no gated MLP is known by this activation", advice="use one of torch's activations")
-        if not captures.branches("gate", "up"):
-            return Fails("the two factors are not two projections of one input", advice="leave it as it is")
+            return None
+        if not captures.branches("gate", "up"):  # a scale, or another input: no gated MLP
+            return None
         return Holds("unsafe", "assumes that both branches have one shape")
 
     examples = (

@@ -18,12 +18,14 @@ from autofuse.canonical.arithmetic import (
     total,
     without,
 )
+from autofuse.canonical.pairs import HALVES, Part, part_of
 from autofuse.canonical.view import View, literal, rewrites
-from autofuse.graph import Value, is_const
+from autofuse.graph import ITEM, Value, is_const
 
 _DIGITS = 1e-5  # people write 0.7978845608 and 0.79788 for sqrt(2 / pi)
 _CUBIC = 0.044715
 _QUICK = 1.702
+_GATES = ("activation", "sigmoid")
 
 
 @rewrites("gelu", "fused_gelu")
@@ -85,6 +87,34 @@ def _silu_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
         if rest is not None:
             return [*rest, activation(view, x, name)], constant
     return None
+
+
+def _gated_halves(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """Two halves of one last dimension, one of them activated: taken by slices or split, they are those of chunk."""
+    parts = {f: part_of(view, f.inputs[0] if f.op in _GATES else f) for f in factors if _may_be_half(f)}
+    for gate, mine in parts.items():
+        for up, other in parts.items():
+            if gate.op not in _GATES or up.op in _GATES or mine is None or other is None:
+                continue
+            if mine.layout != HALVES or not mine.belongs_to(other) or mine.which == other.which:
+                continue
+            new = [_half(view, gate.inputs[0], mine), _half(view, up, other)]
+            if new == [gate.inputs[0], up]:
+                continue
+            rest = without(factors, (gate, up))
+            return [*(rest or []), view.make(gate.op, new[0], *gate.inputs[1:]), new[1]], constant
+    return None
+
+
+def _may_be_half(v: Value) -> bool:
+    return v.op == ITEM or v.op in _GATES and v.inputs[0].op == ITEM
+
+
+def _half(view: View, v: Value, part: Part) -> Value:
+    """`v`, a half, as an item of chunk."""
+    if v.inputs[0].op == "chunk":
+        return v
+    return view.plain(ITEM, view.plain("chunk", part.of, view.const(2), view.const(-1)), view.const(part.which))
 
 
 def _mish_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
@@ -190,5 +220,5 @@ def _common_literal(view: View, terms: list[Value], constant: float) -> Value | 
     return None
 
 
-RECOGNISED_IN_PRODUCTS += [_silu_by_hand, _gelu_by_hand, _mish_by_hand, _hardswish_by_hand]
+RECOGNISED_IN_PRODUCTS += [_gated_halves, _silu_by_hand, _gelu_by_hand, _mish_by_hand, _hardswish_by_hand]
 RECOGNISED_IN_SUMS.append(_common_literal)

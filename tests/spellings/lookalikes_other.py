@@ -570,6 +570,14 @@ class ThreeChunks(nn.Module):
         return F.gelu(gate) * up + rest
 
 
+class UnequalSlices(nn.Module):
+    """A third gates the sum of the rest: no halves."""
+
+    def forward(self, x):
+        third = x.shape[-1] // 3
+        return F.silu(x[..., :third]) * x[..., third : 2 * third]
+
+
 class ChunkedOverLength(nn.Module):
     """The halves lie along the sequence."""
 

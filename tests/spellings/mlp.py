@@ -358,6 +358,49 @@ class SwigluChunkIndexed(Halved):
         return self.out(F.silu(halves[0]) * halves[1])
 
 
+class SwigluSliced(Halved):
+    def forward(self, x):
+        x = self.proj(x)
+        half = x.shape[-1] // 2
+        return self.out(F.silu(x[..., :half]) * x[..., half:])
+
+
+class SwigluSplitInHalves(Halved):
+    def forward(self, x):
+        h = self.proj(x)
+        gate, up = torch.split(h, h.size(-1) // 2, dim=-1)
+        return self.out(up * F.gelu(gate))
+
+
+class GluSliced(nn.Module):
+    rule = "AF307"
+
+    def forward(self, x):
+        d = x.size(-1) // 2
+        return x[..., :d] * torch.sigmoid(x[..., d:])
+
+
+class SwigluMadeWithOptions(nn.Module):
+    """timm: the device and the dtype come in keywords."""
+
+    rule = "AF303"
+
+    def __init__(self, dim=24, hidden=32, act_layer=nn.SiLU, device=None, dtype=None):
+        dd = {"device": device, "dtype": dtype}
+        super().__init__()
+        self.fc1_g = nn.Linear(dim, hidden, **dd)
+        self.fc1_x = nn.Linear(dim, hidden, **dd)
+        self.act = act_layer()
+        self.norm = nn.LayerNorm(hidden)
+        self.fc2 = nn.Linear(hidden, dim, **dd)
+
+    def forward(self, x):
+        x_gate = self.fc1_g(x)
+        x = self.fc1_x(x)
+        x = self.act(x_gate) * x
+        return self.fc2(self.norm(x))
+
+
 # Linear, activation, linear.
 
 
