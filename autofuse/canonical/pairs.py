@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autofuse.canonical.shapes import elements, from_end
-from autofuse.canonical.view import CAST, LEAF, PERMUTE, View, bare, order_of
-from autofuse.graph import ATTRIBUTE, CONST, ITEM, SLICE, SYNTAX, TUPLE, Value, is_const
+from autofuse.canonical.sizes import Sizes, dimensions, is_half, is_size, lengths, same
+from autofuse.canonical.view import CAST, View
+from autofuse.graph import CONST, ITEM, SLICE, TUPLE, Value, is_const
 
 HALVES = "halves"  # a pair is entry i of either half
 PAIRS = "pairs"  # a pair is entries 2i and 2i + 1
@@ -32,23 +33,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Split:
-    """`of` with its last dimension made two: (2, d / 2) for halves, (d / 2, 2) for pairs."""
+    """`of`, if it has `rank` dimensions, with the last made two: (2, d / 2) for halves, (d / 2, 2) for pairs."""
 
     of: Value
     layout: str
+    rank: int | None = None
 
     @property
     def dim(self) -> int:
         """The dimension of size 2."""
         return -2 if self.layout == HALVES else -1
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    """The sizes of `of` but for the last `less`: `*x.shape[:-1]`."""
-
-    of: Value
-    less: int
 
 
 def part_of(view: View, v: Value) -> Part | None:
@@ -73,7 +67,7 @@ def _element(view: View, parts: Value, index: Value) -> Part | None:
         return None
     if parts.op == "unbind":
         found = split_in_two(view, x)
-        return Part(found.of, found.layout, which % 2) if found and found.dim == dim else None
+        return Part(found.of, found.layout, which % 2, found.rank) if found and found.dim == dim else None
     if dim != -1 or not _in_halves(view, parts):
         return None
     return Part(x, HALVES, which % 2)
@@ -93,7 +87,7 @@ def _selected(view: View, x: Value, dim: Value, index: Value) -> Part | None:
     found = split_in_two(view, x)
     if found is None or from_end(view, x, dim) != found.dim or index.data not in (0, 1, -1, -2):
         return None
-    return Part(found.of, found.layout, int(str(index.data)) % 2)
+    return Part(found.of, found.layout, int(str(index.data)) % 2, found.rank)
 
 
 def _indexed(view: View, x: Value, index: Sequence[Value]) -> Part | None:
@@ -138,7 +132,7 @@ def _of_split(view: View, x: Value, index: Sequence[Value]) -> Part | None:
     whole = whole or all(map(_everything, before)) and rank == len(index)
     if not whole or not all(map(_everything, after)) or which.op != CONST or which.data not in (0, 1, -1, -2):
         return None
-    return Part(found.of, found.layout, int(str(which.data)) % 2)
+    return Part(found.of, found.layout, int(str(which.data)) % 2, found.rank)
 
 
 # Views with a dimension for the two of a pair.
@@ -148,16 +142,23 @@ def split_in_two(view: View, v: Value) -> Split | None:
     """What `v` is, with the last dimension made two of which one has size 2."""
     if v.op == CAST:
         inner = split_in_two(view, v.inputs[0])
-        return Split(view.make(CAST, inner.of), inner.layout) if inner else None
+        return replace(inner, of=view.make(CAST, inner.of)) if inner else None
     if v.op == "view":
-        return _viewed(view, v.inputs[0], _dimensions(view, v.inputs[1]))
-    if v.op == "unflatten" and from_end(view, v.inputs[0], v.inputs[1]) == -1:
-        layout = _layout_of(elements(v.inputs[2]))
-        return Split(v.inputs[0], layout) if layout else None
+        return _viewed(view, v.inputs[0], dimensions(view, v.inputs[1]))
+    if v.op == "unflatten":
+        return _unflattened(view, *v.inputs)
     return _rearranged(v) if v.op == "rearrange" else None
 
 
-def _viewed(view: View, x: Value, shape: list[Value | _Sizes] | None) -> Split | None:
+def _unflattened(view: View, x: Value, dim: Value, sizes: Value) -> Split | None:
+    layout, place = _layout_of(elements(sizes)), from_end(view, x, dim)
+    if place == -1 and layout:
+        return Split(x, layout)
+    unknown = place is None and type(dim.data) is int and dim.data > 0
+    return Split(x, layout, int(str(dim.data)) + 1) if layout and unknown else None
+
+
+def _viewed(view: View, x: Value, shape: list[Value | Sizes] | None) -> Split | None:
     if shape is None or len(shape) < 3 or not _leading(view, x, shape[:-2]):
         return None
     layout = _layout_of([s for s in shape[-2:] if isinstance(s, Value)])
@@ -170,9 +171,9 @@ def _layout_of(last: Sequence[Value]) -> str | None:
     return PAIRS if is_const(last[1], 2) else HALVES if is_const(last[0], 2) else None
 
 
-def _leading(view: View, x: Value, shape: Sequence[Value | _Sizes]) -> bool:
+def _leading(view: View, x: Value, shape: Sequence[Value | Sizes]) -> bool:
     """Whether `shape` is that of `x` without its last dimension."""
-    if len(shape) == 1 and isinstance(shape[0], _Sizes):
+    if len(shape) == 1 and isinstance(shape[0], Sizes):
         return shape[0].less == 1 and same(view, shape[0].of, x)
     sizes = [s for s in shape if isinstance(s, Value)]
     if len(sizes) != len(shape) or view.rank(x) != len(shape) + 1:
@@ -188,10 +189,10 @@ def merges_last_two(view: View, stacked: Value, x: Value, shape: Sequence[Value]
     (only,) = shape
     if only.op != TUPLE:
         return same(view, only, x) or _equally_long(view, only, x)  # view_as(x)
-    wanted = _dimensions(view, only)
+    wanted = dimensions(view, only)
     if wanted is None:
         return False
-    if len(wanted) == 1 and isinstance(wanted[0], _Sizes):
+    if len(wanted) == 1 and isinstance(wanted[0], Sizes):
         return wanted[0].less == 0 and same(view, wanted[0].of, x)
     *leading, last = wanted
     if not isinstance(last, Value) or not (
@@ -201,7 +202,7 @@ def merges_last_two(view: View, stacked: Value, x: Value, shape: Sequence[Value]
     return is_const(last, -1) or is_size(view, last, x, -1) or _product_of_last_two(view, stacked, last)
 
 
-def _leading_of(view: View, stacked: Value, count: int, shape: Sequence[Value | _Sizes]) -> bool:
+def _leading_of(view: View, stacked: Value, count: int, shape: Sequence[Value | Sizes]) -> bool:
     """Whether `shape` is that of `stacked` without its last two dimensions."""
     if view.rank(stacked) != count + 2:
         return False
@@ -217,42 +218,6 @@ def _product_of_last_two(view: View, stacked: Value, v: Value) -> bool:
 def _equally_long(view: View, a: Value, b: Value) -> bool:
     one, other = lengths(view, a), lengths(view, b)
     return one is not None and one == other and None not in one
-
-
-def _dimensions(view: View, shape: Value) -> list[Value | _Sizes] | None:
-    """The arguments of view, one by one: `(*x.shape[:-1], -1, 2)`, `x.shape[:-1] + (-1, 2)`, or as they are."""
-    found: list[Value | _Sizes] = []
-    for argument in shape.inputs:
-        if argument.op == LEAF and isinstance(argument.data, Value) and argument.data.op == SYNTAX:
-            starred = argument.data.data == "*"
-            part = _several(view, view.of(argument.data.inputs[0])) if starred else None
-        elif argument.op == TUPLE or len(shape.inputs) == 1:
-            part = _several(view, argument)
-        else:
-            part = [argument]
-        if part is None:
-            return None
-        found += part
-    return found
-
-
-def _several(view: View, v: Value) -> list[Value | _Sizes] | None:
-    """The sizes in a tuple, a shape or a part of one, or in two of these joined."""
-    if v.op == TUPLE:
-        return _dimensions(view, v)
-    if v.op == ATTRIBUTE and v.data == "shape" or v.op == "size" and is_const(v.inputs[1], None):
-        return [_Sizes(v.inputs[0], 0)]
-    if v.op == ITEM and v.inputs[1].op == SLICE:
-        owner, (start, stop, step) = _several(view, v.inputs[0]), v.inputs[1].inputs
-        whole = owner is not None and len(owner) == 1 and isinstance(owner[0], _Sizes) and owner[0].less == 0
-        if not whole or not is_const(start, None, 0) or not is_const(step, None) or type(stop.data) is not int:
-            return None
-        assert owner is not None and isinstance(owner[0], _Sizes)
-        return [_Sizes(owner[0].of, -stop.data)] if stop.data < 0 else None
-    for original in view.originals(v) if v.op == "add" else ():  # a sum of tuples has an order
-        sides = [_several(view, view.of(i)) for i in original.inputs[:2]]
-        return [*sides[0], *sides[1]] if sides[0] is not None and sides[1] is not None else None
-    return [v] if v.op != LEAF else None
 
 
 def _rearranged(v: Value) -> Split | None:
@@ -293,67 +258,3 @@ def _axes(side: str) -> list[str]:
     for i, piece in enumerate(side.replace(")", "(").split("(")):
         found += [" ".join(piece.split())] if i % 2 else piece.split()
     return found
-
-
-# Sizes.
-
-
-def same(view: View, a: Value, b: Value) -> bool:
-    """Whether two values have one shape: equal but for casts."""
-    return _uncast(view, a) is _uncast(view, b)
-
-
-def _uncast(view: View, v: Value) -> Value:
-    if v.op == PERMUTE:
-        return view.permuted(bare(v.inputs[0]), order_of(v))
-    return bare(v)
-
-
-def is_half(view: View, v: Value, x: Value) -> bool:
-    """Whether `v` is half of the last size of `x`."""
-    if v.op == "floordiv" and is_const(v.inputs[1], 2):
-        return is_size(view, v.inputs[0], x, -1)
-    number, known = v.data if v.op == CONST else None, lengths(view, x)
-    return type(number) is int and known is not None and type(known[-1]) is int and known[-1] == 2 * number
-
-
-def is_size(view: View, v: Value, x: Value, dim: int) -> bool:
-    """Whether `v` is the size of dimension `dim` (from the end) of `x`."""
-    mine = lengths(view, x)
-    wanted = mine[dim] if mine is not None and -dim <= len(mine) else None
-    if v.op == CONST:
-        return type(v.data) is int and v.data == wanted
-    counts = [view.facts.known[o].size for o in view.originals(v) if o in view.facts.known]
-    if wanted is not None and wanted in counts:
-        return True
-    if v.op == "size":
-        owner, index = v.inputs
-    elif v.op == ITEM and _is_shape(v.inputs[0]):
-        owner, index = v.inputs[0].inputs[0], v.inputs[1]
-    else:
-        return False
-    place = from_end(view, owner, index)
-    if place is None:
-        return False
-    theirs = lengths(view, owner)
-    return (
-        place == dim and same(view, owner, x) or theirs is not None and wanted is not None and theirs[place] == wanted
-    )
-
-
-def _is_shape(v: Value) -> bool:
-    return v.op == ATTRIBUTE and v.data == "shape" or v.op == "size" and is_const(v.inputs[1], None)
-
-
-def lengths(view: View, v: Value) -> tuple[object, ...] | None:
-    """The sizes of `v` as far as the front end knows them; equal ones are equally long."""
-    for o in view.originals(v):
-        known = view.facts.known.get(o)
-        if known is not None and known.lengths is not None:
-            return known.lengths
-    if v.op == CAST:
-        return lengths(view, v.inputs[0])
-    if v.op == PERMUTE and (inner := lengths(view, v.inputs[0])) is not None:
-        order = order_of(v)
-        return (*inner[: len(inner) - len(order)], *(inner[d] for d in order))
-    return None

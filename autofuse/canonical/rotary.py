@@ -55,9 +55,13 @@ def _of_rank(view: View, v: Value | None, rank: int | None) -> Value | None:
     """`v`, which is right only if it has `rank` dimensions."""
     if v is None or rank is None:
         return v
+    return _if(view, v, f"assumes that what is rotated has {rank} dimensions")
+
+
+def _if(view: View, v: Value, why: str) -> Value:
+    """`v`, which is right only if what it already assumes holds, and `why`."""
     known = view.assumption(v)
-    why = f"assumes that what is rotated has {rank} dimensions"
-    return view.assuming(v, f"{known}; {why}" if known else why)
+    return v if why in known else view.assuming(v, f"{known}; {why}" if known else why)
 
 
 @rewrites("stack")
@@ -83,7 +87,9 @@ def _some_part(view: View, parts: Sequence[Value]) -> Value:
 @rewrites("view_as_complex")
 def _view_as_complex(view: View, x: Value) -> Value | None:
     found = split_in_two(view, x)
-    return view.plain(_COMPLEX, found.of, data=PAIRS) if found and found.layout == PAIRS else None
+    if found is None or found.layout != PAIRS:
+        return None
+    return _of_rank(view, view.plain(_COMPLEX, found.of, data=PAIRS), found.rank)
 
 
 @rewrites("complex")
@@ -91,7 +97,7 @@ def _complex(view: View, real: Value, imag: Value) -> Value | None:
     a, b = part_of(view, real), part_of(view, imag)
     if a is None or b is None or (a.of, a.layout) != (b.of, b.layout) or (a.which, b.which) != (0, 1):
         return None
-    return view.plain(_COMPLEX, a.of, data=a.layout)
+    return _of_rank(view, view.plain(_COMPLEX, a.of, data=a.layout), a.rank)
 
 
 @rewrites("view_as_real")
@@ -113,7 +119,8 @@ def _turned(view: View, x: Value) -> Value | None:
         return None
     real, imag = view.plain("real", factor), view.plain("imag", factor)
     made = view.plain(ROTATION, numbers[0].inputs[0], real, imag, data=numbers[0].data)
-    return made if known else view.assuming(made, "assumes that the factor is complex")
+    made = view.assuming(made, view.assumption(numbers[0]))
+    return made if known else _if(view, made, "assumes that the factor is complex")
 
 
 # Both entries of each pair.
@@ -121,7 +128,8 @@ def _turned(view: View, x: Value) -> Value | None:
 
 @rewrites("flatten")
 def _flatten(view: View, x: Value, start: Value, end: Value) -> Value | None:
-    if x.op != _STACKED or not is_const(end, -1):
+    two = type(start.data) is int and start.data >= 0 and is_const(end, start.data + 1)
+    if x.op != _STACKED or not two and not is_const(end, -1):
         return None
     merged = _merged(view, x)
     if is_const(start, -2) or merged is None:
@@ -234,7 +242,8 @@ def _uncast_rotated(view: View, v: Value) -> Value | None:
     """`v` as a rotated vector; rotating before a cast is rotating after it."""
     if v.op == CAST and v.inputs[0].op == ROTATED:
         inner = v.inputs[0]
-        return view.plain(ROTATED, view.make(CAST, inner.inputs[0]), data=inner.data)
+        cast = view.plain(ROTATED, view.make(CAST, inner.inputs[0]), data=inner.data)
+        return view.assuming(cast, view.assumption(inner))
     return v if v.op == ROTATED else None
 
 

@@ -1,0 +1,117 @@
+"""Sizes: which numbers of the program are the size of which dimension, and what the arguments of a view name.
+
+Knows shapes as values; knows nothing of what is computed with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autofuse.canonical.shapes import from_end
+from autofuse.canonical.view import CAST, LEAF, PERMUTE, View, bare, order_of
+from autofuse.graph import ATTRIBUTE, CONST, ITEM, SLICE, SYNTAX, TUPLE, Value, is_const
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of `of` but for the last `less`: `*x.shape[:-1]`."""
+
+    of: Value
+    less: int
+
+
+def dimensions(view: View, shape: Value) -> list[Value | Sizes] | None:
+    """The arguments of view, one by one: `(*x.shape[:-1], -1, 2)`, `x.shape[:-1] + (-1, 2)`, or as they are."""
+    found: list[Value | Sizes] = []
+    for argument in shape.inputs:
+        if argument.op == LEAF and isinstance(argument.data, Value) and argument.data.op == SYNTAX:
+            starred = argument.data.data == "*"
+            part = _several(view, view.of(argument.data.inputs[0])) if starred else None
+        elif argument.op == TUPLE or len(shape.inputs) == 1:
+            part = _several(view, argument)
+        else:
+            part = [argument]
+        if part is None:
+            return None
+        found += part
+    return found
+
+
+def _several(view: View, v: Value) -> list[Value | Sizes] | None:
+    """The sizes in a tuple, a shape or a part of one, or in two of these joined."""
+    if v.op == TUPLE:
+        return dimensions(view, v)
+    if v.op == ATTRIBUTE and v.data == "shape" or v.op == "size" and is_const(v.inputs[1], None):
+        return [Sizes(v.inputs[0], 0)]
+    if v.op == ITEM and v.inputs[1].op == SLICE:
+        owner, (start, stop, step) = _several(view, v.inputs[0]), v.inputs[1].inputs
+        whole = owner is not None and len(owner) == 1 and isinstance(owner[0], Sizes) and owner[0].less == 0
+        if not whole or not is_const(start, None, 0) or not is_const(step, None) or type(stop.data) is not int:
+            return None
+        assert owner is not None and isinstance(owner[0], Sizes)
+        return [Sizes(owner[0].of, -stop.data)] if stop.data < 0 else None
+    for original in view.originals(v) if v.op == "add" else ():  # a sum of tuples has an order
+        sides = [_several(view, view.of(i)) for i in original.inputs[:2]]
+        return [*sides[0], *sides[1]] if sides[0] is not None and sides[1] is not None else None
+    return [v] if v.op != LEAF else None
+
+
+def same(view: View, a: Value, b: Value) -> bool:
+    """Whether two values have one shape: equal but for casts."""
+    return _uncast(view, a) is _uncast(view, b)
+
+
+def _uncast(view: View, v: Value) -> Value:
+    if v.op == PERMUTE:
+        return view.permuted(bare(v.inputs[0]), order_of(v))
+    return bare(v)
+
+
+def is_half(view: View, v: Value, x: Value) -> bool:
+    """Whether `v` is half of the last size of `x`."""
+    if v.op == "floordiv" and is_const(v.inputs[1], 2):
+        return is_size(view, v.inputs[0], x, -1)
+    number, known = v.data if v.op == CONST else None, lengths(view, x)
+    return type(number) is int and known is not None and type(known[-1]) is int and known[-1] == 2 * number
+
+
+def is_size(view: View, v: Value, x: Value, dim: int) -> bool:
+    """Whether `v` is the size of dimension `dim` (from the end) of `x`."""
+    mine = lengths(view, x)
+    wanted = mine[dim] if mine is not None and -dim <= len(mine) else None
+    if v.op == CONST:
+        return type(v.data) is int and v.data == wanted
+    counts = [view.facts.known[o].size for o in view.originals(v) if o in view.facts.known]
+    if wanted is not None and wanted in counts:
+        return True
+    if v.op == "size":
+        owner, index = v.inputs
+    elif v.op == ITEM and _is_shape(v.inputs[0]):
+        owner, index = v.inputs[0].inputs[0], v.inputs[1]
+    else:
+        return False
+    place = from_end(view, owner, index)
+    if place is None:
+        return False
+    theirs = lengths(view, owner)
+    return (
+        place == dim and same(view, owner, x) or theirs is not None and wanted is not None and theirs[place] == wanted
+    )
+
+
+def _is_shape(v: Value) -> bool:
+    return v.op == ATTRIBUTE and v.data == "shape" or v.op == "size" and is_const(v.inputs[1], None)
+
+
+def lengths(view: View, v: Value) -> tuple[object, ...] | None:
+    """The sizes of `v` as far as the front end knows them; equal ones are equally long."""
+    for o in view.originals(v):
+        known = view.facts.known.get(o)
+        if known is not None and known.lengths is not None:
+            return known.lengths
+    if v.op == CAST:
+        return lengths(view, v.inputs[0])
+    if v.op == PERMUTE and (inner := lengths(view, v.inputs[0])) is not None:
+        order = order_of(v)
+        return (*inner[: len(inner) - len(order)], *(inner[d] for d in order))
+    return None
