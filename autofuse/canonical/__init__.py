@@ -20,5 +20,6 @@ from autofuse.canonical.view import CAST, KEEP, LEAF, PERMUTE, View, bare, liter
 
 __all__ = [
     "CAST", "KEEP", "LEAF", "PERMUTE", "View", "activations", "arithmetic", "bare", "choices", "fill_of", "folds",
-    "likelihoods", "literal", "losses", "masks", "precision", "projections", "rotary", "shapes", "softmax", "statistics",
+    "likelihoods", "literal", "losses", "masks", "precision", "projections", "rotary", "shapes", "softmax",
+    "statistics",
 ]  # fmt: skip

@@ -89,9 +89,8 @@ def _untransposed(found: Straight) -> Straight | None:
         return None
     other = b if found.dim == a else a
     if abs(a - b) == 1 and min(a, b) >= 0:
-        return (
-            replace(found, value=x, dim=other).assuming("" if other < 2 else _THREE).along(other if other < 2 else -1)
-        )
+        inner = replace(found, value=x, dim=other)
+        return inner if other < 2 else inner.assuming(_THREE).along(-1)
     return replace(found, value=x, dim=other).assuming(_THREE) if {a, b} == {1, -1} else None
 
 
