@@ -15,7 +15,7 @@ from autofuse.source.scope import FileScope
 from autofuse.source.syntax import children, walk
 from autofuse.source.training_loops import Nesting, TrainingLoops
 
-_ACCELERATORS = ("cuda", "xpu", "mps", "accelerator", "hpu")
+_ACCELERATORS = ("xpu", "mps", "accelerator", "hpu")
 _SHORT = 40  # longer strings are prose
 
 
@@ -56,14 +56,15 @@ class Surroundings:
 
     @cached_property
     def is_test(self) -> bool:
-        """Whether the file is one of tests: what slows these down is of no concern."""
-        defined = (n.name for n in walk(self.scope.tree) if isinstance(n, ast.FunctionDef))
-        return bool(self.first_line("pytest", "unittest")) or any(name.startswith("test_") for name in defined)
+        """Whether the file is one of tests, which assert something: what slows these down is of no concern."""
+        defined = (n for n in walk(self.scope.tree) if isinstance(n, ast.FunctionDef) and n.name.startswith("test_"))
+        asserted = any(isinstance(n, ast.Assert) for d in defined for n in walk(d))
+        return asserted or bool(self.first_line("pytest", "unittest"))
 
     @cached_property
     def accelerator(self) -> bool | None:
         """Whether the file computes on one; False if it speaks of none, but of "cpu", or makes a model; else None."""
-        if self.first_line(*_ACCELERATORS):
+        if self.first_line("cuda") or self.first_line_of_word(*_ACCELERATORS):
             return True
         if any("device" in name and _is_cpu(value) for node in walk(self.scope.tree) for name, value in _given(node)):
             return False

@@ -1,4 +1,4 @@
-"""Rules about the training step: what is found and advised, and that an edited script trains to the same losses."""
+"""Optimizers and gradients: what is found and advised, and that an edited script trains to the same losses."""
 
 from __future__ import annotations
 
@@ -109,67 +109,6 @@ def test_what_a_star_holds_is_told_and_not_edited(given: str) -> None:
 def test_a_generator_of_parameters_gets_its_parentheses() -> None:
     text = "import torch\no = torch.optim.Adam(p for p in ps)\n"
     assert rewritten(text) == "import torch\no = torch.optim.Adam((p for p in ps), fused=True)\n"
-
-
-# Loaders.
-
-LOADER = """
-    import torch
-    from torch.utils.data import DataLoader, TensorDataset
-
-    def train(model, dataset, options, tensors, device="cuda"):
-        arrays = TensorDataset(*tensors)
-        for x, y in {loader}:
-            model(x.to(device), y.to(device)).backward()
-"""
-
-
-@pytest.mark.parametrize(
-    ("loader", "expected"),
-    [
-        ("DataLoader(dataset)", ["report", "unsafe"]),
-        ("DataLoader(dataset, 32, True, num_workers=4)", ["unsafe", "unsafe"]),
-        ("DataLoader(dataset, 32, True, None, None, 4, None, True)", ["unsafe"]),
-        ("DataLoader(dataset, num_workers=4, pin_memory=True)", ["unsafe"]),
-        ("DataLoader(dataset, num_workers=options.workers)", ["report", "unsafe"]),
-        ("DataLoader(dataset, num_workers=4, persistent_workers=True, collate_fn=options.collate)", ["report"]),
-        ("DataLoader(arrays, pin_memory=True)", []),
-        ("DataLoader(list(range(10)), pin_memory=True)", []),
-        ("DataLoader(dataset, num_workers=options.workers, pin_memory=True)", []),
-        ("DataLoader(dataset, num_workers=0, pin_memory=False)", []),
-        ("DataLoader(dataset, num_workers=4, pin_memory=True, persistent_workers=False)", []),
-    ],
-)
-def test_a_loader_is_given_what_it_lacks_and_no_choice_is_overruled(loader: str, expected: list[str]) -> None:
-    assert sorted(statuses(LOADER.format(loader=loader), "AF602")) == expected
-
-
-def test_options_that_are_put_together_elsewhere_are_declined() -> None:
-    text = LOADER.format(loader="DataLoader(dataset, num_workers=4, **options)")
-    assert set(statuses(text, "AF602")) == {"declined"}
-
-
-def test_workers_of_an_unknown_number_are_advised_in_the_words_of_the_file() -> None:
-    text = LOADER.format(loader="DataLoader(dataset, num_workers=options.workers)")
-    assert any("persistent_workers=options.workers > 0" in f.advice for f in findings(text))
-
-
-@pytest.mark.parametrize("origin", ["torch_geometric.loader", "mine", "monai.data"])
-def test_a_loader_that_is_not_torchs_is_none_of_our_business(origin: str) -> None:
-    text = LOADER.replace("torch.utils.data import DataLoader, TensorDataset", f"{origin} import DataLoader")
-    assert statuses(text.format(loader="DataLoader(dataset)"), "AF602") == []
-
-
-def test_batches_that_stay_on_the_cpu_need_no_pinning() -> None:
-    text = """
-        from torch import nn
-        from torch.utils.data import DataLoader
-
-        model = nn.Linear(2, 1)
-        for x in DataLoader(dataset, batch_size=8):
-            model(x).sum().backward()
-    """
-    assert statuses(text, "AF602") == []
 
 
 # Gradients.
