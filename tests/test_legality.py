@@ -127,3 +127,13 @@ def test_a_residual_added_in_place_to_the_caller_is_refused() -> None:
     assert not any(
         isinstance(s.verdict, Holds) for s in sites(captured.graph, View(Facts(captured.known)), load_rules())
     )
+
+
+def test_a_scale_that_comes_after_the_mask_and_may_be_negative_is_assumed_to_be_positive() -> None:
+    text = """
+        def f(q, k, v, drop, n):
+            s = (q @ k.mT).masked_fill(drop, float("-inf"))
+            return (s * (float(n) - 10)).softmax(-1) @ v
+    """
+    verdicts = [s.verdict for s in attention_sites(text)]
+    assert [v.safety for v in verdicts if isinstance(v, Holds)] == ["unsafe"]

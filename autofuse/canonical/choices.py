@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from autofuse.canonical.arithmetic import product, without
 from autofuse.canonical.view import CAST, LEAF, PERMUTE, View, rewrites
 from autofuse.graph import ATTRIBUTE, CALL, CHOICE, CONST, IS_NONE, ITEM, NOT, SLICE, TUPLE, Value, is_const
 from autofuse.vocabulary import HARMLESS, OPS
@@ -29,10 +30,32 @@ def _choice(view: View, test: Value, yes: Value, no: Value) -> Value | None:
     if yes.op == no.op and yes.op in _SAME_IN_BOTH and (yes.inputs[1:], yes.data) == (no.inputs[1:], no.data):
         make = view.fresh if yes.op == "dropout" else partial(view.plain, data=yes.data)
         return make(yes.op, view.make(CHOICE, test, yes.inputs[0], no.inputs[0]), *yes.inputs[1:])
+    for scaled, plain in ((yes, no), (no, yes)):
+        if (factors := _scale_of(view, test, scaled, plain)) is not None:
+            one = view.const(1.0)
+            scale = (product(view, factors), one) if scaled is yes else (one, product(view, factors))
+            return product(view, (plain, view.make(CHOICE, test, *scale)))
     chosen, otherwise = _under(test, yes, True), _under(test, no, False)
     if chosen is not None or otherwise is not None:
         return view.make(CHOICE, test, chosen or yes, otherwise or no)
     return None
+
+
+def _scale_of(view: View, test: Value, scaled: Value, plain: Value) -> list[Value] | None:
+    """What scores are scaled by in one arm of a branch only: `if self.scaled: scores = scores / math.sqrt(d)`."""
+    if scaled.op != "mul" or not _is_product_of_matrices(plain):
+        return None
+    own = list(plain.inputs) if plain.op == "mul" else [plain]
+    factors = without(scaled.inputs, own)
+    if not factors or any(view.number(f) is False for f in factors):
+        return None
+    return factors if test.op != IS_NONE or all(map(view.number, factors)) else None
+
+
+def _is_product_of_matrices(v: Value) -> bool:
+    while v.op in ("mul", CAST, PERMUTE) and v.inputs:
+        v = v.inputs[0]
+    return v.op == "matmul"
 
 
 def _under(test: Value, side: Value, truth: bool) -> Value | None:

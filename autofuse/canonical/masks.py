@@ -9,7 +9,7 @@ import math
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, factors_of, product, without
 from autofuse.canonical.view import CAST, KEEP, View, bare, literal, rewrites
-from autofuse.graph import ATTRIBUTE, Value, is_const
+from autofuse.graph import ATTRIBUTE, CHOICE, Value, is_const
 
 _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 BOOLEAN = frozenset({*_OPPOSITE, "invert", "and", "or", "bool", "kept"})
@@ -118,17 +118,29 @@ def _fill_outside(v: Value) -> tuple[Value, float] | None:
 
 def _scaled_after(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
     """Masked scores times a number known to be positive are scaled scores, masked."""
-    masked = next((f for f in factors if f.op == KEEP), None)
+    masked = next((f for f in factors if _masked_in_parts(f)), None)
     rest = without(factors, (masked,)) if masked is not None else None
-    if masked is None or not rest and constant == 1 or constant <= 0 or not all(map(view.number, rest or ())):
+    if masked is None or not rest and constant == 1 or constant <= 0:
         return None
+    if any(view.number(f) is False for f in rest or ()):
+        return None
+    if masked.op == CHOICE:  # a mask that may not be given
+        sides = (product(view, [side, *(rest or ()), view.const(constant)]) for side in masked.inputs[1:])
+        return [view.make(CHOICE, masked.inputs[0], *sides)], 1
     fill = fill_of(view, masked.inputs[2])
     if fill is None or fill > -1e8:  # nan, the lowest number, compares as False
         return None
     scaled = product(view, [masked.inputs[0], *(rest or ()), view.const(constant)])
-    positive = all(_positive(view, f) for f in rest or ())
     kept = view.plain(KEEP, scaled, *masked.inputs[1:])
+    if not all(map(view.number, rest or ())):
+        return [view.assuming(kept, "assumes that the scale is a positive number")], 1
+    positive = all(_positive(view, f) for f in rest or ())
     return [kept if positive else view.assuming(kept, "assumes that the scale is positive")], 1
+
+
+def _masked_in_parts(v: Value) -> bool:
+    """Whether `v` is masked scores, in one arm of a branch at least."""
+    return v.op == KEEP or v.op == CHOICE and any(map(_masked_in_parts, v.inputs[1:]))
 
 
 def _positive(view: View, v: Value) -> bool:

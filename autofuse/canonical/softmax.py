@@ -120,7 +120,8 @@ def unshifted(view: View, x: Value) -> Value:
     if x.op == CAST:
         return view.plain(CAST, unshifted(view, x.inputs[0]), *x.inputs[1:], data=x.data)
     if x.op == KEEP and _is_low(view, x.inputs[2]):
-        return view.plain(KEEP, unshifted(view, x.inputs[0]), *x.inputs[1:])
+        made = view.plain(KEEP, unshifted(view, x.inputs[0]), *x.inputs[1:])
+        return view.assuming(made, view.assumption(x))
     if x.op == CHOICE:
         return view.make(CHOICE, x.inputs[0], *(unshifted(view, side) for side in x.inputs[1:]))
     return x

@@ -228,3 +228,48 @@ class SizeOfTheResultRead(nn.Module):
     def forward(self, q, k, v):
         x = torch.softmax(q @ k.mT * 8**-0.5, dim=-1) @ v
         return torch.cat((x, v), dim=2).view(-1, x.size(3))
+
+
+# Scales that are not always there, or come after the mask.
+
+
+class ScaledOnDemand(nn.Module):
+    """GPT-2: two scales, each behind a flag of the configuration."""
+
+    safety = "unsafe"
+
+    def __init__(self):
+        super().__init__()
+        self.scaled, self.scaled_by_layer, self.layer = True, True, 2
+
+    def forward(self, q, k, v):
+        w = torch.matmul(q, k.transpose(-1, -2))
+        if self.scaled:
+            w = w / torch.tensor(v.size(-1) ** 0.5, dtype=w.dtype, device=w.device)
+        if self.scaled_by_layer:
+            w = w / float(self.layer + 1)
+        return torch.matmul(nn.functional.softmax(w, dim=-1), v)
+
+
+class ScaledAfterAMaskThatMayBeMissing(nn.Module):
+    def forward(self, q, k, v, keep_int=None):
+        w = q @ k.transpose(-2, -1)
+        if keep_int is not None:
+            w = w.masked_fill(~(keep_int != 0), float("-inf"))
+        return (w * 0.25).softmax(dim=-1) @ v
+
+
+class ScaledAfterTheMaskByASize(nn.Module):
+    safety = "unsafe"
+
+    def __init__(self, head_dim=None):
+        super().__init__()
+        if head_dim is None:
+            head_dim = 8
+        self.head_dim = head_dim
+
+    def forward(self, q, k, v, drop):
+        w = q @ k.transpose(2, 3)
+        w = w.masked_fill(drop, -torch.inf)
+        w = torch.softmax(w / self.head_dim**0.5, dim=-1)
+        return (w @ v).transpose(1, 2)
