@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, product, total, without
-from autofuse.canonical.sizes import is_size, lengths
 from autofuse.canonical.shapes import elements, from_end
+from autofuse.canonical.sizes import is_size, lengths
 from autofuse.canonical.view import View, bare, literal, rewrites
 from autofuse.graph import ATTRIBUTE, CONST, ITEM, SLICE, TUPLE, Value, is_const
 
