@@ -114,6 +114,7 @@ def test_a_number_that_was_read_once_is_not_read_again() -> None:
             from torch import nn
 
             model = nn.Linear(2, 1)
+            timestamps = []
             for x in data:
                 loss = model(x).sum()
                 loss.backward()
@@ -142,6 +143,12 @@ def test_a_number_that_was_read_once_is_not_read_again() -> None:
 )
 def test_where_nothing_is_trained_on_a_gpu_at_every_step_there_is_nothing_to_say(text: str) -> None:
     assert [f for f in findings(text) if f.code == "AF606"] == []
+
+
+def test_a_loop_that_is_called_a_test_is_one_only_if_it_asserts_something() -> None:
+    assert [
+        f.code for f in told("running += loss.item()", LOOP + "\n    def test_loop(model):\n        return model\n")
+    ] == ["AF606"]
 
 
 TRAINER = """

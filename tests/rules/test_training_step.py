@@ -13,10 +13,6 @@ def found(text: str) -> list[tuple[str, str, int]]:
     return [(f.code, f.status, f.line) for f in findings(text) if f.status != "declined"]
 
 
-def statuses(text: str, code: str) -> list[str]:
-    return [f.status for f in findings(text) if f.code == code]
-
-
 # Scripts that run, before and after.
 
 SCRIPT = """
