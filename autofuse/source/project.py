@@ -109,8 +109,15 @@ class Project:
             if entry.is_dir(follow_symlinks=False):  # a link could lead in a circle, or out of the project
                 if not _left_out(entry) and not settings.excludes(entry.path):
                     yield from self._walk(entry.path)
-            elif entry.name.endswith(_ENDINGS) and entry.is_file() and not settings.excludes(entry.path):
+            elif entry.name.endswith(_ENDINGS) and _is_file(entry) and not settings.excludes(entry.path):
                 yield SourceFile(entry.path.removeprefix("./"), settings, named=False)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link in a circle
+        return False
 
 
 def _left_out(entry: os.DirEntry[str]) -> bool:

@@ -21,7 +21,7 @@ from autofuse.source.project import SourceFile, Trouble, not_python
 from autofuse.source.suppress import suppressions
 from autofuse.source.write import CannotWrite, applied
 
-_ROUNDS = 8  # one rewrite may make room for another, such as the MLP around a GELU
+_ROUNDS = 50  # one rewrite may make room for another, such as the MLP around a GELU; no file needs so many
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from autofuse.source.check import Finding, proposals
 from autofuse.source.targets import DEFAULT
 from autofuse.source.write import applied
 
-ROUNDS = 4
+ROUNDS = 12
 
 
 def source(text: str) -> str:
