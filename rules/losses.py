@@ -1,7 +1,8 @@
 """Losses spelled out -> torch's cross entropy; that of a linear layer -> one that never holds all of the logits.
 
 The logits of a language model are the largest tensor of its step: rows x classes, several times over with their
-softmax and its gradient. The second rule buys memory, and costs a third more arithmetic: the gradient computes the logits once more.
+softmax and its gradient. The second rule buys memory, and costs a third more arithmetic: its gradient computes the
+logits once more.
 """
 
 from __future__ import annotations
