@@ -11,6 +11,7 @@ import torch
 
 _OURS = tuple(os.path.dirname(os.path.abspath(f)) + os.sep for f in (__file__, torch.__file__))
 _MACHINERY = ("<frozen", "<string>", "<autofuse")
+_CALLED_FOR_TENSORS = f"{os.sep}einops{os.sep}"  # calls methods of the tensors that it is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +23,11 @@ class Place:
 
 
 def user_place() -> Place | None:
-    """The innermost line on the stack that belongs neither to torch nor to autofuse."""
+    """The innermost line on the stack that belongs neither to torch, einops nor autofuse."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_OURS) and not file.startswith(_MACHINERY):
+        if not file.startswith(_OURS + _MACHINERY) and _CALLED_FOR_TENSORS not in file:
             return Place(file, frame.f_lineno)
         frame = frame.f_back
     return None

@@ -108,6 +108,7 @@ class Live:
     sites: tuple[Any, ...]
     report: str
     off: list[str]
+    outcome: Outcome
 
 
 def live(program: Program, text: str) -> Live:
@@ -119,7 +120,8 @@ def live(program: Program, text: str) -> Live:
             warnings.simplefilter("ignore")
             fused = autofuse.optimize(module.train(), arguments(program))
         report = autofuse.report(fused)
-        return Live(tuple(report.sites), str(report), expected.off(_ran(program, file, fused)))
+        now = _ran(program, file, fused)
+        return Live(tuple(report.sites), str(report), expected.off(now), now)
     finally:
         forgotten(file)
 

@@ -246,7 +246,7 @@ def do_something_else(draft: Draft) -> Iterator[Change]:
         names = [
             n.id for n in ast.walk(block[i]) if isinstance(n, ast.Name) and draft.is_tensor(n) and n in draft.observed
         ]
-        spare = draft.fresh("spare")
+        spare, arguments = draft.fresh("spare"), {a.arg for a in function.args.args}
         texts = [
             f"{spare} = 1",
             "pass",
@@ -257,7 +257,7 @@ def do_something_else(draft: Draft) -> Iterator[Change]:
         if draft.owner(function) is not None and function.args.args[:1] and function.args.args[0].arg == "self":
             texts += ["if self.training:\n    pass", f"{spare} = self.training"]
         for n in dict.fromkeys(names):
-            if n in _bound_at(function, block, i):
+            if n in _bound_at(function, block, i) and n in arguments - binds(function):
                 texts += [
                     f"{spare} = {n}.shape[0]", f"assert {n}.dim() > 1",
                     f"assert {n}.shape[-1] > 0, f'shape of {{{n}.shape}}'",
