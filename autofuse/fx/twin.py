@@ -38,7 +38,8 @@ CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial)
 
 _HOOKS = frozenset(k for k in vars(nn.Module()) if "hook" in k and isinstance(vars(nn.Module())[k], dict))
-MACHINERY = frozenset({*vars(nn.Module()), *dir(nn.Module)}) - {"training"}  # names that are torch's own business
+_STATE = frozenset(vars(nn.Module()))
+MACHINERY = (_STATE | {*dir(nn.Module)}) - {"training"}  # names that are torch's own business
 
 
 class Listener(Protocol):
@@ -218,11 +219,16 @@ def _read(cls: type) -> Callable[[Any, str], Any]:
     def __getattribute__(self: Any, name: str) -> Any:
         value = plain(self, name)
         listener = active.listener
-        if listener is None or name in MACHINERY or name[:2] == "__":
+        if listener is None or name[:2] == "__" or name in MACHINERY and not _is_own(self, name):
             return value
         return listener.read(self, name, value)
 
     return __getattribute__
+
+
+def _is_own(owner: Any, name: str) -> bool:
+    """Whether an attribute of the user's has the name of one of torch's methods: `self.half = 0.5`."""
+    return name not in _STATE and name in object.__getattribute__(owner, "__dict__")
 
 
 def _missing(cls: type) -> Callable[[Any, str], Any]:

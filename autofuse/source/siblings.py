@@ -16,6 +16,7 @@ from autofuse.source.scope import ClassScope, FileScope, file_scope
 _LARGEST = 1 << 20  # bytes; larger files are generated
 _ABOVE = 6  # folders above a file in which the project may begin
 _HOPS = 3  # files that hand on what they import
+_LIBRARIES = ("torch", "einops", "typing", "functools", "collections", "dataclasses", "math", "numpy")
 
 
 def own_class(scope: FileScope, function: ast.expr) -> tuple[ClassScope, FileScope] | None:
@@ -27,13 +28,21 @@ def _class_called(scope: FileScope, name: str, hops: int) -> tuple[ClassScope, F
     if name in scope.classes:
         return scope.classes[name], scope
     found = scope.imports.get(name)
-    imported = next((a.name for a in found.names if (a.asname or a.name) == name), None) if found else None
-    if found is not None and imported is not None and scope.file is not None and hops:
-        for file in _files_of(found, scope.file):
-            there = _scope_of(file, imported)
-            if there is not None and (own := _class_called(there, imported, hops - 1)) is not None:
-                return own
-    return None
+    if found is None or scope.file is None or not hops:
+        return None
+    if name not in scope.elsewhere:
+        scope.elsewhere[name] = _imported_class(found, name, scope.file, hops)
+    return scope.elsewhere[name]
+
+
+def _imported_class(found: ast.ImportFrom, name: str, file: Path, hops: int) -> tuple[ClassScope, FileScope] | None:
+    """The class that an import in `file` binds to `name`; None where several files may be meant."""
+    imported = next((a.name for a in found.names if (a.asname or a.name) == name), None)
+    if imported is None or (found.module or "").partition(".")[0] in _LIBRARIES and not found.level:
+        return None
+    scopes = (_scope_of(f, imported) for f in _files_of(found, file))
+    owns = [own for s in scopes if s is not None and (own := _class_called(s, imported, hops - 1)) is not None]
+    return owns[0] if len({id(owner.node) for owner, _ in owns}) == 1 else None
 
 
 def _files_of(found: ast.ImportFrom, file: Path) -> Iterator[Path]:
