@@ -94,6 +94,7 @@ ALLOWED = {
         "def f(q, k, v):\n    s = q @ k.mT\n    w = s.softmax(-1, dtype=torch.float32).to(s.dtype)\n    return w @ v"
     ),
     "query is used elsewhere": "def f(q, k, v):\n    return (q @ k.mT).softmax(-1) @ v + q",
+    "the transposed key is returned": ("def f(q, k, v):\n    t = k.mT\n    return (q @ t).softmax(-1) @ v, t"),
     "value is changed afterwards": "def f(q, k, v):\n    o = (q @ k.mT).softmax(-1) @ v\n    v.zero_()\n    return o",
     "scores are masked in place": (
         "def f(q, k, v, m):\n    s = q @ k.mT\n    s.masked_fill_(m, -1e9)\n    return s.softmax(-1) @ v"

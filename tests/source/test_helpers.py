@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
 import torch
 
 from tests.source.rewriting import assert_same, rewritten
@@ -218,3 +219,35 @@ def test_scores_that_are_written_once_they_are_not_needed_stay_bound() -> None:
             scores *= 2
             return weights @ v
     """)
+
+
+DECORATED = """
+    import torch
+
+    {decorator}
+    def halves(x):
+        {body}
+
+    def f(x, cos, sin):
+        return x * cos + halves(x) * sin
+"""
+MOVED = "a, b = x.chunk(2, -1); return torch.cat((-b, a), -1)"
+SHUT_OFF = "@torch.amp.autocast('cuda', enabled=False)"
+
+
+@pytest.mark.parametrize("decorator", ["@torch.jit.script", "@torch.compile", "@torch.compile(dynamic=True)", SHUT_OFF])
+def test_a_helper_that_is_compiled_or_moves_numbers_without_autocast_is_read(decorator: str) -> None:
+    assert "rotary(x, cos, sin)" in rewritten(DECORATED.format(decorator=decorator, body=MOVED))
+
+
+@pytest.mark.parametrize(
+    ("decorator", "body"),
+    [
+        ("@torch.no_grad()", MOVED),
+        ("@cached", MOVED),
+        ("@torch.amp.autocast('cuda')", MOVED),
+        (SHUT_OFF, "a, b = torch.matmul(x, x).chunk(2, -1); return torch.cat((-b, a), -1)"),
+    ],
+)
+def test_a_helper_whose_decorator_does_more_is_not(decorator: str, body: str) -> None:
+    assert "rotary(" not in rewritten(DECORATED.format(decorator=decorator, body=body))
