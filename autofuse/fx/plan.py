@@ -51,6 +51,7 @@ class Found:
     kernel: str = ""
     refusal: Refusal | None = None
     mask: str = ""
+    benefit: int = 0
 
 
 @dataclass
@@ -138,6 +139,7 @@ def _found(lowered: Captured, site: Site, key: SiteKey) -> Found:
             verdict.why,
             ops.kernel_of(site.rule.replacement.operation),
             mask="; ".join(site.notes),
+            benefit=site.rule.rule.benefit,
         )
     told = refusal(verdict, code, lambda v: written(lowered, v, verdict.culprit))
     return Found(code, key, key[2], False, told.reason, refusal=told)

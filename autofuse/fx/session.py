@@ -256,7 +256,8 @@ def copy_of_call(call: Call) -> Call:
 
 
 def _gains(plan: Plan) -> int:
-    return sum(f.fused for f in plan.found) + len(plan.narrowed)
+    """How much a plan is worth: attention without its probabilities is worth more than their softmax alone."""
+    return sum(f.benefit for f in plan.found if f.fused) + len(plan.narrowed)
 
 
 def is_candidate(module: nn.Module) -> bool:

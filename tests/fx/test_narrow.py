@@ -1,0 +1,48 @@
+"""Children whose caller reads only part of what they return."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+import autofuse
+from tests.spellings.harness import called
+
+
+class _Attention(nn.Module):
+    """Returns its probabilities, as library models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(-2, -1) / math.sqrt(8)
+        weights = scores.masked_fill(~keep, float("-inf")).softmax(dim=-1)
+        return (weights @ v).transpose(1, 2).flatten(2), weights
+
+
+class _Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = _Attention()
+
+    def forward(self, x: Tensor, keep: Tensor) -> Tensor:
+        return x + self.attention(x, keep)[0]
+
+
+def _operations(run: object) -> set[str]:
+    return {name for name, _ in called(run)} & {"attention", "masked_softmax"}  # type: ignore[arg-type]
+
+
+def test_attention_is_fused_whole_where_the_caller_drops_the_probabilities() -> None:
+    x, keep = torch.randn(2, 5, 16), torch.ones(5, 5, dtype=torch.bool).tril()
+    model = _Block()
+    expected = model(x, keep)
+    autofuse.optimize(model, (x, keep))
+    assert _operations(lambda: model(x, keep)) == {"attention"}
+    assert _operations(lambda: model.attention(x, keep)) == {"masked_softmax"}
+    torch.testing.assert_close(model(x, keep), expected)
