@@ -12,11 +12,12 @@ from autofuse.canonical.arithmetic import factors_of, product, without
 from autofuse.canonical.rows import Straight, is_whole, second_or_last, straightened
 from autofuse.canonical.shapes import elements, from_end
 from autofuse.canonical.softmax import unshifted
-from autofuse.canonical.view import LEAF, View, bare, literal, rewrites
+from autofuse.canonical.view import CAST, LEAF, View, bare, literal, rewrites
 from autofuse.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const
 
 _TWO = "assumes that the logits have two dimensions"
 _ONE = "assumes that the target has one dimension"
+_AS_MANY = "assumes as many targets as there are rows"
 _NOT_NEGATIVE = "assumes one target for each row, none of them negative"
 _SHAPE_ONLY = ("unsqueeze", "squeeze", "view", "flatten")
 
@@ -106,7 +107,14 @@ def log_softmax_in(view: View, log_probs: Value, dim: int, targets: int | None =
         return found.along(1 if asked % rank == at % rank else own % rank - rank) if same else None
     if own == found.dim:
         return found
-    return found.assuming(_TWO).along(1) if {own, found.dim} == {1, -1} else None
+    asked = max(own, found.dim)
+    if min(own, found.dim) != -1 or asked < 1:
+        return None
+    return (
+        found.assuming(_TWO).along(1)
+        if asked == 1
+        else found.assuming(f"assumes that dimension {asked} is the last").along(-1)
+    )
 
 
 # What stands at the target.
@@ -125,7 +133,20 @@ def _gather(view: View, x: Value, dim: Value, index: Value) -> Value | None:
     if found is None:
         return None
     target, at, assumed = found
+    if _is_cut(target) and not _is_cut(x):
+        assumed = "; ".join(filter(None, (assumed, _AS_MANY)))
     return view.plain("unsqueeze", _picked(view, x, at, target, assumed), view.const(at))
+
+
+def _is_cut(v: Value) -> bool:
+    """Whether `v` is a part of something longer: gather takes a target that is shorter than the rows."""
+    while v.op in (*_SHAPE_ONLY, "log_softmax", "long", "flat", CAST) or v.op == ITEM and not _has_slice(v.inputs[1]):
+        v = v.inputs[0]
+    return v.op == ITEM
+
+
+def _has_slice(index: Value) -> bool:
+    return any(p.op == SLICE and not is_whole(p) for p in (index.inputs if index.op == TUPLE else (index,)))
 
 
 def _picked(view: View, x: Value, dim: int, target: Value, assumed: str) -> Value:
@@ -144,25 +165,30 @@ def _target_in(view: View, index: Value, dim: int) -> tuple[Value, int, str] | N
         sizes = elements(index.inputs[1])
         two = len(sizes) == 2 and is_const(sizes[1], 1)
         return (_flat(view, index.inputs[0]), 1, "") if two else None
-    inserted = _inserted(index)
+    inserted = _inserted(view, index)
     if inserted is None:
         return None
     target, at = inserted
     rank = view.rank(target)
     if at == dim or rank is not None and at % (rank + 1) == dim % (rank + 1):
         return target, dim, ""
-    two = {at, dim} == {1, -1} and rank is None
-    return (target, 1, _ONE) if two else None
+    asked = max(at, dim)
+    if rank is not None or min(at, dim) != -1 or asked < 1:
+        return None
+    return (target, 1, _ONE) if asked == 1 else (target, -1, f"assumes that the target has {asked} dimensions")
 
 
-def _inserted(index: Value) -> tuple[Value, int] | None:
+def _inserted(view: View, index: Value) -> tuple[Value, int] | None:
     """(t, 1) of t.unsqueeze(1) and t[:, None]."""
     if index.op == "unsqueeze" and type(index.inputs[1].data) is int:
         return index.inputs[0], index.inputs[1].data
     if index.op == ITEM and index.inputs[1].op == TUPLE:
-        *whole, last = index.inputs[1].inputs
-        if is_const(last, None) and all(is_whole(w) for w in whole):
-            return index.inputs[0], len(whole)
+        *parts, last = index.inputs[1].inputs
+        if is_const(last, None) and all(p.op == SLICE for p in parts):
+            whole = all(map(is_whole, parts))
+            return index.inputs[0] if whole else view.plain(ITEM, index.inputs[0], view.plain(TUPLE, *parts)), len(
+                parts
+            )
     return None
 
 

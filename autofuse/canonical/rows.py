@@ -61,12 +61,26 @@ def _undone(view: View, found: Straight, rank: int | None) -> Straight | None:
         return _untransposed(replace(found, dim=dim))
     if v.op == "rearrange":
         return _unarranged(replace(found, dim=dim))
+    if v.op == ITEM and v.inputs[0].op == "log_softmax":
+        return _uncut(view, replace(found, dim=dim))
     if v.op == "flatten" and dim == 1 and is_const(v.inputs[1], 0) and is_const(v.inputs[2], 1):
         return replace(found, value=v.inputs[0], dim=-1).assuming(_THREE)
     if v.op in ("view", "flatten") and (dim == -1 or dim == 1 and view.rank(v) == 2):
         why = _kept_together(view, v)
         return None if why is None else replace(found, value=v.inputs[0], dim=-1).assuming(why)
     return None
+
+
+def _uncut(view: View, found: Straight) -> Straight | None:
+    """Some rows of a log_softmax are the log_softmax of these rows."""
+    log_probs, index = found.value.inputs
+    why = _cut(view, found.value)
+    parts = index.inputs if index.op == TUPLE else (index,)
+    if why is None or found.dim != -1 and not all(p.op == SLICE for p in parts):
+        return None
+    x = view.plain(ITEM, log_probs.inputs[0], index)
+    made = view.plain("log_softmax", x, log_probs.inputs[1])
+    return replace(found, value=view.in_place_of(log_probs, made)).assuming(why)
 
 
 def _unpermuted(found: Straight, order: layout.Tail) -> Straight | None:
@@ -236,7 +250,7 @@ def _cut(view: View, item: Value) -> str | None:
     rank = view.rank(container)
     if rank is not None:
         return "" if len(parts) < rank or is_whole(parts[-1]) else None
-    return _UNCUT
+    return None if len(parts) > 2 and not is_whole(parts[-1]) else _UNCUT
 
 
 def is_whole(v: Value) -> bool:

@@ -93,6 +93,11 @@ class View:
     def const(self, data: Hashable) -> Value:
         return self._graph.const(data)
 
+    def in_place_of(self, step: Value, made: Value) -> Value:
+        """`made`, for which `step` is done no more: whoever else uses `step` keeps it from going."""
+        self._originals.setdefault(made, []).extend(self.originals(step))
+        return made
+
     def assuming(self, made: Value, why: str) -> Value:
         """`made` as a value of its own, which is canonical only if `why`; itself where there is nothing to assume."""
         if not why:

@@ -44,6 +44,24 @@ class NormalisedOverTheOther(nn.Module):
         return F.nll_loss(F.log_softmax(logits_classes_second, dim=2), target_2d)
 
 
+class ClassesCutOff(nn.Module):
+    """The first class is normalised over, and none of those that are picked from."""
+
+    def forward(self, logits_3d, target_2d):
+        log_probs = F.log_softmax(logits_3d, dim=-1)[..., 1:]
+        return -log_probs.gather(-1, target_2d.clamp(max=9).unsqueeze(-1)).mean()
+
+
+class FirstRowAlongTheOther(nn.Module):
+    """An index takes a dimension away, and the next is not the one that was normalised."""
+
+    arguments = {"index": "row_indices"}
+
+    def forward(self, logits_classes_second, index):
+        log_probs = F.log_softmax(logits_classes_second, dim=1)[0]
+        return -log_probs.gather(1, (index % 5)[:, None]).mean()
+
+
 class GatheredAlongTheRows(nn.Module):
     arguments = {"index": "row_indices"}
 

@@ -187,6 +187,17 @@ class GatheredFromTheSecond(Loss):
         return -logits_classes_second.log_softmax(1).gather(1, target_2d.unsqueeze(1)).squeeze(1).mean()
 
 
+class GatheredShifted(Loss):
+    """The log-likelihood of a text: each token is predicted by those before it."""
+
+    safety = "unsafe"
+
+    def forward(self, logits_3d, target_2d):
+        log_probs = F.log_softmax(logits_3d, dim=-1)[:, :-1]
+        labels = target_2d[:, 1:]
+        return -log_probs.gather(dim=2, index=labels.unsqueeze(2)).squeeze(2)
+
+
 class TakenAlong(Loss):
     def forward(self, logits_3d, target_2d):
         return -torch.take_along_dim(logits_3d.log_softmax(-1), target_2d[..., None], dim=-1).mean()
