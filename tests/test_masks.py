@@ -11,6 +11,7 @@ from autofuse.canonical import View
 from autofuse.engine import Site, sites
 from autofuse.facts import Facts
 from autofuse.registry import load_rules
+from autofuse.rule import Holds
 from autofuse.source.capture import capture
 from autofuse.source.scope import file_scope, functions
 
@@ -126,9 +127,10 @@ def test_a_scale_that_comes_after_the_mask_is_still_the_scale() -> None:
         assert site.captures["scale"].data == 0.125 and "mask" in site.captures
 
 
-def test_a_scale_of_unknown_sign_after_a_mask_is_not_moved() -> None:
-    text = "s = s.masked_fill(mask, float('-inf')) * self.c"
-    assert attention_site_or_none(text) is None
+def test_a_scale_of_unknown_sign_after_a_mask_is_moved_under_an_assumption() -> None:
+    site = attention_site_or_none("s = s.masked_fill(mask, float('-inf')) * self.c")
+    assert site is not None and isinstance(site.verdict, Holds)
+    assert site.verdict.safety == "unsafe" and "the scale is a positive number" in site.verdict.why
 
 
 def test_an_optional_mask_is_a_choice() -> None:
