@@ -56,11 +56,11 @@ def try_repo(hooks: Path, hook: str, project: Path) -> subprocess.CompletedProce
     return done
 
 
-def test_both_hooks_run_one_process_on_python_files() -> None:
+def test_both_hooks_run_one_process_on_python_files_and_notebooks() -> None:
     described = yaml.safe_load((REPOSITORY / ".pre-commit-hooks.yaml").read_text())
     assert [hook["id"] for hook in described] == ["autofuse-check", "autofuse-rewrite"]
     for hook in described:
-        assert (hook["language"], hook["types_or"], hook["require_serial"]) == ("python", ["python"], True)
+        assert (hook["language"], hook["types_or"], hook["require_serial"]) == ("python", ["python", "jupyter"], True)
         assert "additional_dependencies" not in hook
 
 
