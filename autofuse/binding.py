@@ -11,7 +11,7 @@ from autofuse.vocabulary import OPS, REQUIRED, Op
 _ALIASES = {
     "axis": "dim", "keepdims": "keepdim", "correction": "unbiased", "x": "input", "exp": "exponent", "size": "shape",
     "tensor": "input", "self": "input", "axis0": "dim0", "axis1": "dim1", "divisor": "other", "value": "src",
-    "mat2": "other", "train": "training",
+    "mat2": "other", "train": "training", "split_size_or_sections": "split_size",
 }  # fmt: skip
 _WITHOUT_EFFECT = {"inplace": False, "out": None, "rounding_mode": None}
 
