@@ -60,8 +60,10 @@ def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
 
 
 def _plain(*operands: Tensor) -> bool:
-    """Whether the operands are plain tensors in eager mode; compilers and subclasses do better with the formula."""
-    return not torch.compiler.is_compiling() and all(type(t) in (Tensor, torch.nn.Parameter) for t in operands)
+    """Whether the operands are plain tensors in eager mode; others do better with the formula."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return False
+    return all(type(t) in (Tensor, torch.nn.Parameter) for t in operands)
 
 
 def _grows(x: Tensor, cos: Tensor, sin: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 
@@ -129,6 +130,14 @@ def test_can_be_exported() -> None:
     given = operands((T, D // 2))
     exported = torch.export.export(_Rotated(), given)
     torch.testing.assert_close(exported.module()(*given), reference.rotary(*given, interleaved=True))
+
+
+@pytest.mark.usefixtures("large")
+def test_can_be_traced_and_saved() -> None:
+    given = operands()
+    traced = torch.jit.trace(_Rotated(), given)
+    torch.jit.save(traced, io.BytesIO())
+    torch.testing.assert_close(traced(*given), reference.rotary(*given, interleaved=True))
 
 
 def test_can_be_called_by_a_scripted_function() -> None:
