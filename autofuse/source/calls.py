@@ -238,8 +238,8 @@ class Calls(State):
         if isinstance(layers[-1], OwnLayer):
             self.entered.add(id(node))
         if len(steps) > 1 and not self.quiet:
-            made = constructor_of(self.scope, self.owner, self.me, node.func)
-            self.out.chains[node] = Chain(made or node, argument, tuple(steps))
+            written = constructor_of(self.scope, self.owner, self.me, node.func)
+            self.out.chains[node] = Chain(written or node, argument, tuple(steps))
         return x
 
     def layer(self, layer: Layer, module: Value, x: Value) -> Value | None:
