@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from json.decoder import scanstring
 from typing import Any
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -95,7 +94,7 @@ def _members(text: str, at: int) -> dict[str, tuple[int, int]]:
     found = {}
     at = _after_space(text, at + 1) if text[at] == "{" else -1
     while at >= 0 and text[at] != "}":
-        key, at = scanstring(text, at + 1)
+        key, at = _decoded_at(text, at)
         start = _after_space(text, _after_space(text, at) + 1)
         _, end = _decoded_at(text, start)
         found[key] = (start, end)

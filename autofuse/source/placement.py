@@ -15,6 +15,7 @@ from autofuse.canonical import View
 from autofuse.engine import Site
 from autofuse.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK, Value, ancestors
 from autofuse.legality import is_metadata, written_in_place
+from autofuse.source.bindings import bindings
 from autofuse.source.captured import Captured, Place
 from autofuse.source.edits import Edit, NewText, Span, span_of
 from autofuse.source.express import Speller, Unwritable, layer_text, places_of, root_places
@@ -388,7 +389,11 @@ class Placement:
             id(p.node): v for v, places in self.captured.places.items() for p in places if isinstance(p.node, ast.Name)
         }
         changed = {id(n) for p in (root, place) for n in ast.walk(p.node)}
-        binders = {v: s for s in dead for v in self.captured.assigned.get(s, [])}
+        binders: dict[Value, list[tuple[ast.stmt, set[str]]]] = {}  # two names may be bound to what is one value
+        for s in dead:
+            names = {name for name, _ in bindings([s])}
+            for v in self.captured.assigned.get(s, []):
+                binders.setdefault(v, []).append((s, names))
         todo = [s for s in ast.walk(self.captured.function) if isinstance(s, ast.stmt) and s not in dead]
         while todo:
             statement = todo.pop()
@@ -397,10 +402,10 @@ class Placement:
                 if isinstance(n.ctx, ast.Store):  # x of `x += 1`
                     value = self.captured.before.get(statement, {}).get(n.id)
                 for part in _joined(value, (CHOICE, OPAQUE)) if value is not None else ():
-                    binder = binders.get(part)
-                    if binder is not None and binder in dead and n not in reread:
-                        dead.discard(binder)
-                        todo.append(binder)
+                    for binder, names in binders.get(part, ()):
+                        if binder in dead and n not in reread and (not names or n.id in names):
+                            dead.discard(binder)
+                            todo.append(binder)
 
 
 def _joined(v: Value, joins: tuple[str, ...]) -> list[Value]:
