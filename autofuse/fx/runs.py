@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.fx.arithmetic import WIDER, AsWritten
+from autofuse.fx.twin import World
 
 SEED = 20  # any fixed number: runs that are compared draw the same random numbers
 
@@ -122,8 +123,8 @@ class _Inputs:
             return {k: self._copied(v, f"{name}[{k!r}]") for k, v in value.items()}
         try:
             return copy.deepcopy(value)  # a key-value cache, say, which the forward extends
-        except Exception:  # what cannot be copied is given as it is
-            return value
+        except Exception:  # one that holds results of the run, which deepcopy refuses
+            return World(_detached, watched=False, deep=True).of(value)
 
     def _tensor(self, value: Tensor, name: str) -> Tensor:
         copied = value.detach().clone()
@@ -135,6 +136,10 @@ class _Inputs:
             return copied
         self.leaves[name] = copied.requires_grad_()
         return copied.clone()
+
+
+def _detached(x: Tensor) -> Tensor:
+    return x.detach().clone().requires_grad_(x.requires_grad)
 
 
 class _Before:

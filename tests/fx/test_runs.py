@@ -98,3 +98,31 @@ def test_drawn_numbers_follow_the_seed() -> None:
     module, call = nn.Dropout(0.5), Call((torch.ones(100),), {})
     one, same, other = (drawn(module, call, True, seed)["result"] for seed in (1, 1, 2))
     assert torch.equal(one, same) and not torch.equal(one, other)
+
+
+class _Cache:
+    """Keeps what it is given: results of a run, which deepcopy refuses."""
+
+    def __init__(self) -> None:
+        self.held: list[Tensor] = []
+
+    def extended(self, x: Tensor) -> Tensor:
+        self.held.append(x)
+        return torch.cat(self.held)
+
+
+class _Cached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, cache: _Cache) -> Tensor:
+        return cache.extended(self.linear(x))
+
+
+def test_a_cache_that_holds_results_of_a_run_is_not_extended_by_another() -> None:
+    module, cache = _Cached(), _Cache()
+    module(torch.randn(2, 4), cache)
+    run(module, Call((torch.randn(2, 4), cache), {}), True, AsWritten())
+    drawn(module, Call((torch.randn(2, 4), cache), {}), True, 0)
+    assert len(cache.held) == 1
