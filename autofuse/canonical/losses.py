@@ -224,7 +224,11 @@ def _squeeze(view: View, x: Value, dim: Value) -> Value | None:
     """A dimension that was put in and is taken out again."""
     numbers = [f for f in factors_of(x) if literal(f) is not None or view.number(f)]
     rest = without(factors_of(x), numbers) or []
-    if len(rest) != 1 or rest[0].op != "unsqueeze" or rest[0].inputs[1] is not dim:
+    if len(rest) != 1 or rest[0].op != "unsqueeze":
+        return None
+    put_in = rest[0].inputs[1]
+    place = from_end(view, x, put_in)
+    if put_in is not dim and (place is None or place != from_end(view, x, dim)):
         return None
     return product(view, (rest[0].inputs[0], *numbers))
 

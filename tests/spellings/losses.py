@@ -316,6 +316,23 @@ class SmoothedByShare(Loss):
         return (1 - self.smoothing) * F.nll_loss(log_probs, target) + self.smoothing * smooth
 
 
+class SmoothedByConfidence(Loss):
+    """As in timm. That the two shares add up to one is known of a live model alone."""
+
+    def __init__(self, smoothing=0.1):
+        super().__init__()
+        self.smoothing = smoothing
+        self.confidence = 1.0 - smoothing
+
+    def forward(self, logits, target):
+        logprobs = F.log_softmax(logits, dim=-1)
+        nll_loss = -logprobs.gather(dim=-1, index=target.unsqueeze(1))
+        nll_loss = nll_loss.squeeze(1)
+        smooth_loss = -logprobs.mean(dim=-1)
+        loss = self.confidence * nll_loss + self.smoothing * smooth_loss
+        return loss.mean()
+
+
 class InABranch(Loss):
     def forward(self, logits, target):
         loss = None

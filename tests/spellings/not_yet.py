@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+_SHARES = "that two attributes of the module add up to one is not followed through its constructor"
 _TWO = "a sum that is added in place and its norm together have two results, which the text writer does not place"
 
 _BOTH: dict[str, str] = {
@@ -15,6 +16,7 @@ _AUTOFUSE: dict[str, str] = {
 NOT_YET: dict[tuple[str, str], str] = {
     **{(door, name): reason for door in ("live", "text", "safe") for name, reason in _BOTH.items()},
     **{("text", name): reason for name, reason in _AUTOFUSE.items()},
+    **{(door, "SmoothedByConfidence"): _SHARES for door in ("text", "safe")},
     ("live", "Indexed"): "an index that is a range is not written down by the trace",
     ("live", "UnknownCallReadsScores"): "a list outside the module, to which forward appends, is not watched",
 }
