@@ -7,7 +7,9 @@ text and syntax; knows no graph.
 from __future__ import annotations
 
 import ast
+import io
 import math
+import tokenize
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -16,13 +18,15 @@ from autofuse.layout import Tail
 
 @dataclass
 class SourceText:
-    """The text of one file, by line and byte column as ast counts them."""
+    """The text of one file, by line and by column in bytes of UTF-8, as ast counts whatever the file's encoding is."""
 
     source: bytes
     lines: list[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lines = self.source.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(self.source).readline)
+        encoded = self.source if encoding == "utf-8" else self.source.decode(encoding).encode()
+        self.lines = encoded.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
 
     def of(self, node: ast.expr) -> str:
         """The source of an expression on one line; of one that holds comments or long strings, as Python prints it."""

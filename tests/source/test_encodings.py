@@ -57,6 +57,13 @@ def test_the_encoding_that_a_file_names_is_read_and_kept(cookie: str, encoding: 
     assert text.startswith(cookie) and '), "é"\n' in text and "    # é\n" in text and FUSED in after
 
 
+def test_an_operand_behind_such_a_character_is_written_as_it_stood() -> None:
+    line = "    return 'é', torch.softmax(parts( 'ü' ) @ parts( 'ö' ).mT, -1) @ parts( 'ä' )\n"
+    before = f"# coding: latin-1\nimport torch\nfrom x import parts\n\n\ndef f():\n{line}"
+    after = rewritten(before.encode("latin-1")).decode("latin-1")
+    assert "parts( 'ü' )" in after and "parts( 'ö' )" in after and "parts( 'ä' )" in after
+
+
 @pytest.mark.parametrize("encoding", ["shift_jis", "gbk", "euc_jp", "big5", "koi8_r"])
 def test_characters_of_several_bytes_are_whole_characters(encoding: str) -> None:
     word = "Я" if encoding == "koi8_r" else "表"
