@@ -47,7 +47,6 @@ class Anything(metaclass=_Kind):
 
 
 class _Absent(ModuleType):
-    __path__: list[str] = []
     __version__ = "0.0"
 
     def __getattr__(self, name: str) -> Any:

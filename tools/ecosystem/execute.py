@@ -2,8 +2,8 @@
 
     python -m tools.ecosystem.execute ROOT JOB PLAN OUTPUT
 
-JOB maps modules to symbols. The first run, on the original, searches for arguments that fit and writes them to PLAN; the
-second, on the rewritten copy, reads them. Everything is computed in float64, on one thread, from the same seeds.
+JOB maps modules to symbols. The first run, on the original, searches for arguments that fit and writes them to PLAN;
+the second, on the rewritten copy, reads them. Everything is computed in float64, on one thread, from the same seeds.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _called(function: Callable[..., Any], module: nn.Module | None, plan: list[i
 
 
 def _tensors(function: Callable[..., Any], module: nn.Module | None, given: Any, training: bool) -> list[Tensor]:
-    arguments = {name: made(*what, seed=i) for i, (name, what) in enumerate(given.items())}
+    arguments = {name: made(kind, what, i) for i, (name, (kind, what)) in enumerate(given.items())}
     parameters: list[Tensor] = []
     if module is not None:
         module.train(training)
@@ -139,12 +139,12 @@ def _tensors(function: Callable[..., Any], module: nn.Module | None, given: Any,
         raise TypeError("it returns no tensor of floats")
     weights = [torch.linspace(-1, 1, t.numel(), dtype=t.dtype).view_as(t) for t in outputs]
     inputs = [t for t in arguments.values() if isinstance(t, Tensor) and t.requires_grad]
-    total = sum((t * w).sum() for t, w in zip(outputs, weights, strict=True))
+    total = torch.stack([(t * w).sum() for t, w in zip(outputs, weights, strict=True)]).sum()
     leaves = [*inputs, *(p for p in parameters if p.requires_grad)]
-    differentiable = isinstance(total, Tensor) and total.requires_grad
-    gradients = torch.autograd.grad(total, leaves, allow_unused=True) if differentiable else ()
-    missing = torch.zeros(())
-    return [t.detach() for t in (*outputs, *(missing if g is None else g for g in gradients))]
+    if not total.requires_grad or not leaves:
+        return [t.detach() for t in outputs]
+    gradients: tuple[Tensor | None, ...] = torch.autograd.grad(total, leaves, allow_unused=True)
+    return [t.detach() for t in (*outputs, *(torch.zeros(()) if g is None else g for g in gradients))]
 
 
 def _inside(value: Any) -> Iterator[Tensor]:

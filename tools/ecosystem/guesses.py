@@ -86,10 +86,10 @@ def calls(function: Callable[..., object]) -> Iterator[dict[str, tuple[str, tupl
         given = {n: _given(n, form) for n in required if "mask" not in n}
         masked = [n for n in required if "mask" in n]
         for mask in _MASKS if masked else ((),):
-            yield {**given, **{n: ("mask", mask) for n in masked}}
+            yield {**given, **dict.fromkeys(masked, ("mask", mask))}
         for n in optional:
             for mask in _MASKS:
-                yield {**given, **{m: ("mask", mask) for m in masked}, n: ("mask", mask)}
+                yield {**given, **dict.fromkeys(masked, ("mask", mask)), n: ("mask", mask)}
 
 
 def _given(name: str, form: tuple[int, ...]) -> tuple[str, tuple[int, ...] | object]:

@@ -1,7 +1,7 @@
 """What was rewritten, run before and after: the original package, and a copy of it with the rewritten files.
 
-Each package has two processes of its own, so that nothing it does can reach the run. Knows processes and the comparison;
-how things are built and called is the business of execute.py.
+Each package has two processes of its own, so that nothing it does can reach the run. Knows processes and the
+comparison; how things are built and called is the business of execute.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BOUND = 2**14 * torch.finfo(torch.float64).eps
 
 @dataclass(frozen=True)
 class Ran:
-    """One rewritten function. `outcome`: equal, different, not run; `why` is the difference or what stood in the way."""
+    """`outcome`: equal, different, not run; `why` is the difference, or what stood in the way."""
 
     module: str
     symbol: str

@@ -1,4 +1,4 @@
-"""What a run gave, as Markdown and as JSON: tables that hold no date and no path, so that they move only with results."""
+"""What a run gave, as Markdown and as JSON: tables without dates and paths, so that they move only with results."""
 
 from __future__ import annotations
 
@@ -57,15 +57,17 @@ def as_markdown(packages: Sequence[Package], labels: Scores | None) -> str:
 
 def _head(packages: Sequence[Package]) -> str:
     files = sum(len(p.looked) for p in packages)
-    return f"""# The ecosystem run
-
-autofuse over {len(packages)} public packages, each at one version, {files:,} files. This page is written by a command and never by hand, and holds no date: where it moves, the results moved.
-
-```sh
-python -m tools.ecosystem CACHE --run --output docs/ecosystem.md
-```
-
-Read with autofuse {version("autofuse")} and Python {platform.python_version().rpartition(".")[0]}, with unsafe edits included. `--help` tells what else it takes: installed packages, folders, a file of labelled places."""
+    python = platform.python_version().rpartition(".")[0]
+    lines = (
+        "# The ecosystem run\n",
+        f"autofuse {version('autofuse')} over {len(packages)} public packages, each at one version, {files:,} files, with",
+        f"unsafe edits included, on Python {python}. This page is written by a command and never by hand, and holds no",
+        "date: where it moves, the results moved.\n",
+        "```sh\npython -m tools.ecosystem CACHE --run --output docs/ecosystem.md\n```\n",
+        "`--only NAME ...` takes some of the packages of `tools/ecosystem/packages.toml`; `--help` tells what else it",
+        "takes: installed packages, folders, a file of labelled places.",
+    )
+    return "\n".join(lines)
 
 
 def _kept(packages: Sequence[Package]) -> str:
@@ -102,10 +104,15 @@ def _reasons(packages: Sequence[Package]) -> str:
     """Why places are declined or only reported, the names of the program taken out."""
     plain = (re.sub(r"`[^`]*`|\(line \d+\)", "…", f.reason) for p in packages for f in p.findings if _refused(f))
     reasons = Counter(re.sub(r"\s+", " ", text).strip() for text in plain)
-    rows = sorted(reasons.items(), key=lambda r: (-r[1], r[0]))[:_MOST]
+    rows = _ordered(reasons)[:_MOST]
     return f"## Why places are left alone\n\nThe {len(rows)} most frequent reasons.\n\n" + _table(
         ("reason", "places"), rows
     )
+
+
+def _ordered(counts: Counter[str]) -> list[tuple[str, int]]:
+    """The most frequent first, the rest by name."""
+    return sorted(counts.items(), key=lambda c: (-c[1], c[0]))
 
 
 def _refused(f: Finding) -> bool:
@@ -115,15 +122,20 @@ def _refused(f: Finding) -> bool:
 def _runs(packages: Sequence[Package]) -> str:
     runs = [r for p in packages for r in p.ran or ()]
     counts = Counter(r.outcome for r in runs)
-    text = f"""## Before and after
-
-What holds a rewritten function (its class, or the function itself) is built with small values guessed from the names of its arguments, and called in float64, before and after, in training and evaluation: outputs and all gradients must agree to rounding. Of {len(runs)}, {counts["equal"]} agree, **{counts["different"]} differ**, and {counts["not run"]} could not be run."""
+    lines = (
+        "## Before and after\n",
+        "What holds a rewritten function (its class, or the function itself) is built with small values guessed from",
+        "the names of its arguments, and called in float64, before and after, in training and evaluation: outputs and",
+        "all gradients must agree to rounding.",
+        f"Of {len(runs)}, {counts['equal']} agree, **{counts['different']} differ**, and {counts['not run']} could not be",
+        "run.\n",
+    )
     kinds = Counter(
         re.split(r"[:(]", r.why.replace("could not be imported: ", "import: ", 1))[0]
         for r in runs
         if r.outcome == "not run"
     )
-    return text + "\n\n" + _table(("why not run", "number"), sorted(kinds.items(), key=lambda k: (-k[1], k[0])))
+    return "\n".join((*lines, _table(("why not run", "number"), _ordered(kinds))))
 
 
 def _labels(labels: Scores) -> str:

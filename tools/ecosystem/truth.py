@@ -52,5 +52,5 @@ def _file(sources: Path, place: dict[str, Any]) -> Path:
     kind, _, name = place["source"].partition(":")
     if kind == "pypi":
         package, version = name.split("==")
-        return sources / "pypi" / f"{package.replace('-', '_')}=={version}" / str(place["file"])
-    return sources / "gh" / name.partition("@")[0].replace("/", "+") / str(place["file"])
+        return sources.joinpath("pypi", f"{package.replace('-', '_')}=={version}", str(place["file"]))
+    return sources.joinpath("gh", name.partition("@")[0].replace("/", "+"), str(place["file"]))
