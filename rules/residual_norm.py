@@ -39,7 +39,7 @@ class PostNorm(Rule):
         return ops.dropout_add_norm(x, residual, weight, bias, eps=eps, dropout_p=p, training=training, norm="layer")
 
     @staticmethod
-    def where(captures: Captures) -> Verdict:
+    def where(captures: Captures) -> Verdict | None:
         return two_tensors_and_a_norm(captures)
 
     examples = (
@@ -95,7 +95,7 @@ class PreNorm(Rule):
         )
 
     @staticmethod
-    def where(captures: Captures) -> Verdict:
+    def where(captures: Captures) -> Verdict | None:
         return two_tensors_and_a_norm(captures)
 
     examples = (
@@ -139,7 +139,7 @@ class PostRmsNorm(Rule):
         return ops.dropout_add_norm(x, residual, weight, eps=eps, dropout_p=p, training=training, norm="rms")
 
     @staticmethod
-    def where(captures: Captures) -> Verdict:
+    def where(captures: Captures) -> Verdict | None:
         return two_tensors_and_a_norm(captures)
 
     examples = (
@@ -184,7 +184,7 @@ class PreRmsNorm(Rule):
         )
 
     @staticmethod
-    def where(captures: Captures) -> Verdict:
+    def where(captures: Captures) -> Verdict | None:
         return two_tensors_and_a_norm(captures)
 
     examples = (
@@ -208,8 +208,10 @@ class PreRmsNorm(Rule):
     )
 
 
-def two_tensors_and_a_norm(captures: Captures) -> Verdict:
+def two_tensors_and_a_norm(captures: Captures) -> Verdict | None:
     """Both sides of the sum are tensors of one shape; the norm runs over the last dimension."""
+    if not captures.written("x") or not captures.written("residual"):  # a sum of many is not split anywhere
+        return None
     if captures.number("x") or captures.number("residual"):
         return Fails("a number is added, not a residual", advice="leave it as it is; there is no residual to fuse")
     if captures.rank("x") != captures.rank("residual") and None not in (captures.rank("x"), captures.rank("residual")):

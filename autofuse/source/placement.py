@@ -163,6 +163,8 @@ class Placement:
         self._check_in_place(root)
         dead = self._dead(site, speller.used | set(bound), root, place, [at for _, at in bound.values()])
         self._check_names(dead, root, place, {*site.doomed.metadata, *self._shape_reads(speller)})
+        if place is not root and _gives_the_same_name(place, root):
+            dead.add(root.statement)  # it would say `x = x`
         if not speller.removed <= dead:
             raise Unwritable("a name that an operand needs is bound to something else by a statement that stays")
         insertions = [(span_of(place.statement), text) for text in call.before]
@@ -446,6 +448,18 @@ def _removable(v: Value) -> bool:
     if v.op == CALL:
         return isinstance(v.data, tuple) and v.data[0] in HARMLESS
     return v.op not in (PARAMETER, CONST, SINK, OPAQUE) and not (v.op in OPS and OPS[v.op].effect == "random")
+
+
+def _gives_the_same_name(place: Place, root: Place) -> bool:
+    """Whether the statement of `root` does nothing but give its value the name that the one of `place` gives."""
+    statement = root.statement
+    return (
+        isinstance(statement, ast.Assign)
+        and len(statement.targets) == 1
+        and isinstance(statement.targets[0], ast.Name)
+        and statement.value is root.node
+        and statement.targets[0].id == _target(place.statement)
+    )
 
 
 def _target(statement: ast.stmt) -> str:
