@@ -60,9 +60,9 @@ def _head(packages: Sequence[Package]) -> str:
     python = platform.python_version().rpartition(".")[0]
     lines = (
         "# The ecosystem run\n",
-        f"autofuse {version('autofuse')} over {len(packages)} public packages, each at one version, {files:,} files, with",
-        f"unsafe edits included, on Python {python}. This page is written by a command and never by hand, and holds no",
-        "date: where it moves, the results moved.\n",
+        f"autofuse {version('autofuse')} over {len(packages)} public packages, each at one version, {files:,} files,",
+        f"with unsafe edits included, on Python {python}.\n",
+        "This page is written by a command and never by hand, and holds no date: where it moves, the results moved.\n",
         "```sh\npython -m tools.ecosystem CACHE --run --output docs/ecosystem.md\n```\n",
         "`--only NAME ...` takes some of the packages of `tools/ecosystem/packages.toml`; `--help` tells what else it",
         "takes: installed packages, folders, a file of labelled places.",
@@ -127,8 +127,8 @@ def _runs(packages: Sequence[Package]) -> str:
         "What holds a rewritten function (its class, or the function itself) is built with small values guessed from",
         "the names of its arguments, and called in float64, before and after, in training and evaluation: outputs and",
         "all gradients must agree to rounding.",
-        f"Of {len(runs)}, {counts['equal']} agree, **{counts['different']} differ**, and {counts['not run']} could not be",
-        "run.\n",
+        f"Of {len(runs)}, {counts['equal']} agree, **{counts['different']} differ**, and {counts['not run']}",
+        "could not be run.\n",
     )
     kinds = Counter(
         re.split(r"[:(]", r.why.replace("could not be imported: ", "import: ", 1))[0]
