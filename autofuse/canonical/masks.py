@@ -54,12 +54,16 @@ def unexpanded(mask: Value) -> Value:
 
 
 def _number_of(fill: Value, scores: Value) -> Value:
-    """The number that `fill` is full of, where it is a tensor made for these scores: torch.full_like(scores, -1e9)."""
+    """The number that `fill` is full of, where it is a tensor: torch.full_like(scores, -1e9).
+
+    What it is like is broadcast with the scores, as a number is.
+    """
     fill = bare(fill)
-    if fill.op == "full_like" and bare(fill.inputs[0]) is bare(scores):
+    if fill.op in ("full", "full_like") and len(fill.inputs) > 1:
+        return _number_of(fill.inputs[1], scores)
+    if fill.op == "mul" and len(fill.inputs) == 2 and fill.inputs[0].op == "ones_like":
         return fill.inputs[1]
-    ones = fill.op == "mul" and len(fill.inputs) == 2 and fill.inputs[0].op == "ones_like"
-    return fill.inputs[1] if ones and bare(fill.inputs[0].inputs[0]) is bare(scores) else fill
+    return fill
 
 
 @rewrites("invert")

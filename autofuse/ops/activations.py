@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
 Activation = str | Callable[[Tensor], Tensor]  # a name in ACTIVATIONS, or what computes it
 
 

@@ -103,13 +103,14 @@ class Report:
 
 
 def _row(site: SiteReport) -> tuple[Cell, ...]:
+    mask = f"mask: {site.mask}" if site.mask else ""
     return (
         Cell(site.rule),
         Cell(site.module or "(model)"),
         Cell(site.status, _TONES[site.status]),
         Cell("" if site.max_error is None else f"{site.max_error:.1e}"),
         Cell(_where(site), "quiet"),
-        Cell("; ".join(part for part in (site.kernel, site.mask and f"mask: {site.mask}", site.reason, site.advice) if part)),
+        Cell("; ".join(part for part in (site.kernel, mask, site.reason, site.advice) if part)),
     )
 
 

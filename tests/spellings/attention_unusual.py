@@ -1,3 +1,4 @@
+# ruff: noqa
 """Attention as it is written now and then: other products, other layouts, other ways to mask and normalise."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa
 """Softmax of masked scores whose probabilities are needed, so that attention cannot be fused as a whole."""
 
 from __future__ import annotations
