@@ -126,6 +126,9 @@ class View:
         if v.op in ("mul", "add", "reciprocal", "pow", "number_sqrt", "number_pow"):
             answers = {self.number(i) for i in v.inputs}
             return True if answers == {True} else False if False in answers else None
+        if v.op == CHOICE:
+            answers = {self.number(i) for i in v.inputs[1:]}
+            return answers.pop() if len(answers) == 1 else None
         return None
 
     def rank(self, v: Value) -> int | None:
@@ -191,6 +194,7 @@ class View:
         return made
 
 
+_LARGEST = 10**300  # no float holds what is far beyond
 _CONSTANTS = {"pi": math.pi, "inf": math.inf, "Inf": math.inf, "infty": math.inf, "e": math.e}
 
 
@@ -202,7 +206,9 @@ def order_of(permuted: Value) -> layout.Tail:
 
 def literal(v: Value) -> float | None:
     """The number that `v` is, if the text says so."""
-    return v.data if v.op == CONST and isinstance(v.data, (int, float)) and not isinstance(v.data, bool) else None
+    if v.op != CONST or not isinstance(v.data, (int, float)) or isinstance(v.data, bool):
+        return None
+    return None if isinstance(v.data, int) and abs(v.data) > _LARGEST else v.data
 
 
 def bare(v: Value) -> Value:
