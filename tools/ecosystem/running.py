@@ -27,6 +27,7 @@ REPOSITORY = Path(__file__).parents[2]
 # Rounding of some sixteen thousand additions in float64, at the magnitude of the largest value: what a small module
 # and its gradients take. A rewrite that means something else is wrong by many orders more.
 _BOUND = 2**14 * torch.finfo(torch.float64).eps
+_BOUND_OF_FLOAT32 = 2**8 * torch.finfo(torch.float32).eps  # where the text itself casts to float32 on the way
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,15 @@ def _both(tree: Tree, copy: Path, changed: Sequence[Looked], folder: Path) -> li
         reasons.append(json.loads((folder / f"{half}.json").read_text()))
     before, after = (torch.load(folder / half) for half in ("before", "after"))
     keys = [(m, s, f"{m}:{s}") for m, s in names]
-    return [_compared(m, s, before.get(k), after.get(k), *(r.get(k, "") for r in reasons)) for m, s, k in keys]
+    bounds = {tree.module(f.file): _bound(f) for f in changed}
+    return [
+        _compared(m, s, before.get(k), after.get(k), *(r.get(k, "") for r in reasons), bounds[m]) for m, s, k in keys
+    ]
+
+
+def _bound(looked: Looked) -> float:
+    text = looked.file.read_bytes()
+    return _BOUND_OF_FLOAT32 if b"float32" in text or b".float()" in text else _BOUND
 
 
 def _symbols(looked: Looked) -> list[str]:
@@ -96,7 +105,13 @@ def _executed(root: Path, folder: Path, half: str, count: int) -> str | None:
 
 
 def _compared(
-    module: str, symbol: str, before: list[Tensor] | None, after: list[Tensor] | None, reason: str, later: str
+    module: str,
+    symbol: str,
+    before: list[Tensor] | None,
+    after: list[Tensor] | None,
+    reason: str,
+    later: str,
+    bound: float,
 ) -> Ran:
     if before is None:
         return Ran(module, symbol, "not run", reason)
@@ -104,13 +119,13 @@ def _compared(
         return Ran(module, symbol, "different", f"runs before, not after: {later}")
     if [t.shape for t in before] != [t.shape for t in after]:
         return Ran(module, symbol, "different", "what it returns has other shapes")
-    worst = max((_error(a, b) for a, b in zip(before, after, strict=True)), default=0.0)
+    worst = max((_error(a, b, bound) for a, b in zip(before, after, strict=True)), default=0.0)
     if worst <= 1:
         return Ran(module, symbol, "equal")
     return Ran(module, symbol, "different", f"{worst:.1e} times as far off as rounding explains")
 
 
-def _error(before: Tensor, after: Tensor) -> float:
+def _error(before: Tensor, after: Tensor, bound: float) -> float:
     """The largest difference, in units of the bound. NaN before may be anything after: a row masked out whole."""
     known = ~before.isnan()
     if not bool(known.any()):
@@ -120,4 +135,4 @@ def _error(before: Tensor, after: Tensor) -> float:
     if not torch.equal(a[~finite], b[~finite]):
         return float("inf")
     scale = 1 + float(a[finite].abs().max()) if bool(finite.any()) else 1.0
-    return float((a - b)[finite].abs().nan_to_num(float("inf")).max()) / (_BOUND * scale) if bool(finite.any()) else 0.0
+    return float((a - b)[finite].abs().nan_to_num(float("inf")).max()) / (bound * scale) if bool(finite.any()) else 0.0
