@@ -53,9 +53,8 @@ FUSED = {
     """,
     "a walrus": """
         def f(q, k, v):
-            if (s := q @ k.mT) is None:
-                return None
-            return s.softmax(-1) @ v
+            weights = (s := q @ k.mT).softmax(-1)
+            return weights @ v
     """,
     "torch imported inside the function": """
         def f(q, k, v):
@@ -318,7 +317,9 @@ def test_a_write_changes_every_name_of_the_same_memory() -> None:
 
 
 def test_the_range_of_a_finding_is_the_whole_pattern() -> None:
-    (found,) = findings(HEAD + source("""
+    (found,) = findings(
+        HEAD
+        + source("""
         class A(nn.Module):
             def forward(self, q, k, v):
                 x = 1
@@ -327,5 +328,6 @@ def test_the_range_of_a_finding_is_the_whole_pattern() -> None:
                 w = s.softmax(-1)
 
                 return w @ v
-    """))
+    """)
+    )
     assert (found.line, found.end_line, found.symbol) == (11, 14, "A.forward")
