@@ -121,7 +121,7 @@ class Run:
                 break
             made = _made(document(source, file.path), source, wanted, file.path, not unsafe)
             edits, source, refused = edits + made.edits, made.after, made.refused
-            touched = frozenset(p.finding.symbol for p in wanted)
+            touched = None if any(map(_makes_room, wanted)) else frozenset(p.finding.symbol for p in wanted)
             wanted = _wanted(self._checked(source, file, touched).proposals, unsafe) if made.edits else []
         return Rewritten(file.path, checked.source, source, edits, refused)
 
@@ -171,6 +171,11 @@ def rewritten(text: str, rules: Sequence[LoadedRule]) -> str:
     """A text with every edit of `rules` made, safe or not."""
     wanted = _wanted(proposals(text.encode(), "", rules=rules), unsafe=True)
     return applied(text.encode(), wanted).decode() if wanted else text
+
+
+def _makes_room(p: Proposal) -> bool:
+    """Whether an edit may make room for another elsewhere: a norm or activation of the file's own, for what calls it."""
+    return p.finding.code.startswith(("AF102", "AF2", "AF3")) or not p.finding.code.startswith("AF")
 
 
 def _wanted(found: Iterable[Proposal], unsafe: bool) -> list[Proposal]:
