@@ -174,7 +174,7 @@ def rewritten(text: str, rules: Sequence[LoadedRule]) -> str:
 
 
 def _makes_room(p: Proposal) -> bool:
-    """Whether an edit may make room for another elsewhere: a norm or activation of the file's own, for what calls it."""
+    """Whether an edit may make room for another elsewhere: a norm or activation of the file's own may be read there."""
     return p.finding.code.startswith(("AF102", "AF2", "AF3")) or not p.finding.code.startswith("AF")
 
 
