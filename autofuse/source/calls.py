@@ -7,18 +7,17 @@ element of a tuple, or unknown; an unknown call reads what it is given and may d
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from abc import abstractmethod
 
 from autofuse.binding import bound_arguments, like_another
 from autofuse.facts import named_ranks
 from autofuse.graph import ATTRIBUTE, CALL, CHOICE, CONST, GLOBAL, ITEM, PARAMETER, SYNTAX, TUPLE, Value
-from autofuse.source.bindings import Function, bound_names, free_names
 from autofuse.source.captured import Chain
-from autofuse.source.children import Child
 from autofuse.source.criteria import Criterion, criterion_of
-from autofuse.source.helpers import arguments_of
+from autofuse.source.elements import Elements
+from autofuse.source.inlining import Inlining
 from autofuse.source.modules import Layer, OwnLayer, child_called, constructor_of, layers_of
-from autofuse.source.state import State, qualified
+from autofuse.source.state import qualified
 from autofuse.vocabulary import HARMLESS, MODULES, NAMES, OPS, Op
 
 _MUTATORS = frozenset(".append .extend .insert .add_ .update .setdefault .pop .clear .remove .sort .reverse".split())
@@ -31,7 +30,7 @@ _DIMENSIONS = {
 }
 
 
-class Calls(State):
+class Calls(Inlining, Elements):
     """Reads `ast.Call`."""
 
     def call(self, node: ast.Call) -> Value:
@@ -131,6 +130,9 @@ class Calls(State):
             self.forget(f"{name} may assign to self")
         return made
 
+    @abstractmethod
+    def choice(self, test: Value, yes: Value | None, no: Value | None) -> Value: ...
+
     # What is called.
 
     def as_written(self, node: ast.expr, function: Value) -> ast.expr:
@@ -150,9 +152,6 @@ class Calls(State):
             return None
         assigned = self.scope.attribute(self.owner, function.attr)
         return None if assigned is None or isinstance(assigned, ast.Call) else self.scope.name_of(assigned)
-
-    def is_self(self, node: ast.expr) -> bool:
-        return isinstance(node, ast.Name) and node.id == self.me
 
     def may_be_tensor(self, owner: Value) -> bool:
         """Whether a method of `owner` may be a tensor's: not the module's, a child's, an import's or a class's own."""
@@ -265,151 +264,6 @@ class Calls(State):
         given = {k: self.graph.const(v) for k, v in criterion.fixed.items()} | dict(criterion.given)
         given |= {k: self.graph.read(ATTRIBUTE, module, data=k) for k in criterion.read}
         return self.operation(OPS[criterion.op], criterion.op, arguments, given | named)
-
-    # Helpers of the same file.
-
-    def helper(self, function: ast.expr) -> Function | None:
-        """The function or method of this file that `function` names."""
-        match function:
-            case ast.Name(id=name) if (held := self.names.get(name)) in self.inner_functions and held is not None:
-                return self.inner_functions[held]
-            case ast.Name(id=name) if name not in self.local:
-                return self.scope.functions.get(name)
-            case ast.Attribute(value=value, attr=name) if self.is_self(value):
-                return self.scope.method(self.owner, name)
-        return None
-
-    def inline(
-        self, helper: Function, function: Value, arguments: list[Value], named: dict[str, Value]
-    ) -> Value | None:
-        """What a helper that is straight-line code computes: `exists(x)`, `max_neg_value(t)`, `self._norm(x)`."""
-        if len(self.inlining) > 3 or helper in self.inlining or not self.scope.helper(helper):
-            return None
-        is_method = function.op == ATTRIBUTE and not any(
-            isinstance(d, ast.Name) and d.id == "staticmethod" for d in helper.decorator_list
-        )
-        given = [function.inputs[0], *arguments] if is_method else arguments
-        bound = arguments_of(helper, given, named, self.graph.const)
-        if bound is None:
-            return None
-        inner = type(self)(self.scope, self.owner if is_method else None, self.out, quiet=True)
-        inner.instance, inner.abroad = self.instance if is_method else None, self.abroad
-        return self.run(inner, helper, bound)
-
-    def enter_child(self, child: Child, module: Value, arguments: list[Value], named: dict[str, Value]) -> Value | None:
-        """What a child of one of the project's own classes computes; `module` is the child."""
-        if len(self.inlining) > 3 or child.forward in self.inlining:
-            return None
-        bound = arguments_of(child.forward, [module, *arguments], named, self.graph.const)
-        if bound is None:
-            return None
-        inner = type(self)(child.scope, child.owner, self.out, quiet=True)
-        inner.instance, inner.abroad = module, self.abroad or child.scope.tree is not self.scope.tree
-        return self.run(inner, child.forward, bound)
-
-    def run(self, inner: Calls, helper: Function, bound: dict[str, Value]) -> Value | None:
-        """The value that the body of `helper` returns, given its arguments, as `inner` reads it."""
-        inner.me = helper.args.args[0].arg if inner.instance is not None else None
-        inner.inlining = (*self.inlining, helper)
-        inner.local = bound_names(helper)
-        inner.region, inner.statement, inner.before = self.region, self.statement, self.before
-        inner.horizon = self.horizon
-        if helper in self.only_called:
-            self.enclose(inner, helper)
-        for name, v in bound.items():
-            inner.hold(name, v)
-        written = len(self.graph.writes)
-        result = inner.result_of(helper.body)
-        self.written_inside(written)
-        return result
-
-    def enclose(self, inner: Calls, helper: Function) -> None:
-        """Let a nested function see what it takes from around it, as it is now."""
-        inner.only_called, inner.inner_functions = self.only_called, self.inner_functions
-        for name in sorted(free_names(helper) & {*self.local, *(n for n, _ in self.names.held())}):
-            inner.hold(name, self._held(name) or self.unknown("unbound"))
-        if self.me in free_names(helper):
-            inner.me, inner.owner = self.me, self.owner
-
-    def result_of(self, body: Iterable[ast.stmt]) -> Value | None:
-        raise NotImplementedError
-
-    # Functions applied to each element of a tuple.
-
-    def elements(self, node: ast.expr, count: int | None) -> list[Value] | None:
-        """The elements of `map(f, xs)`, `[f(x) for x in xs]` and the like, each computed from one of `xs`.
-
-        `count` is how many a target unpacks; without it, `xs` must itself say how many there are.
-        """
-        match node:
-            case ast.Call(func=ast.Name(id="tuple" | "list" as name), args=[inner], keywords=[]) if self.is_builtin(
-                name
-            ):
-                return (
-                    self.elements(inner, count)
-                    if isinstance(inner, (ast.Call, ast.GeneratorExp, ast.ListComp))
-                    else None
-                )
-            case ast.Call(func=ast.Name(id="map"), args=[function, source], keywords=[]) if self.is_builtin("map"):
-                return self._mapped(function, source, count)
-            case ast.GeneratorExp(elt=elt, generators=[g]) | ast.ListComp(elt=elt, generators=[g]):
-                return None if g.ifs or g.is_async else self._each(g.target, elt, g.iter, count)
-        return None
-
-    def is_builtin(self, name: str) -> bool:
-        return name not in self.local and name not in self.scope.bound
-
-    def _mapped(self, function: ast.expr, source: ast.expr, count: int | None) -> list[Value] | None:
-        if not isinstance(function, ast.Lambda):
-            return None
-        arguments = function.args
-        simple = len(arguments.args) == 1 and not (arguments.vararg or arguments.kwarg or arguments.kwonlyargs)
-        target = ast.Name(arguments.args[0].arg, ast.Store()) if simple else None
-        return None if target is None else self._each(target, function.body, source, count)
-
-    def _each(self, target: ast.expr, body: ast.expr, source: ast.expr, count: int | None) -> list[Value] | None:
-        if any(isinstance(n, (ast.NamedExpr, ast.Yield, ast.Await)) for n in ast.walk(body)):
-            return None
-        container = self.value(source)
-        items = self.items_of(container, count)
-        if items is None:
-            self.evaluated[id(source)] = container  # not to be read a second time
-            return None
-        found = []
-        for item in items:
-            variables: dict[str, Value] = {}
-            if not self._destructured(target, item, variables):
-                self.evaluated[id(source)] = container
-                return None
-            self.frames.append(variables)
-            found.append(self.value(body))
-            self.frames.pop()
-        return found
-
-    def _destructured(self, target: ast.expr, item: Value, variables: dict[str, Value]) -> bool:
-        if isinstance(target, ast.Name):
-            variables[target.id] = item
-            return True
-        if isinstance(target, (ast.Tuple, ast.List)) and item.op == TUPLE and len(item.inputs) == len(target.elts):
-            return all(self._destructured(t, i, variables) for t, i in zip(target.elts, item.inputs, strict=True))
-        return False
-
-    def items_of(self, container: Value, count: int | None) -> list[Value] | None:
-        """The elements of a tuple, of the parts of a tensor, or of what is unpacked into `count` names."""
-        if container.op == TUPLE:
-            return (
-                list(container.inputs)
-                if len(container.inputs) <= 16 and count in (None, len(container.inputs))
-                else None
-            )
-        if container.op == "chunk" and container.inputs[1].op == CONST and isinstance(container.inputs[1].data, int):
-            count = count or container.inputs[1].data
-        return None if count is None or count > 16 else [self.part(container, i) for i in range(count)]
-
-    def part(self, container: Value, index: int) -> Value:
-        if container.op == TUPLE and -len(container.inputs) <= index < len(container.inputs):
-            return container.inputs[index]
-        return self.graph.value(ITEM, container, self.graph.const(index))
 
 
 def _spreads_a_shape(node: ast.Call) -> bool:
