@@ -10,20 +10,19 @@ import ast
 from collections.abc import Iterator
 
 from autofuse.source.bindings import Function
-from autofuse.source.scope import Defined, FileScope, functions
+from autofuse.source.scope import Defined
 from autofuse.source.syntax import children, walk
 
 _COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def expression_functions(scope: FileScope) -> Iterator[Defined]:
+def expression_functions(d: Defined) -> Iterator[Defined]:
     """Every lambda and comprehension inside a function, in the order of the text, if it computes anything by hand."""
-    for d in functions(scope):
-        found = [n for s in d.function.body for n in _inside(s)]
-        inner = d.scope.within(d.function) if found else d.scope
-        for node in found:
-            yield Defined(f"{d.symbol}.<lambda>", node, None, inner)
+    found = [n for s in d.function.body for n in _inside(s)]
+    inner = d.scope.within(d.function) if found else d.scope
+    for node in found:
+        yield Defined(f"{d.symbol}.<lambda>", node, None, inner)
 
 
 def _inside(node: ast.AST) -> Iterator[ast.FunctionDef]:

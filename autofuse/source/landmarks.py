@@ -79,8 +79,10 @@ class Landmarks:
 
     def near(self, function: Function) -> bool:
         """Whether a function mentions a landmark, or a name that stands for one, with what must stand beside it."""
-        if function.name == "__init__":
-            return False  # what is made there is used elsewhere
+        return function.name != "__init__" and self.mentioned(function)  # what is made there is used elsewhere
+
+    def mentioned(self, function: Function) -> bool:
+        """The same, of what is inside `__init__`, too."""
         return bool(self._leads(_Definition(b"", self._body(function), value=False)))
 
     def _leads(self, definition: _Definition) -> frozenset[int]:

@@ -12,6 +12,7 @@ import math
 import tokenize
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from autofuse.layout import Tail
 
@@ -56,6 +57,7 @@ def same(text: str, node: ast.expr) -> bool:
         return False
 
 
+@lru_cache(maxsize=4096)
 def fill(template: str, *parts: str, tight: bool = False) -> str:
     """`template` with expressions in its places, in parentheses where Python would read them otherwise."""
     wrapped = [f"({p})" for p in parts]

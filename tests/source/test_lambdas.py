@@ -10,14 +10,15 @@ import pytest
 from autofuse.registry import load_rules
 from autofuse.source.check import proposals
 from autofuse.source.lambdas import expression_functions
-from autofuse.source.scope import file_scope
+from autofuse.source.scope import file_scope, functions
 from tests.source.rewriting import rewritten
 
 GELU = "0.5 * {0} * (1.0 + torch.erf({0} / math.sqrt(2.0)))"
 
 
 def symbols(source: str) -> list[str]:
-    return [d.symbol for d in expression_functions(file_scope(ast.parse(textwrap.dedent(source))))]
+    scope = file_scope(ast.parse(textwrap.dedent(source)))
+    return [inner.symbol for d in functions(scope) for inner in expression_functions(d)]
 
 
 def test_lambdas_and_comprehensions_that_compute_by_hand_are_functions() -> None:
