@@ -497,6 +497,8 @@ class _ScaleDotProductAttention(nn.Module):
 class RotaryAttention(nn.Module):
     """Llama of the first release: rotary embedding, no grouped queries."""
 
+    also = ("AF401",)
+
     arguments = {"mask": "additive"}
 
     def __init__(self, dim=24, n_heads=3):

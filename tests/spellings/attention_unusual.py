@@ -12,11 +12,9 @@ from torch import nn
 
 
 class _Heads(nn.Module):
-    def __init__(self, p=0.0):
+    def __init__(self):
         super().__init__()
         self.scale = 8**-0.5
-        self.dropout = nn.Dropout(p)
-        self.causal = True
 
 
 # Products
@@ -264,13 +262,6 @@ class DimensionByRank(nn.Module):
         return s.softmax(dim=s.dim() - 1) @ v
 
 
-class DimensionCounted(nn.Module):
-    def forward(self, q, k, v):
-        b, h, t, d = q.shape
-        s = q @ k.transpose(2, 3) / d**0.5
-        return F.softmax(s, dim=3) @ v
-
-
 class SoftmaxInFloatOfWhere(nn.Module):
     def forward(self, q, k, v, keep):
         s = (q @ k.mT).float() * 8**-0.5
@@ -298,6 +289,8 @@ class _SoftmaxChild(nn.Module):
 
 
 class ChildMasksAndNormalises(nn.Module):
+    also = ("AF102",)
+
     def __init__(self, p=0.0):
         super().__init__()
         self.normalise = _SoftmaxChild(p)
@@ -307,6 +300,10 @@ class ChildMasksAndNormalises(nn.Module):
 
 
 class MethodNormalises(_Heads):
+    def __init__(self, p=0.0):
+        super().__init__()
+        self.dropout = nn.Dropout(p)
+
     def _attend(self, scores, keep):
         return self.dropout(torch.softmax(scores.masked_fill(~keep, float("-inf")), -1))
 
@@ -341,6 +338,8 @@ class DropoutRateChosen(nn.Module):
 
 class CosineWithLearnedScale(nn.Module):
     """Swin v2."""
+
+    safety = "unsafe"
 
     def __init__(self):
         super().__init__()
@@ -424,6 +423,11 @@ class CausalWithCache(_Heads):
 
 
 class CausalFlag(_Heads):
+    def __init__(self, p=0.0):
+        super().__init__()
+        self.dropout = nn.Dropout(p)
+        self.causal = True
+
     def forward(self, q, k, v):
         sim = torch.einsum("b h i d, b h j d -> b h i j", q, k) * self.scale
         if self.causal:
@@ -497,6 +501,8 @@ class RelativePositionsOfQueries(_Heads):
 
 
 class TwoMasks(_Heads):
+    safety = "unsafe"
+
     def forward(self, q, k, v, key_padding_mask, drop):
         scores = q @ k.mT * self.scale
         scores = scores.masked_fill(key_padding_mask[:, None, None], float("-inf"))
@@ -524,15 +530,6 @@ class MultiplicativePenalty(_Heads):
 
     def forward(self, q, k, v, mask):
         scores = q @ k.mT * self.scale + (1.0 - mask) * -10000.0
-        return scores.softmax(-1) @ v
-
-
-class AssignedWhereMasked(_Heads):
-    arguments = {"drop": "drop_full"}
-
-    def forward(self, q, k, v, drop):
-        scores = q @ k.mT * self.scale
-        scores[drop] = float("-inf")
         return scores.softmax(-1) @ v
 
 

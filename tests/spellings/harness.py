@@ -299,7 +299,6 @@ GIVEN: dict[str, Callable[[Maker], Any]] = {
     "keep": _of_rows,
     "drop": lambda m: ~_of_rows(m),
     "keep_int": lambda m: _of_rows(m).int(),
-    "drop_full": lambda m: ~_of_rows(m).expand(m.case.batch, HEADS, m.case.length, m.case.keys),
     "drop_int": lambda m: (~_of_rows(m)).int(),
     "keep_rows_dropped": lambda m: _of_rows(Maker(replace(m.case, rows_dropped=True), m.generator)),
     "mask_2d": lambda m: m.keep(m.case.length, m.case.keys),

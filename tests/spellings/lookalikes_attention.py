@@ -151,6 +151,27 @@ class GradientRetained(Attend):
         return weights @ v
 
 
+# The result has the dtype that is named, whatever the queries have.
+
+
+class WeighedInFloat32(Attend):
+    def forward(self, q, k, v):
+        scores = q @ k.transpose(-2, -1) * self.scale
+        return scores.float().softmax(dim=-1) @ v.float()
+
+
+class NormalisedAndWeighedInFloat32(Attend):
+    def forward(self, q, k, v):
+        attn = F.softmax(q @ k.mT * self.scale, dim=-1, dtype=torch.float32)
+        return attn @ v.to(torch.float32)
+
+
+class WeighedInTheDtypeOfTheProbabilities(Attend):
+    def forward(self, q, k, v):
+        attn = F.softmax(q @ k.mT * self.scale, dim=-1, dtype=torch.float32)
+        return attn @ v.to(attn.dtype)
+
+
 # The probabilities are edited.
 
 
@@ -252,7 +273,7 @@ class MaskOfScores(Attend):
 
     def forward(self, q, k, v):
         s = q @ k.mT * self.scale
-        s = s.masked_fill(s < s.mean(), float("-inf"))
+        s = s.masked_fill(s < s.mean(-1, keepdim=True), float("-inf"))
         return F.softmax(s, dim=-1) @ v
 
 

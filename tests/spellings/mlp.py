@@ -505,7 +505,7 @@ class MlpLinearFunction(nn.Module):
         return F.linear(F.silu(F.linear(x, self.w1, self.b1)), self.w2)
 
 
-class QuickGelu(nn.Module):
+class _QuickGelu(nn.Module):
     def forward(self, x):
         return x * torch.sigmoid(1.702 * x)
 
@@ -518,7 +518,7 @@ class MlpOfClip(nn.Module):
     def __init__(self, dim=24, hidden=32):
         super().__init__()
         self.c_fc = nn.Linear(dim, hidden)
-        self.gelu = QuickGelu()
+        self.gelu = _QuickGelu()
         self.c_proj = nn.Linear(hidden, dim)
 
     def forward(self, x):

@@ -8,13 +8,13 @@ from __future__ import annotations
 _SHARES = "that two attributes of the module add up to one is not followed through its constructor"
 _TWO = "a sum that is added in place and its norm together have two results, which the text writer does not place"
 
-_BOTH: dict[str, str] = {
-}
+_EARLY = "scores that two returns share are needed by either as long as the other is not fused"
+
 _AUTOFUSE: dict[str, str] = {
     "PreNormAddedInPlace": _TWO,
 }
 NOT_YET: dict[tuple[str, str], str] = {
-    **{(door, name): reason for door in ("live", "text", "safe") for name, reason in _BOTH.items()},
+    **{(door, "EarlyReturn"): _EARLY for door in ("text", "safe")},
     **{("text", name): reason for name, reason in _AUTOFUSE.items()},
     **{(door, "SmoothedByConfidence"): _SHARES for door in ("text", "safe")},
     ("live", "Indexed"): "an index that is a range is not written down by the trace",

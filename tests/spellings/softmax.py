@@ -27,7 +27,7 @@ class ReturnedWithAdditiveMask(nn.Module):
 
 
 class ReturnedInFloat32(nn.Module):
-    def forward(self, q, k, v, additive=None):
+    def forward(self, q, k, v, additive):
         scores = torch.matmul(q, k.transpose(-1, -2)) * 8**-0.5
         if additive is not None:
             scores = scores + additive
