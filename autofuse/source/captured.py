@@ -34,6 +34,13 @@ class Place:
     forgets: int = 0
 
 
+def unconditional(place: Place) -> bool:
+    """Whether the expression is evaluated whenever its statement runs, once."""
+    branching = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+    around = [n for n in ast.walk(place.statement) if isinstance(n, branching)]
+    return not any(c is place.node for n in around for c in ast.walk(n))
+
+
 @dataclass(frozen=True, eq=False)
 class Chain:
     """What one call of a Sequential computes: of its argument, layer by layer, with the index of each layer.

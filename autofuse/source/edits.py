@@ -26,6 +26,11 @@ def span_of(node: ast.expr | ast.stmt) -> Span:
     return Span(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
+def start_of(statement: ast.stmt) -> Span:
+    """Where a statement begins, for something put before it: what stands inside it is not touched."""
+    return Span(statement.lineno, statement.col_offset, statement.lineno, statement.col_offset)
+
+
 @dataclass(frozen=True)
 class NewText:
     """Text in place of an expression. `call` is the call in it, for printing one argument a line."""

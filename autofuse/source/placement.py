@@ -16,8 +16,9 @@ from autofuse.engine import Site
 from autofuse.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK, Value, ancestors
 from autofuse.legality import is_metadata, written_in_place
 from autofuse.source.bindings import bindings
-from autofuse.source.captured import Captured, Place
-from autofuse.source.edits import Edit, NewText, Span, span_of
+from autofuse.source.branches import Branch, Kept, branches_before, wanted
+from autofuse.source.captured import Captured, Place, unconditional
+from autofuse.source.edits import Edit, NewText, Span, span_of, start_of
 from autofuse.source.express import Speller, Unwritable, layer_text, places_of, root_places
 from autofuse.source.imports import Imports
 from autofuse.source.lambdas import is_expression
@@ -76,7 +77,13 @@ class Placement:
                     return self._edit_at(site, earlier, places[0], {})
                 except Unwritable:
                     continue
-            return self._with_new_names(site, places[0], reason)
+            try:
+                return self._with_new_names(site, places[0], reason)
+            except Unwritable as named:
+                try:
+                    return self._kept_in_branches(site, places[0], reason)
+                except Unwritable:
+                    raise named from None
 
     def _bound_inside(self, node: ast.expr) -> str | None:
         """A name that `node` binds on the way (`(y := x + 1) * y`) and that is read outside it."""
@@ -146,9 +153,59 @@ class Placement:
                 reason = another
         raise reason
 
-    def _edit_at(self, site: Site, place: Place, root: Place, bound: dict[Value, tuple[str, Place]]) -> Edit:
+    def _kept_in_branches(self, site: Site, root: Place, reason: Unwritable) -> Edit:
+        """Let new names hold what only a branch can name, where it is made: each takes the place of what goes there."""
+        if is_expression(self.captured.function):
+            raise reason
+        branches = [
+            b
+            for b in branches_before(self.captured, self.view, site, root, self.blocks)
+            if self._begins_line(b.statement)
+        ]
+        kept: list[Kept] = []
+        for _ in range(4):
+            found = self._kept(site, root, branches, reason, kept)
+            if found is None:
+                break
+            kept.append(found)
+            try:
+                return self._edit_at(site, root, root, {}, kept)
+            except Unwritable as another:
+                reason = another
+        raise reason
+
+    def _kept(
+        self, site: Site, root: Place, branches: list[Branch], reason: Unwritable, kept: list[Kept]
+    ) -> Kept | None:
+        """The largest part of what could not be written that the statement of one of `branches` can write."""
+        held = {(k.value, k.branch.test, k.branch.truth) for k in kept}
+        for branch in reversed(branches):
+            for v in wanted(reason, branch, site.captures.values()):
+                if (v, branch.test, branch.truth) in held:
+                    continue
+                try:
+                    there = self.speller(site, branch.place, root, Imports(self.scope), {})
+                    there.assumed = branch.assumed
+                    there.text(v)
+                except Unwritable:
+                    continue
+                taken = self._taken({}) | {k.name for k in kept}
+                return Kept(v, unused("attn_mask", taken), branch)
+        return None
+
+    def _edit_at(
+        self,
+        site: Site,
+        place: Place,
+        root: Place,
+        bound: dict[Value, tuple[str, Place]],
+        kept: Sequence[Kept] = (),
+    ) -> Edit:
         imports = Imports(self.scope)
         speller = self.speller(site, place, root, imports, {v: name for v, (name, _) in bound.items()})
+        speller.taken |= {k.name for k in kept}
+        speller.kept = {k.value: (k.name, k.branch.assumed) for k in kept}
+        speller.told = {k.branch.test: (k.name, k.branch.truth) for k in reversed(kept)}
         try:
             call = call_of(self.target, site.rule.replacement, site.captures, speller)
             call, becomes = self._followed(call, place, site.root), call.function
@@ -156,6 +213,7 @@ class Placement:
             replacements = [(span_of(place.node), NewText(text, call))]
             if place is not root:
                 replacements.append((span_of(root.node), NewText(_target(place.statement))))
+            insertions = self._insertions(site, kept, speller, imports)
             replacements += self._metadata(site, speller, imports)
             self._check_imports(imports, place)
         except SyntaxError as error:
@@ -167,7 +225,7 @@ class Placement:
             dead.add(root.statement)  # it would say `x = x`
         if not speller.removed <= dead:
             raise Unwritable("a name that an operand needs is bound to something else by a statement that stays")
-        insertions = [(span_of(place.statement), text) for text in call.before]
+        insertions += [(span_of(place.statement), text) for text in call.before]
         for _, (name, at) in sorted(bound.items(), key=lambda b: span_of(b[1][1].node)):
             insertions.append((span_of(at.statement), f"{name} = {self.text.of(at.node)}"))
             if at.statement not in dead and not isinstance(at.node, ast.Name) and not _within(at.node, root.node):
@@ -178,6 +236,18 @@ class Placement:
             self._pure_tests(dead),
             tuple(insertions), imports=tuple(imports.needed), unsafe=call.unsafe, becomes=becomes,
         )  # fmt: skip
+
+    def _insertions(
+        self, site: Site, kept: Sequence[Kept], speller: Speller, imports: Imports
+    ) -> list[tuple[Span, str]]:
+        """What binds the names of `kept`: None before the branch, and the value in it."""
+        found = []
+        for k in kept:
+            there = self.speller(site, k.branch.place, speller.root, imports, {})
+            there.used, there.removed, there.assumed = speller.used, speller.removed, k.branch.assumed
+            found.append((start_of(k.branch.statement), f"{k.name} = None"))
+            found.append((span_of(k.branch.place.statement), f"{k.name} = {there.text(k.value)}"))
+        return found
 
     def _check_imports(self, imports: Imports, place: Place) -> None:
         """An import that is added stands after those that are there, which at the top level may be too late."""
@@ -251,7 +321,7 @@ class Placement:
         if any(v in site.doomed.values for v in ancestors(value)):
             return None
         places = [*places_of(self.captured, value), *(p for p in self.captured.places.get(value, []) if not p.inner)]
-        return next((p for p in places if self._dominates(p, root) and _unconditional(p)), None)
+        return next((p for p in places if self._dominates(p, root) and unconditional(p)), None)
 
     def _dominates(self, place: Place, root: Place) -> bool:
         """Whether the statement of `place` always runs before, or is, that of `root`."""
@@ -480,10 +550,3 @@ def _inside(inner: Span, outer: Span) -> bool:
         outer.end_line,
         outer.end_column,
     )
-
-
-def _unconditional(place: Place) -> bool:
-    """Whether the expression is evaluated whenever its statement runs, once."""
-    branching = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-    around = [n for n in ast.walk(place.statement) if isinstance(n, branching)]
-    return not any(c is place.node for n in around for c in ast.walk(n))

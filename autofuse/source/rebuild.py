@@ -80,6 +80,7 @@ class Rebuilt:
                 new, after = self._line(s)
             elif isinstance(s, cst.BaseCompoundStatement):
                 new, after = self._compound(s)
+                new = self._preceded(s, new)
             else:
                 new, after = [s], []
             if new:
@@ -121,6 +122,16 @@ class Rebuilt:
         if kept and len(kept) != len(body) and hasattr(kept[-1], "semicolon"):
             kept[-1] = kept[-1].with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
         return kept, comments
+
+    def _preceded(self, s: cst.BaseCompoundStatement, new: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
+        """The statements put before a compound one: blank lines stay above them, comments with their statement."""
+        before: list[cst.BaseStatement] = [self._parsed(t) for t in self.inserted.get(s, ())]
+        if not before or not new:
+            return [*before, *new]
+        lines: _Lines = list(getattr(new[0], "leading_lines", ()))
+        blank = next((i for i, line in enumerate(lines) if line.comment is not None), len(lines))
+        own = new[0].with_changes(leading_lines=lines[blank:])
+        return [_led_by(lines[:blank], before[0]), *before[1:], own, *new[1:]]
 
     def _parsed(self, text: str) -> _Statement:
         indent, newline = self.tree.default_indent, self.tree.default_newline

@@ -273,3 +273,73 @@ class ScaledAfterTheMaskByASize(nn.Module):
         w = w.masked_fill(drop, -torch.inf)
         w = torch.softmax(w / self.head_dim**0.5, dim=-1)
         return (w @ v).transpose(1, 2)
+
+
+# Masks whose names are gone where the result is computed.
+
+
+class MaskDeletedInItsBranch(nn.Module):
+    """lucidrains: the name is used for the next mask."""
+
+    fills = True
+
+    def __init__(self):
+        super().__init__()
+        self.causal, self.scale = True, 8**-0.5
+
+    def forward(self, q, k, v, padding=None):
+        dots = einsum("b h i d, b h j d -> b h i j", q, k) * self.scale
+        mask_value = -torch.finfo(dots.dtype).max
+
+        # padding
+        if _given(padding):
+            mask = rearrange(padding != 0, "b j -> b () () j")
+            dots.masked_fill_(~mask, mask_value)
+            del mask
+
+        if self.causal:
+            i, j = dots.shape[-2:]
+            mask = torch.ones(i, j, device=q.device).triu_(j - i + 1).bool()
+            dots.masked_fill_(mask, mask_value)
+            del mask
+
+        attn = dots.softmax(dim=-1)
+        return einsum("b h i j, b h j d -> b h i d", attn, v)
+
+
+class MaskReassignedBetweenBranches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.causal = True
+
+    def forward(self, q, k, v, keep=None):
+        dots = q @ k.mT * 8**-0.5
+        if keep is not None:
+            mask = keep & keep
+            dots = dots.masked_fill(~mask, -torch.inf)
+        if self.causal:
+            mask = torch.ones(dots.shape[-2:], dtype=torch.bool, device=q.device).tril()
+            dots = dots.masked_fill(~mask, -torch.inf)
+        return dots.softmax(dim=-1) @ v
+
+
+class MaskForgottenWhereItIsApplied(nn.Module):
+    def forward(self, q, k, v, keep_int=None):
+        dots = q @ k.mT * 8**-0.5
+        if keep_int is None:
+            pass
+        else:
+            keep_int = keep_int != 0
+            dots = dots.masked_fill(keep_int == 0, -torch.inf)
+            keep_int = None
+        return dots.softmax(dim=-1) @ v
+
+
+class BiasDeletedInItsBranch(nn.Module):
+    def forward(self, q, k, v, bias=None):
+        sim = q @ k.mT * 8**-0.5
+        if bias is not None:
+            bias = bias * 2
+            sim = sim + bias
+            del bias
+        return sim.softmax(dim=-1) @ v
