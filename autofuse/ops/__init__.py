@@ -12,7 +12,7 @@ from autofuse.ops.masks import masked
 from autofuse.ops.norms import dropout_add_norm, layer_norm, rms_norm
 from autofuse.ops.rotary import rotary
 from autofuse.ops.sdpa import attention
-from autofuse.ops.softmax import masked_softmax
+from autofuse.ops.softmax import masked_softmax, soft_capped_attention
 
 __all__ = [
     "activation",
@@ -39,4 +39,5 @@ __all__ = [
     "rotary",
     "rows",
     "silu",
+    "soft_capped_attention",
 ]

@@ -10,6 +10,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "attention": "torch scaled_dot_product_attention",
         "masked": "torch masked_fill or add",
         "masked_softmax": "torch add, softmax",
+        "soft_capped_attention": "torch matmul, tanh, softmax",
         "layer_norm": "torch layer_norm",
         "rms_norm": "torch rms_norm",
         "dropout_add_norm": "torch add, layer_norm or rms_norm",

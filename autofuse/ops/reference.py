@@ -52,6 +52,15 @@ def masked_softmax(
     return torch.softmax(masked(scores * scale, mask, fill), dim=-1)
 
 
+def soft_capped_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
+    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+) -> Tensor:  # fmt: skip
+    """softmax(cap * tanh(query @ key.mT * scale), masked) @ value."""
+    scores = masked(cap * torch.tanh(torch.matmul(query, key.mT) * scale), mask, fill)
+    return torch.matmul(_dropout(torch.softmax(scores, dim=-1), dropout_p, training), value)
+
+
 def layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
     """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias."""
     centred = x - x.mean(-1, keepdim=True)

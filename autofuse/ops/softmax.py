@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.ops.masks import masked
@@ -67,15 +68,15 @@ class _MaskedSoftmax(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor | None, float, float | None], output: Tensor) -> None:
         scores, mask, ctx.scale, ctx.fill = inputs
         ctx.shape, ctx.mask_like = scores.shape, None if mask is None else (mask.shape, mask.dtype)
-        filled = mask is not None and mask.dtype is torch.bool and ctx.fill is not None
+        filled = mask is not None and mask.dtype is torch.bool
         ctx.save_for_backward(output, mask if filled else None)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         probabilities, kept = ctx.saved_tensors
         to_masked = torch.ops.aten._softmax_backward_data(grad, probabilities, -1, grad.dtype)
-        if kept is not None:  # in a row that keeps nothing, dropped scores weigh as much as others, and get no gradient
-            to_masked = to_masked * kept
+        if kept is not None:  # in a row that keeps nothing, dropped scores weigh as much as others, or are nan:
+            to_masked = to_masked.masked_fill(~kept, 0.0)  # they get no gradient, as those that are filled get none
         to_mask = None
         if ctx.needs_input_grad[1]:
             shape, dtype = ctx.mask_like
@@ -88,3 +89,16 @@ class _MaskedSoftmax(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
         result: Tensor = torch.vmap(_formula, in_dims)(*inputs)
         return result, 0
+
+
+def soft_capped_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
+    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+) -> Tensor:  # fmt: skip
+    """softmax(cap * tanh(query @ key.mT * scale), masked) @ value, with the matrix of scores formed.
+
+    Shapes: query (..., T, d), key (..., S, d), value (..., S, dv); mask broadcasts to (..., T, S); the result is
+    (..., T, dv). `scale` holds what divides by the cap. Source: Gemma 2, arXiv:2408.00118, section 2.
+    """
+    scores = torch.tanh(torch.matmul(query, key.mT) * scale) * cap
+    return torch.matmul(F.dropout(masked_softmax(scores, mask, fill=fill), dropout_p, training), value)

@@ -64,6 +64,16 @@ def test_rows_that_keep_nothing_are_what_torch_makes_of_them() -> None:
     assert x.grad is not None and not x.grad.any()  # the fill hides the scores
 
 
+def test_a_row_that_keeps_nothing_passes_no_nan_on_to_the_scores() -> None:
+    mask = torch.ones(T, S, dtype=torch.bool)
+    mask[0] = False
+    x = scores().requires_grad_()
+    ops.masked_softmax(x, mask).nan_to_num(0.0).square().sum().backward()
+    exact = x.detach().clone().requires_grad_()
+    torch.softmax(exact.masked_fill(~mask, float("-inf")), -1).nan_to_num(0.0).square().sum().backward()
+    torch.testing.assert_close(x.grad, exact.grad)
+
+
 def test_a_mask_that_is_larger_than_the_scores_broadcasts_them(assert_agree: Agree) -> None:
     mask = kept(B, 1, T, S)
     both = (partial(f.masked_softmax, mask=mask, scale=2.0) for f in (ops, reference))
@@ -83,6 +93,13 @@ def test_it_compiles_whole_exports_and_is_mapped() -> None:
             return ops.masked_softmax(x, mask, scale=0.5)
 
     torch.testing.assert_close(torch.export.export(Module(), (x,)).module()(x), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_soft_capped_attention_agrees(assert_agree: Agree, dtype: torch.dtype) -> None:
+    given = {"cap": 2.0, "scale": 0.2, "mask": kept(T, S)}
+    both = (partial(f.soft_capped_attention, **given) for f in (ops, reference))
+    assert_agree(*both, *(torch.randn(B, H, n, 8, dtype=dtype) for n in (T, S, S)), terms=8 * S)
 
 
 def test_it_has_a_second_derivative() -> None:
