@@ -5,13 +5,15 @@ Knows which calls change precision only. A match may cross a cast; what that mea
 
 from __future__ import annotations
 
-from autofuse.canonical.view import CAST, PERMUTE, View, order_of, rewrites
+from collections.abc import Iterable
+
+from autofuse.canonical.view import CAST, PERMUTE, View, bare, order_of, rewrites
 from autofuse.graph import ATTRIBUTE, Value, is_const
 
 _FLOATING = frozenset({"float32", "float16", "bfloat16", "float64", "float", "half", "double"})
 
 
-@rewrites("float", "type_as", "half", "bfloat16")
+@rewrites("float", "double", "type_as", "half", "bfloat16")
 def _cast(view: View, x: Value, *like: Value) -> Value:
     return view.make(CAST, x)
 
@@ -41,3 +43,32 @@ def is_floating_dtype(v: Value) -> bool:
     if v.op == ATTRIBUTE:
         return v.data == "dtype" or v.data in _FLOATING
     return is_const(v, "float")
+
+
+def names_dtype(view: View, original: Value) -> bool:
+    """Whether a cast of the program goes to a dtype that it names, or to that of probabilities: `x.float()`."""
+    if original.op in ("float", "double", "half", "bfloat16"):
+        return True
+    if original.op == "type_as":
+        return _of_probabilities(view, original.inputs[1])
+    targets = (*original.inputs[1].inputs, *original.inputs[2].inputs) if original.op == "to" else ()
+    return any(
+        t.data in _FLOATING or t.data == "dtype" and _of_probabilities(view, t.inputs[0])
+        for t in targets
+        if t.op == ATTRIBUTE
+    )
+
+
+def _of_probabilities(view: View, v: Value) -> bool:
+    return view.of(v).op in ("softmax", "dropout")
+
+
+def known_to_keep_dtype(view: View, made: Value, operands: Iterable[Value]) -> bool:
+    """Whether the front end knows that `made` has the dtype of an operand as it was before any cast."""
+    own = _known_dtypes(view, made)
+    return bool(own) and any(_known_dtypes(view, bare(v)) == own for v in operands)
+
+
+def _known_dtypes(view: View, v: Value) -> set[str | None]:
+    known = view.facts.known
+    return {known[o].dtype for o in view.originals(v) if o in known} - {None}

@@ -21,6 +21,8 @@ _LOW_FILL = -1e8  # far below all scores, shifted or not
 def _softmax(view: View, x: Value, dim: Value, dtype: Value | None = None) -> Value | None:
     if dtype is None:
         return None
+    if not is_const(dtype, None):  # softmax(x, dim, dtype=torch.float32) is softmax(x.float(), dim)
+        x = view.make(CAST, x)
     place = from_end(view, x, dim)
     if place is None:
         return _of_unknown_rank(view, x, dim)

@@ -19,7 +19,7 @@ Key = object  # a number, or ("size", value, dimension from the end)
 Lengths = tuple[Key | None, ...]
 
 _SAME = frozenset(
-    "contiguous to float half bfloat16 type_as dropout softmax neg masked_fill gelu silu relu identity".split()
+    "contiguous to float double half bfloat16 type_as dropout softmax neg masked_fill gelu silu relu identity".split()
 )
 _PARTS = ("chunk", "split")
 

@@ -99,7 +99,10 @@ def _is_argument(node: ast.expr) -> bool:
 
 
 def parameter_rank(scope: FileScope, owner: ClassScope, name: str) -> int | None:
-    """How many dimensions the parameter `self.name` has: one for each size in nn.Parameter(torch.ones(dim))."""
+    """How many dimensions the parameter `self.name` has: one for each size in nn.Parameter(torch.ones(dim)).
+
+    nn.Parameter(torch.ones(1)) counts as a scalar, as which it broadcasts: it has the shape of no other dimension.
+    """
     assigned = scope.attribute(owner, name)
     if not isinstance(assigned, ast.Call) or scope.name_of(assigned.func) not in _PARAMETERS or not assigned.args:
         return None
@@ -107,6 +110,8 @@ def parameter_rank(scope: FileScope, owner: ClassScope, name: str) -> int | None
     if not isinstance(made, ast.Call) or scope.name_of(made.func) not in _MAKERS:
         return None
     sizes = made.args
+    if len(sizes) == 1 and isinstance(sizes[0], ast.Constant) and sizes[0].value == 1:
+        return 0
     if len(sizes) == 1 and isinstance(sizes[0], (ast.Tuple, ast.List)):
         sizes = sizes[0].elts
     elif (

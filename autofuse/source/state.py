@@ -20,7 +20,7 @@ from autofuse.vocabulary import OPS
 # Calls whose result is new memory, so that writing to it changes nothing else.
 _ALLOCATES = frozenset("torch.empty torch.eye torch.cat torch.stack torch.concat .new_zeros .new_ones".split())
 _PARTS = ("chunk", "split", "unbind")  # their items share no memory with each other
-_AS_MANY_DIMENSIONS = frozenset("transpose mT permute contiguous to float half bfloat16 detach".split())
+_AS_MANY_DIMENSIONS = frozenset("transpose mT permute contiguous to float double half bfloat16 detach".split())
 
 
 class State(ABC):
