@@ -92,7 +92,7 @@ _TOLD_ONLY = {"AF103"}  # reported wherever it is found, and never fused
 
 @cache
 def fused_examples() -> list[Program]:
-    """Every example that a rule says it fuses, but for rules about single calls or that only report, and what cannot be imported."""
+    """Every example that a rule fuses, but for rules about single calls, and what cannot be imported."""
     return [p for p in _of_examples(Fused) if _importable(p.text)]
 
 
