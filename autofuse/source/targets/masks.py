@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from autofuse.canonical import CAST
 from autofuse.canonical.masks import BOOLEAN
 from autofuse.graph import CHOICE, Value, is_const
 from autofuse.source.express import Speller, Unwritable
@@ -99,17 +100,19 @@ def _mask_lines(mask: Value, name: str, write: Callable[[Value, Speller], str], 
 
 
 def _has_bias(mask: Value) -> bool:
-    return mask.op == "where" or mask.op == CHOICE and any(map(_has_bias, mask.inputs[1:]))
+    return mask.op in ("where", CAST) or mask.op == CHOICE and any(map(_has_bias, mask.inputs[1:]))
 
 
 def _mask_text(mask: Value, query: str, s: Speller) -> str:
-    """A boolean mask as it is; one that was made by choosing between two biases in the dtype of the query."""
+    """A boolean mask as it is; a bias that was chosen, or cast to a dtype that is named, in the dtype of the query."""
     if mask.op == CHOICE and _has_bias(mask):
         return s.chosen(mask, lambda side, inner: _mask_text(side, query, inner))
     if mask.op == "where" and is_const(mask.inputs[1], 0, 0.0):
         dropped = s.text(s.view.make("invert", mask.inputs[0]))
         return fill("{0}.new_zeros(()).masked_fill({1}, {2})", query, dropped, s.text(mask.inputs[2]))
-    return fill("{0}.to({1}.dtype)", s.text(mask), query) if mask.op == "where" else s.text(mask)
+    text = s.text(mask)
+    in_its_dtype = mask.op == CAST and text.endswith(".dtype)")
+    return fill("{0}.to({1}.dtype)", text, query) if mask.op in ("where", CAST) and not in_its_dtype else text
 
 
 def boolean(mask: Value) -> bool:
