@@ -45,8 +45,7 @@ def chosen(found: Iterable[Site], usable: Callable[[Site], bool]) -> list[Site]:
 def _inside(site: Site, found: Iterable[Site]) -> tuple[str, ...]:
     """The codes of other sites that acting on `site` takes care of."""
     inner = (s for s in found if isinstance(s.verdict, Holds) and s.root in site.doomed.values)
-    inner = (s for s in inner if not s.rule.rule.fallback)
-    return tuple(sorted({s.rule.rule.code for s in inner} - {site.rule.rule.code}))
+    return tuple(sorted({s.rule.rule.code for s in inner if not s.rule.rule.fallback} - {site.rule.rule.code}))
 
 
 def _replaced(site: Site, by: Site) -> bool:

@@ -43,7 +43,7 @@ def splits(x: Value) -> Iterator[Value]:
     if x.op == "view":
         yield x
     elif x.op in ("add", CAST, KEEP, CHOICE):
-        for part in x.inputs[:1] if x.op == KEEP else x.inputs:
+        for part in x.inputs[:1] if x.op == KEEP else x.inputs[1:] if x.op == CHOICE else x.inputs:
             yield from splits(part)
 
 

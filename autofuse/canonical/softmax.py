@@ -6,9 +6,11 @@ out otherwise are turned, so that the keys come last. Knows layout and arithmeti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autofuse import layout
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, product, total, without
-from autofuse.canonical.masks import fill_of
+from autofuse.canonical.masks import BOOLEAN, fill_of
 from autofuse.canonical.shapes import from_end, moved
 from autofuse.canonical.view import CAST, KEEP, PERMUTE, View, bare, literal, order_of, rewrites
 from autofuse.graph import ATTRIBUTE, CHOICE, ITEM, Value, is_const
@@ -86,24 +88,20 @@ def turned_by(view: View, x: Value, order: layout.Tail) -> Value | None:
         left, right = x.inputs
         return view.plain("matmul", view.permuted(right, layout.SWAP), view.permuted(left, layout.SWAP))
     if x.op in ("add", "mul"):
-        parts = [turned_by(view, p, order) for p in x.inputs]
-        known = [p for p in parts if p is not None]
+        parts = _all_turned(view, x.inputs, order)
         join = total if x.op == "add" else product
-        return join(view, known) if len(known) == len(parts) else None
-    if x.op in (CAST, KEEP):
-        inners = [turned_by(view, i, order) for i in x.inputs[:2]]
-        done = [i for i in inners if i is not None]
-        return view.plain(x.op, *done, *x.inputs[2:], data=x.data) if len(done) == len(inners) else None
-    return _turned_leaf(view, x, order)
-
-
-def _turned_leaf(view: View, x: Value, order: layout.Tail) -> Value | None:
-    if x.op in ("kept", "invert", "and", "or", "eq", "ne", "lt", "le", "gt", "ge"):
-        parts = [turned_by(view, i, order) for i in x.inputs]
-        known = [p for p in parts if p is not None]
-        return view.plain(x.op, *known) if len(known) == len(parts) else None
+        return join(view, parts) if parts else None
+    if x.op in (CAST, KEEP) or x.op in BOOLEAN - {"bool"}:
+        parts = _all_turned(view, x.inputs[:2], order)
+        return view.plain(x.op, *parts, *x.inputs[2:], data=x.data) if parts else None
     rank = view.rank(x)
     return view.permuted(x, order) if rank is not None and rank >= len(order) else None
+
+
+def _all_turned(view: View, parts: Sequence[Value], order: layout.Tail) -> list[Value]:
+    """Each of `parts`, turned; none where one of them cannot be."""
+    turned = [t for p in parts if (t := turned_by(view, p, order)) is not None]
+    return turned if len(turned) == len(parts) else []
 
 
 # Shifts.
@@ -143,7 +141,12 @@ def _same_along_rows(view: View, v: Value) -> bool:
         v = v.inputs[0]
     if v.op == ITEM and is_const(v.inputs[1], 0) or v.op == ATTRIBUTE and v.data == "values":
         v = bare(v.inputs[0])
-    return v.op in _REDUCTIONS and is_const(v.inputs[1], -1) and is_const(v.inputs[2], True)
+    return v.op in _REDUCTIONS and _is_kept_last(v)
+
+
+def _is_kept_last(reduction: Value) -> bool:
+    """Whether it runs over the last dimension, and keeps it."""
+    return is_const(reduction.inputs[1], -1) and is_const(reduction.inputs[2], True)
 
 
 # By hand.
@@ -160,13 +163,9 @@ def _exp(view: View, x: Value) -> Value | None:
             continue
         normaliser, rest = bare(term.inputs[0]), without(x.inputs, (term,))
         scores = total(view, rest) if rest else x
-        if normaliser.op == "logsumexp" and _is_over_rows_of(normaliser, scores):
+        if normaliser.op == "logsumexp" and normaliser.inputs[0] is scores and _is_kept_last(normaliser):
             return view.make("softmax", scores, view.const(-1), view.const(None))
     return None
-
-
-def _is_over_rows_of(v: Value, of: Value) -> bool:
-    return v.inputs[0] is of and is_const(v.inputs[1], -1) and is_const(v.inputs[2], True)
 
 
 def _softmax_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
