@@ -53,9 +53,7 @@ FUNCTIONS = {
 }
 BFLOAT16 = {"NanoGpt", "BertSelfAttention", "FilledWithMinimumOfDtype", "FilledWithABillion", "VarianceBiased"}
 AUTOFUSE_ONLY = {"AF102", "AF203", "AF303", "AF304", "AF401", "AF402"}  # torch has no such operation
-SAFE = tuple(
-    s for s in SPELLED if s.through("text") and s.asks("safety") != "unsafe" and s.rule not in AUTOFUSE_ONLY
-)
+SAFE = tuple(s for s in SPELLED if s.through("text") and s.asks("safety") != "unsafe" and s.rule not in AUTOFUSE_ONLY)
 
 
 @cache

@@ -64,7 +64,9 @@ def test_a_causal_mask_becomes_is_causal_where_the_sizes_prove_it(target: str) -
 
 
 def test_a_mask_stays_a_mask_where_the_lengths_may_differ() -> None:
-    text = rewritten(HEAD + source("""
+    text = rewritten(
+        HEAD
+        + source("""
         class A(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -73,7 +75,8 @@ def test_a_mask_stays_a_mask_where_the_lengths_may_differ() -> None:
             def forward(self, q, k, v):
                 t = q.size(-2)
                 return (q @ k.mT).masked_fill(self.tril[:t, :t] == 0, float("-inf")).softmax(-1) @ v
-    """))
+    """)
+    )
     assert "attn_mask=self.tril[:t, :t] != 0" in text
 
 

@@ -628,9 +628,13 @@ class AlbertAttention(nn.Module):
 
     def forward(self, x, attention_mask=None):
         batch_size, length, width = x.shape
-        query_layer = self.query(x).view(batch_size, -1, self.num_attention_heads, self.attention_head_size).transpose(1, 2)
+        query_layer = (
+            self.query(x).view(batch_size, -1, self.num_attention_heads, self.attention_head_size).transpose(1, 2)
+        )
         key_layer = self.key(x).view(batch_size, -1, self.num_attention_heads, self.attention_head_size).transpose(1, 2)
-        value_layer = self.value(x).view(batch_size, -1, self.num_attention_heads, self.attention_head_size).transpose(1, 2)
+        value_layer = (
+            self.value(x).view(batch_size, -1, self.num_attention_heads, self.attention_head_size).transpose(1, 2)
+        )
         attention_scores = torch.matmul(query_layer, key_layer.transpose(-1, -2))
         attention_scores = attention_scores / math.sqrt(self.attention_head_size)
         if attention_mask is not None:

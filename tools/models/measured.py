@@ -1,0 +1,217 @@
+"""One row, measured: what was fused and why the rest was not, whether results agree, and whether fused code ran.
+
+Three independent questions: autofuse.fx.verify judges the optimized model as it stands, guards and all; five training
+steps of both are compared with the same steps in double; and a profile of one step counts the operators that ran.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import autofuse
+from autofuse.fx import bounds
+from autofuse.fx.arithmetic import AsWritten, InDouble, RandomlyRounded
+from autofuse.fx.runs import in_double
+from autofuse.fx.session import is_candidate
+from autofuse.fx.verify import verify
+from autofuse.measure.operators import operators_of
+from tools.models.row import Row
+
+STEPS = 5
+_SEED = 0
+_RATE = 0.05  # of SGD with momentum: Adam turns the noise in gradients that are 0 into steps of full length
+_CPU = torch.device("cpu")
+
+Batch = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass
+class Measured:
+    """What became of a row. `failure` says why there is nothing more, and is empty where all was measured.
+
+    modules: how many modules have a forward of their own. fused: sites by rule. refused: (rule, reason) of the sites
+    that were seen and left, counted. unread: why modules were not looked into, counted. rolled_back: reasons, counted.
+    difference: empty where outputs and every gradient agree; else what differs. error, bound: of the result nearest
+    to its bound. losses: how much of the bound on the five losses is used up; above 1 they differ. operators,
+    attentions: how many ran in one step of training, before and after. seconds: what optimize took.
+    """
+
+    name: str
+    package: str
+    note: str = ""
+    failure: str = ""
+    modules: int = 0
+    fused: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    unread: dict[str, int] = field(default_factory=dict)
+    rolled_back: dict[str, int] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    difference: str = ""
+    error: float = 0.0
+    bound: float = 0.0
+    losses: float = 0.0
+    operators: tuple[int, int] = (0, 0)
+    attentions: tuple[int, int] = (0, 0)
+    seconds: float = 0.0
+
+    def broken(self) -> Iterator[str]:
+        """Every promise that was not kept, as a sentence."""
+        if self.failure:
+            yield self.failure
+        if self.difference:
+            yield self.difference
+        if not self.losses <= 1:
+            yield f"the losses of {STEPS} training steps differ by {self.losses:.1e} times what rounding explains"
+        for rule in self.missing:
+            yield f"{rule} fused nothing"
+        if not self.failure and self.fused and self.operators[1] >= self.operators[0]:
+            yield "as many operators ran as before: the fused code was not seen"
+        if not self.failure and self.attentions[1] - self.attentions[0] < self.fused.get("AF101", 0):
+            yield "fewer fused attentions ran than were installed"
+
+
+def measured(row: Row) -> Measured:
+    """Build the model of `row` and put every question to it. Raises what the library raises."""
+    found = Measured(row.name, row.package, row.note)
+    torch.manual_seed(_SEED)
+    model = row.make()
+    torch.manual_seed(_SEED)
+    inputs = row.inputs()
+    call = _call(inputs)
+    found.modules = sum(map(is_candidate, model.modules()))
+    before = time.perf_counter()
+    fused = autofuse.optimize(copy.deepcopy(model), inputs)
+    found.seconds = time.perf_counter() - before
+    _tell(found, fused)
+    found.missing = [rule for rule in row.expects if rule not in found.fused]
+    outcome = verify(model, fused, *call)
+    found.difference, found.error, found.bound = outcome.reason, outcome.max_error, outcome.bound
+    found.losses = _losses_gap(model, fused, call)
+    counts = [_operators(m, call) for m in (model, fused)]
+    found.operators = counts[0]["all"], counts[1]["all"]
+    found.attentions = counts[0]["attention"], counts[1]["attention"]
+    return found
+
+
+def _call(inputs: Any) -> Batch:
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    return ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+
+
+def _tell(found: Measured, model: nn.Module) -> None:
+    sites = autofuse.report(model).sites
+    found.fused = dict(sorted(Counter(s.rule for s in sites if s.status == "fused").items()))
+    found.rolled_back = _counted(f"{s.rule}: {s.reason}" for s in sites if s.status == "rolled-back")
+    declined = [s for s in sites if s.status == "declined"]
+    found.refused = _counted(f"{s.rule}: {_plain(s.reason)}" for s in declined if s.rule)
+    found.unread = _counted(_plain(s.reason) for s in declined if not s.rule)
+
+
+def _counted(reasons: Iterator[str]) -> dict[str, int]:
+    return dict(sorted(Counter(reasons).items(), key=lambda c: (-c[1], c[0])))
+
+
+def _plain(reason: str) -> str:
+    """A reason without the names of the program, so that those of equal layers are one."""
+    return re.sub(r"\s*\(line \d+\)|, line \d+", "", re.sub(r"\S*/site-packages/", "", reason)).strip()
+
+
+# Training.
+
+
+def _losses_gap(model: nn.Module, fused: nn.Module, call: Batch) -> float:
+    own = _losses(copy.deepcopy(model), call, AsWritten())
+    after = _losses(copy.deepcopy(fused), call, None)
+    dtype = next((p.dtype for p in model.parameters()), torch.float32)
+    exact = _losses(in_double(model), call, InDouble(dtype))
+    unit = torch.finfo(dtype).eps / 2
+    found = bounds.gap(after, own, exact, unit)
+    if not found.within:
+        rounded = [_losses(in_double(model), call, RandomlyRounded(dtype, unit, i)) for i in range(bounds.DRAWS)]
+        found = bounds.gap(after, own, exact, unit, rounded)
+    return found.ratio
+
+
+def _losses(model: nn.Module, call: Batch, arithmetic: AsWritten | None) -> Tensor:
+    """The loss before each of the first steps, (steps,) in double."""
+    model.train()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=_RATE, momentum=0.9)
+    args, kwargs = _given(call, arithmetic)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        torch.manual_seed(_SEED)
+        losses.append(_step(model, (args, kwargs), arithmetic))
+        optimizer.step()
+    return torch.stack(losses)
+
+
+def _step(model: nn.Module, call: Batch, arithmetic: AsWritten | None) -> Tensor:
+    """Forward and backward; the loss in double."""
+    args, kwargs = call
+    if arithmetic is None:
+        loss = loss_of(model(*args, **kwargs))
+        loss.backward()
+    else:
+        with arithmetic:
+            loss = loss_of(model(*args, **kwargs))
+            loss.backward()
+    return loss.detach().double()
+
+
+def loss_of(returned: Any) -> Tensor:
+    """Half the mean square distance of every result from numbers of its own, summed."""
+    results = [t for t in tensors_in(returned) if t.is_floating_point() and t.requires_grad]
+    parts = [0.5 * (t - _target(t)).square().mean() for t in results]
+    return torch.stack([p.to(parts[0].dtype) for p in parts]).sum()
+
+
+def _target(t: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(_SEED)
+    return torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t.dtype)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor in a result of whatever containers and objects."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for v in value.values():
+            yield from tensors_in(v)
+    elif isinstance(value, (list, tuple)):
+        for v in value:
+            yield from tensors_in(v)
+
+
+def _given(call: Batch, arithmetic: AsWritten | None) -> Batch:
+    def of(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value if arithmetic is None or not value.is_floating_point() else arithmetic.given(value)
+        if isinstance(value, dict):
+            return {k: of(v) for k, v in value.items()}
+        return type(value)(map(of, value)) if type(value) in (list, tuple) else value
+
+    return of(call[0]), of(call[1])
+
+
+# Operators.
+
+
+def _operators(model: nn.Module, call: Batch) -> Counter[str]:
+    """How many ran in one step of training, in all and by category."""
+    model = copy.deepcopy(model).train()
+    categories = operators_of(lambda: _step(model, call, None), _CPU)
+    counts = Counter({name: category.count for name, category in categories.items()})
+    counts["all"] = counts.total()
+    return counts

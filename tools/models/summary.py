@@ -1,0 +1,99 @@
+"""What was measured, as Markdown and as JSON: without dates, times and paths, so that it moves only with results."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+
+from tools.models.measured import STEPS, Measured
+
+_REASONS = 3  # that are told of each row
+
+
+def as_markdown(rows: Sequence[Measured], absent: Sequence[str]) -> str:
+    """The whole page."""
+    return "\n\n".join((_head(rows, absent), _models(rows), _rules(rows), _left(rows))) + "\n"
+
+
+def _head(rows: Sequence[Measured], absent: Sequence[str]) -> str:
+    packages = ", ".join(f"{p} {version(p)}" for p in sorted({r.package for r in rows}))
+    python = platform.python_version().rpartition(".")[0]
+    kept = sum(not any(True for _ in r.broken()) for r in rows)
+    lines = (
+        "# Models nobody here wrote\n",
+        f"autofuse {version('autofuse')} on {len(rows)} architectures of public packages, small and with random",
+        f"weights, on a CPU in float32: {packages}; torch {version('torch').partition('+')[0]}, Python {python}.",
+        f"{kept} of {len(rows)} keep every promise.\n",
+        "This page is written by a command and never by hand, and holds no date: where it moves, the results moved.\n",
+        "```sh\npython -m tools.models --output docs/models.md\n```\n",
+        "`--only NAME ...` takes some rows, `--json FILE` keeps all that was measured. Each row runs in a process of",
+        "its own. The columns:\n",
+        "- **modules**: how many have a forward of their own; **unread**: how many of those that may hold something",
+        "  could not be looked into.",
+        "- **fused**: sites by rule. **left**: sites that were seen and left, with verification's refusals.",
+        "- **equal**: outputs and every gradient, in training and in evaluation, of the optimized model as it stands,",
+        "  guards and all, against float64, within what rounding explains of the original's own error. The number is",
+        "  the share of that bound which is used up.",
+        f"- **trained**: the losses of {STEPS} steps of SGD against the same steps in float64, with the bound that",
+        "  follows from the original's own error. The number is the share of it that is used up.",
+        "- **operators**: how many a profile of one training step counts, before and after.",
+    )
+    missing = [f"Left out, because they are not installed here: {', '.join(absent)}."] if absent else []
+    return "\n".join((*lines, *(f"\n{m}" for m in missing)))
+
+
+def _models(rows: Sequence[Measured]) -> str:
+    head = ("model", "package", "modules", "unread", "fused", "left", "equal", "trained", "operators")
+    return "## By model\n\n" + table(head, map(_row, rows))
+
+
+def _row(r: Measured) -> tuple[object, ...]:
+    if r.failure:
+        return r.name, r.package, *[""] * 4, f"**{r.failure}**", "", ""
+    fused = ", ".join(f"{rule} {n}" for rule, n in r.fused.items())
+    left = sum(r.refused.values()) + sum(r.rolled_back.values())
+    used = r.error / r.bound if r.bound else 0.0
+    equal = f"**no**: {r.difference}" if r.difference else f"{used:.2f}"
+    trained = f"{r.losses:.2f}" if r.losses <= 1 else f"**no**: {r.losses:.1e}"
+    operators = f"{r.operators[0]} → {r.operators[1]}"
+    return r.name, r.package, r.modules, sum(r.unread.values()), fused or "nothing", left, equal, trained, operators
+
+
+def _rules(rows: Sequence[Measured]) -> str:
+    sites: Counter[str] = Counter()
+    models: Counter[str] = Counter()
+    for r in rows:
+        sites.update(r.fused)
+        models.update(set(r.fused))
+    return "## By rule\n\n" + table(("rule", "models", "sites"), ((k, models[k], sites[k]) for k in sorted(sites)))
+
+
+def _left(rows: Sequence[Measured]) -> str:
+    """Why sites are left and modules unread, for each model."""
+    lines = ["## What was left, and why\n"]
+    for r in rows:
+        told = [(f"rolled back, {k}", n) for k, n in r.rolled_back.items()]
+        told += [*r.refused.items(), *((f"not read: {k}", n) for k, n in r.unread.items())]
+        reasons = [f"{reason} ({n} times)" if n > 1 else reason for reason, n in told[:_REASONS]]
+        if len(told) > _REASONS:
+            reasons.append(f"and {len(told) - _REASONS} more")
+        if r.note or reasons:
+            lines.append(f"- **{r.name}**: {'; '.join(filter(None, (r.note, *reasons)))}")
+    return "\n".join(lines)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [" | ".join(head), " | ".join("---" for _ in head)]
+    lines += [" | ".join(str(cell).replace("|", "\\|") for cell in row) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def as_json(rows: Sequence[Measured], absent: Sequence[str]) -> str:
+    """Everything that was measured."""
+    data = [{**asdict(r), "broken": list(r.broken())} for r in rows]
+    return json.dumps({"version": 1, "models": data, "absent": list(absent)}, indent=1) + "\n"
