@@ -6,12 +6,10 @@ Knows how plans become installed forwards and how they are checked first. Module
 from __future__ import annotations
 
 import copy
-import inspect
-import re
+import logging
 import threading
 from collections import defaultdict
-from collections.abc import Hashable
-from dataclasses import replace
+from collections.abc import Hashable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,22 +18,21 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse.fx.calls import Calls, set_mode
-from autofuse.fx.checks import Checker, Verdict
+from autofuse.fx.checks import Checker
 from autofuse.fx.codegen import Variant
-from autofuse.fx.install import Narrow, base_of, install
-from autofuse.fx.plan import Found, Plan, SiteKey, plan_of
-from autofuse.fx.reading import written_at
+from autofuse.fx.install import Narrow, base_of, install, is_installed
+from autofuse.fx.ledger import Ledger, worth_a_word
+from autofuse.fx.options import Options
+from autofuse.fx.plan import Plan, SiteKey, plan_of
 from autofuse.fx.records import Path
 from autofuse.fx.trace import Call, Trace, fake_world, traced
 from autofuse.fx.twin import plain_class
 from autofuse.fx.values import Untraceable
-from autofuse.match import LoadedRule
-from autofuse.refusals import Refusal, advice_on, unread
 from autofuse.report.sites import Report, SiteReport
 
 PATTERNS = 8  # how many kinds of call of one module are looked at after optimize
 
-_WORTH_A_WORD = re.compile(r"softmax|@|matmul|einsum|bmm|rsqrt|\.mean\(|\.var\(|tanh|erf|sigmoid|gelu|silu|norm")
+_LOG = logging.getLogger("autofuse")
 
 _Key = tuple[bool, frozenset[Path]]  # mode, what is left out
 
@@ -49,18 +46,24 @@ class _State:
         self.narrow: defaultdict[frozenset[Path], list[Variant]] = defaultdict(list)
         self.left = PATTERNS
         self.excluded: frozenset[SiteKey] = frozenset()
+        self.armed = False
+
+    @property
+    def runs(self) -> bool:
+        """Whether the module runs a forward of autofuse's."""
+        return self.armed or bool(self.full or self.narrow)
 
 
 class Session:
     """Everything about one call of optimize that outlives it."""
 
-    def __init__(self, model: nn.Module, rules: tuple[LoadedRule, ...], verify: bool) -> None:
-        self.rules, self.checker = rules, Checker() if verify else None
+    def __init__(self, model: nn.Module, options: Options) -> None:
+        self.options, self.rules = options, options.rules
+        self.checker = Checker() if options.verify else None
         self.states: WeakKeyDictionary[nn.Module, _State] = WeakKeyDictionary()
-        for name, module in model.named_modules():
-            if is_candidate(module) or module is model:
-                self.states[module] = _State(name)
-        self._reports: dict[Hashable, SiteReport] = {}
+        for name, module in self._looked_at(model):
+            self.states[module] = _State(name)
+        self.ledger = Ledger()
         self._classes: dict[Hashable, type] = {}
         self._lock = threading.RLock()
         self._busy = threading.local()
@@ -69,14 +72,36 @@ class Session:
     @property
     def report(self) -> Report:
         """What was found, in the order of the model's modules."""
-        order = {s.name: i for i, s in enumerate(self.states.values())}
-        return Report(tuple(sorted(self._reports.values(), key=lambda r: (order.get(r.module, -1), r.line or 0))))
+        return self.ledger.report(tuple(s.name for s in self.states.values()))
+
+    def report_below(self, module: nn.Module) -> Report:
+        """What was found in `module` and below it."""
+        return self.ledger.report(tuple(self.states[m].name for m in module.modules() if m in self.states))
+
+    # What it is about.
+
+    def _looked_at(self, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+        for name, module in model.named_modules():
+            if (is_candidate(module) or module is model) and self.options.wants(name, module):
+                yield name, module
+
+    def covers(self, model: nn.Module) -> bool:
+        """Whether the model still has the modules it had, each with the forward it was given."""
+        now = {module for _, module in self._looked_at(model)}
+        return now == set(self.states) and all(is_installed(m) for m, s in self.states.items() if s.runs)
+
+    def install_all(self) -> None:
+        """Give every module its forward again, after a restore."""
+        for module, state in self.states.items():
+            if state.runs:
+                self.install(module)
 
     # At optimize.
 
     def arm(self) -> None:
         """Have every module captured at its first call."""
-        for module in self.states:
+        for module, state in self.states.items():
+            state.armed = True
             self.install(module)
 
     def fuse(self, calls: dict[bool, Calls], real: Calls | None) -> None:
@@ -90,14 +115,15 @@ class Session:
         self.settle(planner, real)
         for module, state in self.states.items():
             if not any(module in c for c in calls.values()) and worth_a_word(module):
-                self.note(SiteReport("", state.name, "declined", "never called with these inputs"))
+                self.ledger.note(SiteReport("", state.name, "declined", "never called with these inputs"))
 
     def settle(self, planner: Planner, real: Calls | None) -> None:
         """Check what was planned, drop what fails, and install the rest."""
         verdicts = self.checker.check(planner, real) if self.checker and real is not None else {}
         for (module, (_, dropped)), plan in planner.plans.items():
             state = self.states[module]
-            self._note_plan(state.name, plan, verdicts.get(module), set() if dropped else planner.narrow_rules(module))
+            elsewhere = set() if dropped else planner.narrow_rules(module)
+            self.ledger.note_plan(state.name, plan, verdicts.get(module), elsewhere)
             if plan.variant is None:
                 continue
             variants = state.narrow[dropped] if dropped else state.full
@@ -113,9 +139,7 @@ class Session:
             state.narrow.clear()
             state.left = 0
             self.install(module)
-        for key, site in self._reports.items():
-            if site.status == "fused":
-                self._reports[key] = replace(site, status="rolled-back", reason=why, kernel="")
+        self.ledger.roll_back(why)
 
     def install(self, module: nn.Module) -> None:
         state = self.states[module]
@@ -153,38 +177,10 @@ class Session:
         state.left -= 1
         if state.left == 0:
             why = f"called in more than {PATTERNS} ways: further ones run the original forward"
-            self.note(SiteReport("", state.name, "declined", why))
+            self.ledger.note(SiteReport("", state.name, "declined", why))
         planner = Planner(self, {module.training: {module: call}})
         planner.plan(module, module.training, frozenset())
         self.settle(planner, {module: call})
-
-    # The report.
-
-    def note(self, site: SiteReport) -> None:
-        """Add to the report; of several words about one place, the best news stands."""
-        if site.status == "declined" and not site.advice:
-            site = replace(site, advice=advice_on(site.reason))
-        rank = ("fused", "rolled-back", "declined")
-        key = (site.rule, site.module, site.file, site.line, site.reason if not site.rule else "")
-        known = self._reports.get(key)
-        if known is None or rank.index(site.status) < rank.index(known.status):
-            self._reports[key] = site
-
-    def _note_plan(self, name: str, plan: Plan, verdict: Verdict | None, fused_elsewhere: set[str]) -> None:
-        for found in plan.found:
-            if found.fused or found.rule not in fused_elsewhere:
-                self.note(_site_report(name, found, verdict))
-        for found, why in verdict.failed if verdict else ():
-            self.note(_site_report(name, found, None, "rolled-back", why))
-
-    def untraceable(self, module: nn.Module, error: Untraceable) -> None:
-        """Say why a module was not looked into, if it might have held something."""
-        if worth_a_word(module):
-            told = unread(error.why, written_at(error.place))
-            self.note(SiteReport(
-                "", self.states[module].name, "declined", told.reason, "", None,
-                error.place.file if error.place else "", told.line, told.advice, told.value, told.line,
-            ))  # fmt: skip
 
 
 class Planner:
@@ -231,7 +227,7 @@ class Planner:
             set_mode(twin, training)
             trace = traced(module, *copy_of_call(call), self.world, self.mode, dropped)
         except Untraceable as error:
-            self.session.untraceable(module, error)
+            self.session.ledger.note_untraceable(state.name, module, error)
             return None
 
         def ask(child: nn.Module, child_call: Call, unread: frozenset[Path]) -> Plan | None:
@@ -279,23 +275,3 @@ def may_capture() -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0
     )
-
-
-def worth_a_word(module: nn.Module) -> bool:
-    """Whether a forward that was not looked into may hold something that could have been fused."""
-    try:
-        source = inspect.getsource(plain_class(type(module)).forward)
-    except (OSError, TypeError):
-        return True
-    return _WORTH_A_WORD.search(source) is not None
-
-
-def _site_report(name: str, found: Found, verdict: Verdict | None, status: str = "", why: str = "") -> SiteReport:
-    file, line = (found.place.file, found.place.line) if found.place else ("", None)
-    status = status or ("fused" if found.fused else "declined")
-    error = verdict.max_error if verdict and found.fused else None
-    told = found.refusal or Refusal("")
-    return SiteReport(
-        found.rule, name, status, why or found.reason, found.kernel, error, file, line,  # type: ignore[arg-type]
-        told.advice, told.value, told.line, found.mask,
-    )  # fmt: skip

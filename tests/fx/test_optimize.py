@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import random
 
 import pytest
@@ -77,12 +78,83 @@ def test_without_example_inputs_each_module_is_captured_and_checked_at_its_first
 
 
 def test_optimizing_twice_is_optimizing_once(tokens: Tensor) -> None:
+    model = autofuse.optimize(Gpt(), tokens)
+    classes, first = [type(m) for m in model.modules()], autofuse.report(model)
+    autofuse.optimize(model, torch.randint(0, 20, tokens.shape))
+    assert [type(m) for m in model.modules()] == classes
+    assert autofuse.report(model).sites == first.sites
+
+
+def test_another_question_starts_over(tokens: Tensor) -> None:
     model = optimized(Gpt(), tokens)
-    classes = [type(m).__mro__ for m in model.modules()]
-    first = autofuse.report(model).sites
+    autofuse.optimize(model, tokens, verify=False, ignore="AF203")
+    assert "AF203" not in fused_rules(model)
+    assert not any(hasattr(type(m).__mro__[1], "_autofuse_base") for m in model.modules())  # no class upon another
+
+
+def test_a_model_that_changed_is_looked_at_again(tokens: Tensor) -> None:
+    model = autofuse.optimize(Gpt(), tokens, verify=False)
+    model.blocks.append(Block())
     autofuse.optimize(model, tokens, verify=False)
-    assert [len(type(m).__mro__) for m in model.modules()] == [len(c) for c in classes]
-    assert autofuse.report(model).sites == first
+    assert "blocks.2.attn" in {s.module for s in autofuse.report(model).with_status("fused")}
+
+
+def test_only_the_chosen_modules_are_rewritten(tokens: Tensor) -> None:
+    def fused_modules(modules: object) -> set[str]:
+        model = autofuse.optimize(Gpt(), tokens, modules=modules, verify=False)  # type: ignore[arg-type]
+        assert_same(autofuse.restore(copy.deepcopy(model)), model, tokens)
+        return {s.module for s in autofuse.report(model).with_status("fused")}
+
+    assert fused_modules("blocks.1") == {"blocks.1", "blocks.1.attn"}
+    assert fused_modules("blocks.*.attn") == {"blocks.0.attn", "blocks.1.attn"}
+    assert fused_modules(["blocks.0.attn", "blocks.1"]) == {"blocks.0.attn", "blocks.1", "blocks.1.attn"}
+    assert fused_modules(lambda name, module: isinstance(module, Attention)) == {"blocks.0.attn", "blocks.1.attn"}
+    with pytest.raises(ValueError, match=r"is called .block\.0.\. Did you mean .blocks\.0."):
+        fused_modules("block.0")
+    with pytest.raises(TypeError, match="modules takes names"):
+        fused_modules(3)
+
+
+def test_a_with_block_ends_where_it_began(tokens: Tensor) -> None:
+    plain = Gpt()
+    with autofuse.optimized(plain, tokens, verify=False) as model:
+        assert model is plain and "AF101" in fused_rules(model)
+    assert not any(map(is_installed, plain.modules())) and not autofuse.report(plain).sites
+
+    kept = optimized(Gpt(), tokens)
+    with autofuse.optimized(kept, tokens, verify=False, select="AF2"):
+        assert fused_rules(kept) == {"AF203"}
+    assert "AF101" in fused_rules(kept) and is_installed(kept.blocks[0].attn)
+    assert_same(autofuse.restore(copy.deepcopy(kept)), kept, tokens)
+
+    with pytest.raises(RuntimeError), autofuse.optimized(plain, tokens, verify=False):
+        raise RuntimeError
+    assert not any(map(is_installed, plain.modules()))
+
+
+def test_the_environment_can_switch_it_off(
+    tokens: Tensor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AUTOFUSE_DISABLE", "1")
+    with caplog.at_level(logging.INFO, "autofuse"):
+        model = autofuse.optimize(Gpt(), tokens)
+    assert not any(map(is_installed, model.modules())) and "AUTOFUSE_DISABLE is set" in caplog.text
+    monkeypatch.setenv("AUTOFUSE_DISABLE", "0")
+    assert "AF101" in fused_rules(autofuse.optimize(model, tokens, verify=False))
+
+
+def test_the_log_tells_what_was_done(tokens: Tensor, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "autofuse"):
+        autofuse.optimize(Gpt(), tokens, verify=False)
+    told = [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "autofuse"]
+    assert any(level == "INFO" and message.startswith("Gpt: 6 fused") for level, message in told), told
+    assert any(level == "DEBUG" and "blocks.0.attn AF101 fused" in message for level, message in told), told
+
+
+def test_a_part_or_a_wrapper_of_a_model_has_its_report(tokens: Tensor) -> None:
+    model = optimized(Gpt(), tokens)
+    assert {s.module for s in autofuse.report(model.blocks[1])} == {"blocks.1", "blocks.1.attn"}
+    assert autofuse.report(nn.Sequential(model)).sites == autofuse.report(model).sites
 
 
 def test_select_and_ignore_take_prefixes(tokens: Tensor) -> None:
