@@ -55,6 +55,8 @@ def called(node: fx.Node) -> str:
         return f".{node.target}"
     if node.op == "call_module":
         return f"self.{node.target}"
+    if getattr(node.target, "__name__", "") == "call_narrow":  # narrow.py
+        return f"self.{node.all_input_nodes[0].target}"
     return getattr(node.target, "__name__", str(node.target))
 
 

@@ -11,20 +11,23 @@ from typing import Any
 
 from torch import nn
 
-from autofuse.fx.install import narrow_forward
+from autofuse.fx.install import call_undropped, narrow_forward
 from autofuse.fx.pristine import is_watched
-from autofuse.fx.records import Path
+from autofuse.fx.records import Path, tail_of
 
 
 @cache
 def narrow_caller(unread: frozenset[Path]) -> Callable[..., Any]:
     """A function that calls a child, with None for what stands at the `unread` paths where nobody watches the child."""
 
+    tail = tail_of(unread)
+
     def call_narrow(child: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if is_watched(child) or type(child).__call__ is not nn.Module.__call__:
-            return child(*args, **kwargs)
-        forward = narrow_forward(child, unread)
-        return child(*args, **kwargs) if forward is None else forward(child, *args, **kwargs)
+        watched = is_watched(child) or type(child).__call__ is not nn.Module.__call__
+        forward = None if watched else narrow_forward(child, unread)
+        if forward is not None:
+            return forward(child, *args, **kwargs)
+        return child(*args, **kwargs) if tail is None else call_undropped(child, tail.dropout, args, kwargs)
 
     return call_narrow
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Protocol
 
 from torch import fx, nn
 
@@ -23,9 +23,10 @@ from autofuse.fx.entering import guard_entered
 from autofuse.fx.names import erase_dead
 from autofuse.fx.narrow import is_narrow_call, narrow_caller
 from autofuse.fx.places import Place
-from autofuse.fx.pristine import guard_pristine
+from autofuse.fx.pristine import guard_pristine, guard_unwatched
 from autofuse.fx.reading import written
-from autofuse.fx.records import Path
+from autofuse.fx.records import Path, tail_of
+from autofuse.fx.tails import Children, call_of, is_erased, rejoin_calls, split_calls, unread_paths
 from autofuse.fx.trace import Call, Trace
 from autofuse.fx.write import rewrite
 from autofuse.match import LoadedRule
@@ -35,8 +36,6 @@ from autofuse.rule import Holds
 _ROUNDS = 3  # a fused operation may be part of a larger one: GELU by hand, then the MLP around it
 
 SiteKey = tuple[str, str, Place | None]  # rule, node that was replaced, line
-Ask = Callable[[nn.Module, Call, frozenset[Path]], "Plan | None"]
-Look = Callable[[nn.Module, Call], Trace | None]
 
 
 @dataclass(frozen=True)
@@ -65,29 +64,37 @@ class Plan:
     entered: frozenset[str] = frozenset()  # Sequentials that were seen through
 
 
-def plan_of(
-    trace: Trace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], ask: Ask | None,
-    look: Look | None = None,
-) -> Plan:  # fmt: skip
-    """Rewrite `trace` by `rules`, leaving `excluded` sites alone.
+class Planned(Children, Protocol):
+    """What plan_of asks about the children that a trace calls."""
 
-    `ask` plans a child's narrow forward, `look` traces a child that is read in place of its call.
-    """
+    def narrowed(self, child: nn.Module, call: Call, unread: frozenset[Path]) -> Plan | None:
+        """The plan for a child's forward that leaves out what is unread, where the child gains by it."""
+
+
+def plan_of(
+    trace: Trace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], children: Planned | None
+) -> Plan:
+    """Rewrite `trace` by `rules`, leaving `excluded` sites alone."""
     plan = Plan(trace.module, entered=trace.seen_through)
     looked: dict[fx.Node, Trace | None] = {}
 
     def inside(child: nn.Module, node: fx.Node) -> Trace | None:
         if node not in looked:
-            looked[node] = look(child, _call_of(node)) if look is not None else None
+            looked[node] = children.inside(child, call_of(node)) if children is not None else None
         return looked[node]
 
+    erase_dead(trace.graph)
+    split = split_calls(trace, children) if children is not None else []
     called = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
     for _ in range(_ROUNDS):
         if not _fuse_round(trace, rules, excluded, plan, inside):
             break
-    if ask is not None:
-        _narrow(trace, plan, ask)
-    if plan.narrowed or any(f.fused for f in plan.found):
+    if children is not None:
+        split = rejoin_calls(trace, split, children)
+        plan.narrowed += [(s.child, s.dropped) for s in split]
+        guard_unwatched(trace.guards, [s.target for s in split])
+        _narrow(trace, plan, children)
+    if plan.narrowed or any(f.fused for f in plan.found) or tail_of(trace.dropped):
         _guard_bypassed(trace, called, {str(n.target): t for n, t in looked.items() if t is not None})
         trace.graph.lint()
         plan.variant = variant_of(trace)
@@ -165,17 +172,16 @@ def _guard_bypassed(trace: Trace, called: set[str], read: dict[str, Trace]) -> N
         guard_entered(trace.guards, read[path], path)
 
 
-def _narrow(trace: Trace, plan: Plan, ask: Ask) -> None:
+def _narrow(trace: Trace, plan: Plan, children: Planned) -> None:
     """Call the narrow forward of each child whose result is read in part, where that child gains by it."""
     erase_dead(trace.graph)
     for node, items in trace.results.items():
-        if node.graph is not trace.graph or node.op != "call_module" or not items or _erased(node):
+        if node.graph is not trace.graph or node.op != "call_module" or not items or is_erased(node):
             continue
         child = trace.module.get_submodule(str(node.target))
-        unread = frozenset(
-            path for path, item in items.items() if item.node is None or _erased(item.node) or not item.node.users
-        )
-        if not unread or (planned := ask(child, _call_of(node), unread)) is None or planned.variant is None:
+        unread = unread_paths(trace, node)
+        planned = children.narrowed(child, call_of(node), unread) if unread else None
+        if planned is None or planned.variant is None:
             continue
         with trace.graph.inserting_before(node):
             held = trace.graph.get_attr(str(node.target))
@@ -184,14 +190,3 @@ def _narrow(trace: Trace, plan: Plan, ask: Ask) -> None:
         node.replace_all_uses_with(made)
         trace.graph.erase_node(node)
         plan.narrowed.append((child, unread))
-
-
-def _erased(node: fx.Node) -> bool:
-    return getattr(node, "_erased", False)
-
-
-def _call_of(node: fx.Node) -> Call:
-    """The example arguments of a child call."""
-    args: Any = fx.node.map_arg(node.args, lambda n: n.meta["v"])
-    kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
-    return tuple(args), dict(kwargs)

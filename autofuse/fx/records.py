@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
 Path = tuple[Hashable, ...]  # keys, indices and field names, from the outside in
+
+
+@dataclasses.dataclass(frozen=True)
+class Tail:
+    """Ends a path: not the value there, but what the module's dropout of this name makes it of."""
+
+    dropout: str
+
+
+def tail_of(paths: Collection[Path]) -> Tail | None:
+    """The tail among some paths; there is one at most."""
+    return next((p[-1] for p in paths if p and isinstance(p[-1], Tail)), None)
+
 
 _MAKERS: dict[tuple[type, tuple[str, ...]], Callable[..., Any]] = {}
 

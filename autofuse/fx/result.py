@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from autofuse.fx import foreign
 from autofuse.fx.lengths import Length
-from autofuse.fx.records import Path, is_record, record_maker
+from autofuse.fx.records import Path, is_record, record_maker, tail_of
 from autofuse.fx.twin import SCALARS
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ def returned(recorder: Recorder, result: Any, dropped: frozenset[Path]) -> fx.No
 def _output(recorder: Recorder, value: Any, dropped: frozenset[Path], path: Path) -> Any:
     if path in dropped:
         return None
+    if (tail := tail_of(dropped)) is not None and (*path, tail) in dropped:
+        return _before_dropout(recorder, recorder.argument(value), tail.dropout)
     if isinstance(value, (Tensor, Length, *SCALARS)) or foreign.is_foreign(value):
         return recorder.argument(value)
     if type(value) in (tuple, list):
@@ -41,6 +43,15 @@ def _output(recorder: Recorder, value: Any, dropped: frozenset[Path], path: Path
     return recorder.graph.call_function(
         _rebuilder(spec), tuple(_output(recorder, x, dropped, (*path, ...)) for x in leaves)
     )
+
+
+def _before_dropout(recorder: Recorder, node: Any, name: str) -> fx.Node:
+    """What the dropout called `name` is given, where `node` is its result and read by nobody else."""
+    if not isinstance(node, fx.Node) or node.op != "call_module" or str(node.target) != name or node.users:
+        recorder.refuse("does not end in its dropout")
+    given = node.all_input_nodes[0]
+    recorder.graph.erase_node(node)
+    return given
 
 
 _REBUILDERS: list[tuple[pytree.TreeSpec, Callable[..., Any]]] = []

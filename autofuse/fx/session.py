@@ -230,20 +230,35 @@ class Planner:
             self.session.ledger.note_untraceable(state.name, module, error)
             return None
 
-        def ask(child: nn.Module, child_call: Call, unread: frozenset[Path]) -> Plan | None:
-            whole = self.plan(child, training, frozenset(), child_call)
-            part = self.plan(child, training, unread, child_call)
-            return part if part and whole and _gains(part) > _gains(whole) else None
-
         with torch.enable_grad():
-            return plan_of(trace, self.session.rules, state.excluded, ask, self._inside)
+            return plan_of(trace, self.session.rules, state.excluded, _Children(self, training))
 
-    def _inside(self, child: nn.Module, call: Call) -> Trace | None:
+    def inside(self, child: nn.Module, call: Call) -> Trace | None:
         """What a child does in a call, if that can be written down."""
         try:
             return traced(child, *copy_of_call(call), self.world, self.mode)
         except Untraceable:
             return None
+
+
+class _Children:
+    """What a planner tells about the children of a module that is planned for one mode."""
+
+    def __init__(self, planner: Planner, training: bool) -> None:
+        self._planner, self._training = planner, training
+        self.inside = planner.inside
+
+    def narrowed(self, child: nn.Module, call: Call, unread: frozenset[Path]) -> Plan | None:
+        whole = self._planner.plan(child, self._training, frozenset(), call)
+        part = self._planner.plan(child, self._training, unread, call)
+        return part if part and whole and _gains(part) > _gains(whole) else None
+
+    def undropped(self, child: nn.Module, call: Call, dropped: frozenset[Path]) -> bool:
+        plan = self._planner.plan(child, self._training, dropped, call)
+        return plan is not None and plan.variant is not None
+
+    def unused(self, child: nn.Module, dropped: frozenset[Path]) -> None:
+        self._planner.plans.pop((child, (self._training, dropped)), None)
 
 
 def copy_of_call(call: Call) -> Call:
