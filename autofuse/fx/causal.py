@@ -38,7 +38,7 @@ def guard_buffers(captured: Captured, view: View, mask: Value) -> None:
     """Guard what the proof rests on: the content of buffers."""
     for path, form in _buffers(captured, view, mask):
         owner, _, name = path.rpartition(".")
-        captured.trace.guards.add(f'_holds_form({guard_path(owner)}._buffers.get("{name}"), "{form}")')
+        captured.trace.guards.add(f'_holds_form({guard_path(owner)}._buffers["{name}"], "{form}")')
 
 
 def _last_two(captured: Captured, node: Any) -> tuple[Size, Size] | None:

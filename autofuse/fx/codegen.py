@@ -1,6 +1,6 @@
 """An fx graph and its guards -> Python source for a forward with the original's exact signature.
 
-The source tests the guards of each variant in turn and runs the first that holds; else it asks for a new one.
+The source looks for a variant whose guards hold (conditions.py) and runs it; else it asks for a new one.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import linecache
-import re
 import types
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -16,11 +15,13 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from autofuse.fx.ambient import Ambient
-from autofuse.fx.constants import holds_form, holds_number
+from autofuse.fx.conditions import FOUND, Asked, Written, explained, written
+from autofuse.fx.guards import in_words
+from autofuse.fx.handing import handed
 from autofuse.fx.trace import Trace
+from autofuse.fx.words import identity
 
 Forward = Callable[..., Any]
 _SERIAL = itertools.count()
@@ -29,24 +30,27 @@ _STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Paramet
 
 @dataclass(frozen=True)
 class Variant:
-    """A rewritten forward for one kind of call: `source` defines it, `test` says when it may stand in."""
+    """A rewritten forward for one kind of call: `source` defines it, `tests` say when it may stand in.
+
+    `inputs` are what it is handed after self, in the guards' language (guards.py), as the tests are.
+    """
 
     source: str
-    test: str
+    tests: tuple[str, ...]
     inputs: tuple[str, ...]
-    names: tuple[tuple[str, Any], ...]  # what the test names
+    names: tuple[tuple[str, Any], ...]  # what the tests name
     globals: tuple[tuple[str, Any], ...]  # what the source names
     training: bool
 
     @property
     def relaxed(self) -> Variant:
         """The same forward for the very call it was traced for, whatever dtype that is repeated in."""
-        return replace(self, test=f"self.training is {self.training}", names=())
+        return replace(self, tests=(f"self.training is {self.training}",))
 
     @cached_property
     def key(self) -> Hashable:
         """Equal for variants that are interchangeable."""
-        return self.source, self.test, self.inputs, tuple((n, _identity(v)) for n, v in (*self.names, *self.globals))
+        return self.source, self.tests, self.inputs, tuple((n, identity(v)) for n, v in (*self.names, *self.globals))
 
     @cached_property
     def run(self) -> Forward:
@@ -55,43 +59,46 @@ class Variant:
         _execute(self.source, namespace)
         return namespace["forward"]  # type: ignore[no-any-return]
 
+    def words(self, test: int) -> str:
+        """One of the tests, for people."""
+        return in_words(self.tests[test], dict(self.names))
+
 
 def variant_of(trace: Trace) -> Variant:
     """The variant that a rewritten trace is."""
     _add_ambient(trace.guards.add, trace.around)
+    inputs = (*trace.inputs, *handed(trace, len(trace.inputs)))
     for node in trace.graph.nodes:
         if node.name == "self":
             node._rename("self_1")  # a child named `self` would shadow the argument
     code = trace.graph.python_code("self", verbose=False)
-    names, inputs = tuple(trace.guards.names.items()), tuple(trace.inputs)
-    return Variant(code.src, trace.guards.text, inputs, names, tuple(code.globals.items()), trace.twin.training)
+    names = tuple(trace.guards.names.items())
+    return Variant(code.src, tuple(trace.guards.tests), inputs, names, tuple(code.globals.items()), trace.twin.training)
 
 
 def _add_ambient(add: Callable[[str], None], around: Ambient) -> None:
     for state in around.autocast:
         if state.enabled:
-            add(f'_autocast("{state.device}") and _autocast_dtype("{state.device}") is _torch.{str(state.dtype)[6:]}')
+            add(f'_autocast("{state.device}")')
+            add(f'_autocast_dtype("{state.device}") is _torch.{str(state.dtype)[6:]}')
         elif state.device == "cpu" or torch.cuda.is_available():
             add(f'not _autocast("{state.device}")')
 
 
 def forward_of(base: Forward, variants: tuple[Variant, ...], missed: Forward) -> Forward:
-    """A function with the signature of `base` that runs the first variant whose test holds, else `missed`.
+    """A function with the signature of `base` that runs the first variant whose tests hold, else `missed`.
 
     `missed(self, ...)` gets the arguments as `base` would.
     """
     signature = inspect.signature(base, follow_wrapped=False)
-    scope: dict[str, Any] = {
-        "_missed": missed, "_Tensor": Tensor, "_EMPTY": set(), "_holds_form": holds_form,
-        "_holds_number": holds_number, "_torch": torch,
-        "_autocast": torch.is_autocast_enabled, "_autocast_dtype": torch.get_autocast_dtype,
-    }  # fmt: skip
-    lines = [f"def forward({_parameters(signature, scope)}):"]
     receiver = next(iter(signature.parameters))
+    asked = [Asked(v.tests, v.inputs, dict(v.names)) for v in variants]
+    body = written(asked, receiver) if asked else Written()
+    scope: dict[str, Any] = {**body.scope, "_missed": missed}
+    lines = [f"def forward({_parameters(signature, scope)}):", *("    " + line for line in body.lines)]
     for i, variant in enumerate(variants):
         scope[f"_run{i}"] = variant.run
-        test = _renamed(variant, i, receiver, scope)
-        lines += [f"    if {test}:", f"        return _run{i}({', '.join([receiver, *variant.inputs])})"]
+        lines += [f"    if {FOUND} == {i}:", f"        return _run{i}({', '.join([receiver, *body.inputs[i]])})"]
     lines.append(f"    return _missed({_passed(signature)})")
     _execute("\n".join(lines) + "\n", scope)
     forward: types.FunctionType = scope["forward"]
@@ -100,12 +107,13 @@ def forward_of(base: Forward, variants: tuple[Variant, ...], missed: Forward) ->
     return forward
 
 
-def _renamed(variant: Variant, place: int, receiver: str, scope: dict[str, Any]) -> str:
-    """A variant's test with names that are its own, and with what the user calls `self`."""
-    for name, value in variant.names:
-        scope[f"_v{place}{name}"] = value
-    test = re.sub(r"\b_c\d+\b", lambda m: f"_v{place}{m[0]}", variant.test)
-    return test if receiver == "self" else re.sub(r"\bself\.", f"{receiver}.", test)
+def asker_of(base: Forward, variant: Variant) -> Callable[..., list[int]]:
+    """A function with the signature of `base` that tells the places of the tests of `variant` that fail."""
+    signature = inspect.signature(base, follow_wrapped=False)
+    body, scope = explained(Asked(variant.tests, variant.inputs, dict(variant.names)), next(iter(signature.parameters)))
+    lines = [f"def ask({_parameters(signature, scope)}):", *("    " + line for line in body)]
+    _execute("\n".join(lines) + "\n", scope)
+    return scope["ask"]  # type: ignore[no-any-return]
 
 
 def _parameters(signature: inspect.Signature, scope: dict[str, Any]) -> str:
@@ -143,8 +151,3 @@ def _execute(source: str, namespace: dict[str, Any]) -> None:
     name = f"<autofuse {next(_SERIAL)}>"
     linecache.cache[name] = len(source), None, source.splitlines(True), name
     exec(compile(source, name, "exec"), namespace)
-
-
-def _identity(value: Any) -> Hashable:
-    """A hashable that is equal for the same object, and for equal small constants."""
-    return (type(value), value) if isinstance(value, (torch.dtype, torch.device, float, frozenset)) else id(value)

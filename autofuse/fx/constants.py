@@ -37,9 +37,16 @@ def buffer_form(x: Tensor | None) -> str | None:
     return form
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def holds_form(x: Tensor | None, form: str) -> bool:
-    """The guard that generated code asks: does the buffer still have the form that a proof rested on?"""
-    return torch.compiler.is_compiling() or buffer_form(x) == form
+    """The guard that generated code asks: does the buffer still have the form that a proof rested on?
+
+    A compiler asks it once, of the buffer itself; where it has no numbers to show, they are taken to be the same.
+    """
+    known = _proofs.get(id(x))
+    if known is not None and x is not None and known[1] == x._version and known[2] == form and known[0]() is x:
+        return True
+    return buffer_form(x) == form or _is_compiled_without_numbers(x)
 
 
 def buffer_number(x: Tensor | None) -> float | None:
@@ -53,9 +60,18 @@ def buffer_number(x: Tensor | None) -> float | None:
     return known[2] if known[2] <= _LOW else None
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def holds_number(x: Tensor | None, number: float) -> bool:
     """The guard for such a buffer."""
-    return torch.compiler.is_compiling() or buffer_number(x) == number
+    known = _numbers.get(id(x))
+    if known is not None and x is not None and known[1] == x._version and known[2] == number and known[0]() is x:
+        return True
+    return buffer_number(x) == number or _is_compiled_without_numbers(x)
+
+
+def _is_compiled_without_numbers(x: Tensor | None) -> bool:
+    """Whether this is an export, which runs on tensors that are shapes only."""
+    return isinstance(x, Tensor) and type(x) not in (Tensor, nn.Buffer) and torch.compiler.is_compiling()
 
 
 @torch.no_grad()

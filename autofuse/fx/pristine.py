@@ -7,6 +7,7 @@ question is asked here when a site is looked for, and by generated code at each 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -18,9 +19,10 @@ from autofuse.fx.watching import guard_path
 
 PLAIN_TENSORS = frozenset({Tensor, nn.Parameter, nn.Buffer, FakeTensor})
 
-_OWN = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_GLOBAL = (
-    "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
+OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (  # torch's own dicts, which it never replaces
+    _module._global_forward_hooks, _module._global_forward_pre_hooks,
+    _module._global_backward_hooks, _module._global_backward_pre_hooks,
 )  # fmt: skip
 
 
@@ -33,8 +35,8 @@ def is_pristine(module: nn.Module) -> bool:
 def is_watched(module: nn.Module) -> bool:
     """Whether calling `module` does more than run the forward of its class."""
     inside = module.__dict__
-    own = any(inside[h] for h in _OWN) or "forward" in inside or inside.get("_compiled_call_impl") is not None
-    return own or any(getattr(_module, h) for h in _GLOBAL)
+    own = any(inside.get(h) for h in OWN_HOOKS) or "forward" in inside or inside.get("_compiled_call_impl") is not None
+    return own or any(GLOBAL_HOOKS) or type(module).__call__ is not nn.Module.__call__
 
 
 def guard_unwatched(guards: Guards, paths: Collection[str]) -> None:
@@ -47,20 +49,18 @@ def guard_unwatched(guards: Guards, paths: Collection[str]) -> None:
 
 def guard_pristine(guards: Guards, root: nn.Module, paths: Collection[str]) -> None:
     """Guards that each child at `paths` is still what it was when its parameters were taken."""
-    for place, path in enumerate(sorted(paths)):
-        child, name = root.get_submodule(path), f"_m{place}"
-        kind, plain = f"type({name} := {guard_path(path)})", guards.name_of(plain_class(type(child)))
+    for path in sorted(paths):
+        child, reach = root.get_submodule(path), guard_path(path)
+        plain = guards.name_of(plain_class(type(child)))
         if type(child).__module__.startswith("torch.nn."):
-            guards.add(f"{kind} is {plain}")
+            guards.add(f"type({reach}) is {plain}")
         else:  # it may have been rewritten itself
-            guards.add(f'({kind} is {plain} or vars(type({name})).get("_autofuse_base") is {plain})')
-        watched = " or ".join(f"{name}.{h}" for h in _OWN)
-        guards.add(f'not ({watched} or "forward" in {name}.__dict__ or {name}._compiled_call_impl)')
+            guards.add(f'type({reach}) is {plain} or vars(type({reach})).get("_autofuse_base") is {plain}')
+        guards.add(f"_unwatched({reach})")
         for key, parameter in child._parameters.items():
-            held = f'{name}._parameters["{key}"]'
-            guards.add(f"{held} is None" if parameter is None else f"type({held}) in {guards.name_of(PLAIN_TENSORS)}")
+            held = f'_held({reach}, "_parameters", "{key}")'
+            guards.add(f"{held} is None" if parameter is None else f"_plain({held})")
         if isinstance(child, nn.Sequential):
-            guards.add(f"len({name}._modules) == {len(child)}")
+            guards.add(f"len({reach}._modules) == {len(child)}")
     if paths:
-        hooks = [guards.name_of(getattr(_module, h)) for h in _GLOBAL]
-        guards.add(f"not ({' or '.join(hooks)})")
+        guards.add("_unhooked()")

@@ -64,7 +64,7 @@ class Watching(Values):
     def missing(self, owner: Any, name: str) -> None:
         text = self.owners.get(id(owner))
         if text is not None:
-            self.guards.add(f"not hasattr({text}, {name!r})")
+            self.guards.add(f"_lacks({text}, {name!r})")
 
     def stored(self, owner: Any, name: str) -> None:
         self.refuse(f"assigns to {'self' if owner is self.root else type(owner).__name__}.{name}")
@@ -89,7 +89,7 @@ class Watching(Values):
         if isinstance(owner, nn.Module) and value is None:
             for table in ("_parameters", "_buffers", "_modules"):
                 if name in owner.__dict__[table]:
-                    self.guards.add(f'{text}.{table}.get("{name}") is None')
+                    self.guards.add(f'{text}.{table}["{name}"] is None')
                     return
         self.guards.equal(f"{text}.{name}", value)
 
