@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import operator
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
@@ -42,10 +43,10 @@ def is_pure(node: fx.Node) -> bool:
     return found.effect != "random" if found else is_harmless(node)
 
 
-def erase_dead(graph: fx.Graph) -> None:
-    """Erase what is pure and has no users, the last first."""
+def erase_dead(graph: fx.Graph, gone: Collection[fx.Node] = ()) -> None:
+    """Erase what is pure or `gone` and has no users, the last first."""
     for node in reversed(graph.nodes):
-        if not node.users and is_pure(node):
+        if not node.users and (node in gone or is_pure(node)):
             graph.erase_node(node)
 
 
