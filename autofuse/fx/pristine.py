@@ -42,9 +42,7 @@ def is_watched(module: nn.Module) -> bool:
 def guard_unwatched(guards: Guards, paths: Collection[str]) -> None:
     """Guards that nobody sees what the children at `paths` are called with and return."""
     for path in sorted(paths):
-        child = f"({guard_path(path)})"
-        watched = " or ".join(f"{child}.{h}" for h in _OWN)
-        guards.add(f'not ({watched} or "forward" in {child}.__dict__ or {child}._compiled_call_impl)')
+        guards.add(f"_unwatched({guard_path(path)})")
 
 
 def guard_pristine(guards: Guards, root: nn.Module, paths: Collection[str]) -> None:
