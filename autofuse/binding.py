@@ -14,6 +14,7 @@ _ALIASES = {
     "mat2": "other", "train": "training", "split_size_or_sections": "split_size",
 }  # fmt: skip
 _WITHOUT_EFFECT = {"inplace": False, "out": None, "rounding_mode": None}
+_LAST_IS_INPLACE = frozenset("dropout relu relu6 silu mish hardswish".split())  # as nn.Dropout calls F.dropout
 
 
 def bound_arguments(graph: Graph, op: Op, arguments: list[Value], named: dict[str, Value]) -> list[Value] | None:
@@ -47,7 +48,10 @@ def bound_arguments(graph: Graph, op: Op, arguments: list[Value], named: dict[st
     for name, harmless in _WITHOUT_EFFECT.items():
         if name in rest and is_const(rest[name], harmless):
             del rest[name]
-    return None if rest or taken < len(arguments) else inputs
+    left = arguments[taken:]
+    if len(left) == 1 and op.name in _LAST_IS_INPLACE and is_const(left[0], False):
+        left = []
+    return None if rest or left else inputs
 
 
 def like_another(graph: Graph, op: Op, inputs: list[Value]) -> tuple[Op, list[Value]]:

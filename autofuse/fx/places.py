@@ -22,12 +22,17 @@ class Place:
     line: int
 
 
+def is_users(file: str) -> bool:
+    """Whether a file belongs neither to torch, einops nor autofuse, nor is made up."""
+    return not file.startswith(_OURS + _MACHINERY) and _CALLED_FOR_TENSORS not in file
+
+
 def user_place() -> Place | None:
-    """The innermost line on the stack that belongs neither to torch, einops nor autofuse."""
+    """The innermost line on the stack that is the user's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_OURS + _MACHINERY) and _CALLED_FOR_TENSORS not in file:
+        if is_users(file):
             return Place(file, frame.f_lineno)
         frame = frame.f_back
     return None
