@@ -8,10 +8,14 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 class Autocast(NamedTuple):
@@ -45,6 +49,39 @@ def autocast() -> tuple[Autocast, ...]:
 def _autocast(device: str) -> Autocast:
     enabled = torch.is_autocast_enabled(device)
     return Autocast(device, enabled, torch.get_autocast_dtype(device) if enabled else None)
+
+
+def may_capture() -> bool:
+    """Whether this is an ordinary call, on tensors with numbers: not one that somebody records or transforms."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or any(torch._C._get_dispatch_mode(key) is not None for key in _RECORDERS)
+        or any(not isinstance(m, DeviceContext) for m in _get_current_function_mode_stack())
+    )
+
+
+_KEY = torch._C._TorchDispatchModeKey
+_RECORDERS = (_KEY.FAKE, _KEY.PROXY, _KEY.FUNCTIONAL)
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Keep what is computed inside from whoever watches the call around it.
+
+    Checkpointing counts the tensors that a call saves, and selective checkpointing, like any dispatch mode, sees each
+    operator; neither may take a capture and its checks for a part of the model.
+    """
+    with ExitStack() as around:
+        around.enter_context(_disable_current_modes())
+        if torch._C._autograd._saved_tensors_hooks_is_enabled():
+            around.enter_context(saved_tensors_hooks(_as_it_is, _as_it_is))  # only the innermost hooks are called
+        yield
+
+
+def _as_it_is(x: torch.Tensor) -> torch.Tensor:
+    return x
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from autofuse.fx.ambient import may_capture, unobserved
 from autofuse.fx.calls import Calls, set_mode
 from autofuse.fx.checks import Checker
 from autofuse.fx.codegen import Variant
@@ -164,7 +165,8 @@ class Session:
         with self._lock:
             self._busy.capturing = True
             try:
-                self._recapture(module, state, (args, kwargs))
+                with unobserved():
+                    self._recapture(module, state, (args, kwargs))
             finally:
                 self._busy.capturing = False
         retried.add(id(module))  # where the new variant does not fit either, the original runs
@@ -278,15 +280,4 @@ def is_candidate(module: nn.Module) -> bool:
         not kind.__module__.startswith(("torch.nn.", "torch.ao."))
         and "forward" in dir(kind)
         and not isinstance(module, torch.jit.ScriptModule)
-    )
-
-
-def may_capture() -> bool:
-    """Whether this is an ordinary call: not one that somebody else is recording or transforming."""
-    return not (
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state() is not None
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._len_torch_function_stack() > 0
     )
