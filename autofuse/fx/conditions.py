@@ -8,6 +8,7 @@ tested once for all of them. A test that cannot be asked, because something is g
 from __future__ import annotations
 
 import ast
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,13 +101,13 @@ class _Writer:
             self._line(depth, f"if {' and '.join(self._text(t, bound) for t in common.values())}:")
             depth += 1
         left = {i: {k: t for k, t in tests.items() if k not in common} for i, tests in left.items()}
-        done = next((i for i, tests in left.items() if not tests), None)
-        if done is not None:
-            self._take(done, bound, depth)
+        earliest = next(iter(left))
+        if not left[earliest]:
+            self._take(earliest, bound, depth)
             return
-        pivot = max(next(iter(left.values())), key=lambda k: sum(k in tests for tests in left.values()))
-        group = {i: tests for i, tests in left.items() if pivot in tests}
-        others = {i: tests for i, tests in left.items() if pivot not in tests}
+        together = max((_sharing(left, test) for test in left[earliest]), key=len)
+        group = {i: left[i] for i in together}
+        others = {i: tests for i, tests in left.items() if i not in group}
         self._line(depth, "try:")  # what one variant cannot ask says nothing of the others
         self._choose(group, _Bound(bound), depth + 1)
         self._line(depth, "except _Error:")
@@ -243,6 +244,11 @@ class _Ranks(ast.NodeTransformer):
         if node.attr != "ndim" or ast.unparse(node.value) not in self._shaped:
             return ast.Attribute(self.visit(node.value), node.attr)
         return ast.Call(ast.Name("len"), [ast.Attribute(node.value, "shape")], [])
+
+
+def _sharing(left: dict[int, _Tests], test: str) -> list[int]:
+    """The variants, from the first one on, that ask for `test`."""
+    return list(itertools.takewhile(lambda i: test in left[i], left))
 
 
 def _read_twice(tests: list[ast.expr], inputs: list[list[ast.expr]]) -> frozenset[str]:
