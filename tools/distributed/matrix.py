@@ -1,0 +1,14 @@
+"""All rows, in the order of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tools.distributed import ways_ddp, ways_fsdp1, ways_fsdp2, ways_parallel  # noqa: F401  (they register theirs)
+from tools.distributed.rows import WAYS, Order, Way
+
+
+def rows_of(ranks: int, only: Sequence[str] = ()) -> list[tuple[Way, Order]]:
+    """The rows for so many ranks; with `only`, those whose name has one of these words."""
+    rows = [(way, order) for way in WAYS if way.ranks == ranks for order in way.orders]
+    return [(w, o) for w, o in rows if not only or any(part in f"{w.name}, {o}" for part in only)]

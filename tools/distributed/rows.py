@@ -1,0 +1,94 @@
+"""A row of the matrix: how a model is wrapped, and when it is optimized. Knows no wrapping; those are in ways_*.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+import autofuse
+from tools.distributed.training import Clip, Quiet, Recipe, always_in_step, batches, built, clip_plainly
+
+Order = Literal["before", "after", "midway"]
+ORDERS: Mapping[str, str] = {
+    "before": "optimized, then wrapped",
+    "after": "wrapped, then optimized",
+    "midway": "wrapped, trained for five steps, then optimized",
+}
+
+
+@dataclass
+class Job:
+    """One model's way through a row: plain or optimized, on this rank."""
+
+    device: str
+    rank: int
+    world: int
+    order: Order
+    fused: bool
+
+    def start(self) -> nn.Module:
+        """The model that every rank starts with, on the device."""
+        return built().to(self.device)
+
+    def before(self, model: nn.Module) -> nn.Module:
+        """Optimized, if that comes before wrapping in this row."""
+        return self.optimized(model) if self.order == "before" else model
+
+    def after(self, model: nn.Module) -> nn.Module:
+        return self.optimized(model) if self.order == "after" else model
+
+    def optimized(self, model: nn.Module) -> nn.Module:
+        return autofuse.optimize(model, self.example()) if self.fused else model
+
+    def example(self) -> Tensor:
+        """Tokens of this rank's own: (batch, length), int64."""
+        return batches(self.rank, 1)[0][0][:, :-1].to(self.device)
+
+
+Wrap = Callable[[Job, nn.Module], nn.Module]
+Finish = Callable[[Job, nn.Module, nn.Module], None]
+
+
+def start(job: Job) -> nn.Module:
+    return job.start()
+
+
+@dataclass(frozen=True)
+class Way:
+    """A wrapping.
+
+    wrap: wraps a model, given the job. runs: how often each forward runs per micro batch (2 where checkpoints
+    recompute). expected: the kinds of fused operators that must be seen, each with its calls per micro batch. replicas: how many
+    different batches there are in a step, given the world's size. finish: what is asked of the plain and the optimized
+    model after training; raises AssertionError. note: said in the table.
+    """
+
+    name: str
+    wrap: Wrap
+    orders: tuple[Order, ...] = ("before", "after")
+    ranks: int = 2
+    recipe: Recipe = Recipe()
+    expected: Mapping[str, int] = field(default_factory=lambda: {"attention": 2, "norm": 5, "silu": 2})
+    clip: Clip = clip_plainly
+    quiet: Quiet = always_in_step
+    replicas: Callable[[int], int] = lambda world: world
+    replica: Callable[[int], int] = lambda rank: rank
+    finish: Finish | None = None
+    build: Callable[[Job], nn.Module] = start
+    note: str = ""
+
+
+WAYS: list[Way] = []
+
+
+def way(name: str, **options: Any) -> Callable[[Wrap], Wrap]:
+    """Register a wrapping."""
+
+    def registered(wrap: Wrap) -> Wrap:
+        WAYS.append(Way(name, wrap, **options))
+        return wrap
+
+    return registered

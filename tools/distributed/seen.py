@@ -1,0 +1,30 @@
+"""Which fused operators ran: counted by torch's profiler, forward and recomputation, on every thread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch.profiler import ProfilerActivity, profile
+
+Seen = dict[str, int]  # kind -> calls
+
+# For each kind, the operators that eager code calls; else those that compiled code has in their place.
+_OPERATORS = {
+    "attention": ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_"),
+    "norm": ("aten::rms_norm", "aten::_fused_rms_norm"),
+    "silu": ("aten::silu", "aten::silu"),
+}
+
+
+@contextmanager
+def seen(counts: Seen) -> Iterator[None]:
+    """Count the fused operators that run within, by kind, into `counts`."""
+    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+        yield
+    names = Counter(e.name for e in recorded.events())
+    for kind, (eager, lowered) in _OPERATORS.items():
+        compiled = sum(n for name, n in names.items() if name.startswith(lowered) and "backward" not in name)
+        if found := names[eager] or compiled:
+            counts[kind] = found

@@ -1,0 +1,185 @@
+"""Ten steps of training, plain or wrapped, and what they should have come to.
+
+The truth is a run of the model alone, in double, on the batches of all ranks. Its randomly rounded runs say how far
+rounding may lead away from it, which is how autofuse verifies a place (autofuse.fx.bounds); here the results are the
+losses of all steps and the parameters in the end. Must not know how a model was wrapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autofuse.fx.arithmetic import InDouble, RandomlyRounded
+from autofuse.fx.bounds import DRAWS, gap
+from tools.distributed.model import LENGTH, VOCABULARY, Decoder
+from tools.distributed.seen import Seen, seen
+
+STEPS, BATCH, SEED = 10, 2, 20
+RATE, MOMENTUM = 0.1, 0.9
+WATCHED = STEPS - 1  # the step in which operators are counted: whatever is captured late is captured before
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What training does besides forward, backward and step.
+
+    micro: batches whose gradients are accumulated. clip: the norm to which gradients are clipped, None for not at all.
+    dtype: the coarsest dtype at work.
+    """
+
+    micro: int = 1
+    clip: float | None = None
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass
+class Ran:
+    """What one rank saw: the loss of each micro batch, and the operators of one step."""
+
+    losses: list[float] = field(default_factory=list)
+    seen: Seen = field(default_factory=dict)
+
+
+def batches(replica: int, micro: int) -> list[list[Tensor]]:
+    """The tokens of each step and micro batch for one replica: (BATCH, LENGTH + 1), int64, the same in every process."""
+    generator = torch.Generator().manual_seed(SEED + replica)
+    shape = (BATCH, LENGTH + 1)
+    return [[torch.randint(0, VOCABULARY, shape, generator=generator) for _ in range(micro)] for _ in range(STEPS)]
+
+
+def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
+    logits = model(tokens[:, :-1])
+    return nn.functional.cross_entropy(logits.flatten(0, -2).float(), tokens[:, 1:].flatten())
+
+
+Clip = Callable[[nn.Module, float], Any]
+Quiet = Callable[[nn.Module, bool], AbstractContextManager[Any]]
+
+
+def clip_plainly(model: nn.Module, norm: float) -> None:
+    torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
+
+
+def always_in_step(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+    return contextlib.nullcontext()
+
+
+def trained(
+    model: nn.Module, replica: int, recipe: Recipe, device: str,
+    clip: Clip = clip_plainly, quiet: Quiet = always_in_step, midway: Callable[[], None] = lambda: None,
+) -> Ran:  # fmt: skip
+    """Train `model` for STEPS steps. `midway` runs between two of them."""
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE, momentum=MOMENTUM)
+    ran = Ran()
+    for step, micro in enumerate(batches(replica, recipe.micro)):
+        if step == STEPS // 2:
+            midway()
+        with seen(ran.seen) if step == WATCHED else contextlib.nullcontext():
+            for place, tokens in enumerate(micro):
+                with quiet(model, place == len(micro) - 1):
+                    loss = loss_of(model, tokens.to(device))
+                    (loss / len(micro)).backward()
+                ran.losses.append(loss.item())
+        if recipe.clip is not None:
+            clip(model, recipe.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+    return ran
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Losses as (replicas, steps * micro), in double, and parameters by name, after the last step."""
+
+    losses: Tensor
+    parameters: dict[str, Tensor]
+
+
+class Truth:
+    """What training comes to in double, and in runs of it that round at random; each recipe is run once."""
+
+    def __init__(self, build: Callable[[], nn.Module] = Decoder) -> None:
+        self._build = build
+        self._known: dict[Any, tuple[Reached, list[Reached]]] = {}
+
+    def of(self, replicas: int, recipe: Recipe) -> tuple[Reached, list[Reached]]:
+        key = replicas, recipe
+        if key not in self._known:
+            unit = torch.finfo(recipe.dtype).eps / 2
+            exact = self._run(replicas, recipe, None)
+            self._known[key] = exact, [self._run(replicas, recipe, (unit, SEED + i)) for i in range(DRAWS)]
+        return self._known[key]
+
+    def _run(self, replicas: int, recipe: Recipe, rounding: tuple[float, int] | None) -> Reached:
+        """On the mean of the replicas' losses, which is what they have in common."""
+        with _seeded():
+            model = self._build().double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+        mode = InDouble(recipe.dtype) if rounding is None else RandomlyRounded(recipe.dtype, *rounding)
+        data = [batches(r, recipe.micro) for r in range(replicas)]
+        losses: list[list[float]] = [[] for _ in range(replicas)]
+        for step in range(STEPS):
+            for replica, own in enumerate(data):
+                for tokens in own[step]:
+                    with mode:
+                        loss = loss_of(model, tokens)
+                        (loss / (recipe.micro * replicas)).backward()
+                    losses[replica].append(loss.item())
+            if recipe.clip is not None:
+                clip_plainly(model, recipe.clip)
+            optimizer.step()
+            optimizer.zero_grad()
+        reached = {n: p.detach() for n, p in model.named_parameters()}
+        return Reached(torch.tensor(losses, dtype=torch.float64), reached)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The greatest difference of losses between two runs, in nats, and what rounding allows; `reason` where it is more."""
+
+    difference: float
+    allowed: float
+    reason: str = ""
+
+
+def compared(plain: Reached, fused: Reached, exact: Reached, rounded: list[Reached], dtype: torch.dtype) -> Comparison:
+    """Whether `fused` is as near to `exact` as `plain` and the rounded runs let expect, losses and parameters."""
+    unit = torch.finfo(dtype).eps / 2
+    found = gap(fused.losses, plain.losses, exact.losses, unit, [r.losses for r in rounded])
+    difference = float((plain.losses - fused.losses).abs().max())
+    # both err: the optimized by no more than the bound, the plain by what it does
+    allowed = found.bound * float(exact.losses.abs().max()) + float((plain.losses - exact.losses).abs().max())
+    if not found.within:
+        return Comparison(difference, allowed, f"losses are off by {found.error:.1e}, rounding explains {found.bound:.1e}")
+    if plain.parameters.keys() != fused.parameters.keys():
+        odd = sorted(plain.parameters.keys() ^ fused.parameters.keys())
+        return Comparison(difference, allowed, f"only one of the two has the parameters {', '.join(odd[:3])}")
+    for name, result in fused.parameters.items():
+        if name not in exact.parameters:
+            continue
+        truth = exact.parameters[name]
+        found = gap(result, plain.parameters[name], truth, unit, [r.parameters[name] for r in rounded])
+        if not found.within:
+            why = f"{name} ends off by {found.error:.1e} of its largest entry, rounding explains {found.bound:.1e}"
+            return Comparison(difference, allowed, why)
+    return Comparison(difference, allowed)
+
+
+@contextlib.contextmanager
+def _seeded() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        yield
+
+
+def built(build: Callable[[], nn.Module] = Decoder) -> nn.Module:
+    """The model with the parameters that every process starts from, on CPU, in float32."""
+    with _seeded():
+        return build()

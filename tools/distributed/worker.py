@@ -1,0 +1,169 @@
+"""Run by torchrun, once for each number of ranks: trains every row plain and optimized, and rank 0 writes what came out.
+
+A row that raises on every rank is over; one that ranks leave differently, or not at all, ends the processes, and the
+launcher starts new ones for the rows that are left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import gc
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+import autofuse
+from tools.distributed.matrix import rows_of
+from tools.distributed.rows import Job, Order, Way
+from tools.distributed.training import Ran, Reached, Truth, compared, trained
+
+LIMIT = 60.0  # seconds for a row, and for a rank to wait for the others at its end
+
+
+@dataclass
+class Result:
+    """What became of a row. difference, allowed: of losses, in nats."""
+
+    name: str
+    order: str
+    ranks: int
+    device: str
+    verdict: str = "ok"
+    reason: str = ""
+    sites: dict[str, int] = field(default_factory=dict)
+    declined: dict[str, str] = field(default_factory=dict)
+    seen: dict[str, int] = field(default_factory=dict)
+    difference: float | None = None
+    allowed: float | None = None
+    seconds: float = 0.0
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = _parser().parse_args(argv)
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    dist.init_process_group("nccl" if options.device == "cuda" else "gloo", timeout=timedelta(seconds=LIMIT))
+    rank, world = dist.get_rank(), dist.get_world_size()
+    if options.device == "cuda":
+        torch.cuda.set_device(rank)
+    truth = Truth()
+    for number, (way, order) in enumerate(rows_of(world, options.only)):
+        if number < options.start:
+            continue
+        faulthandler.dump_traceback_later(2 * LIMIT, exit=True)
+        result = _row(way, order, options.device, truth)
+        faulthandler.cancel_dump_traceback_later()
+        if rank == 0:
+            with options.out.open("a") as lines:
+                lines.write(json.dumps({"number": number, **vars(result)}) + "\n")
+        if not _together(number, result.verdict == "raised"):
+            os._exit(3)
+    dist.barrier()
+    os._exit(0)  # DDP's reducer holds the GIL while it waits for a gloo thread that may need it: not torn down here
+
+
+def _row(way: Way, order: Order, device: str, truth: Truth) -> Result:
+    began = time.perf_counter()
+    result = Result(way.name, order, dist.get_world_size(), device)
+    try:
+        _run(way, order, device, truth, result)
+    except AssertionError as error:
+        result.verdict, result.reason = "failed", str(error)
+    except Exception as error:  # a row may raise anything, and the others go on
+        result.verdict, result.reason = "raised", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        if os.environ.get("AUTOFUSE_ROWS_TRACEBACK"):
+            traceback.print_exc()
+    result.seconds = round(time.perf_counter() - began, 2)
+    gc.collect()
+    return result
+
+
+def _run(way: Way, order: Order, device: str, truth: Truth, result: Result) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    plain, plain_ran, plain_reached = _trained(way, Job(device, rank, world, order, False))
+    fused, fused_ran, fused_reached = _trained(way, Job(device, rank, world, order, True))
+    report = autofuse.report(fused)
+    result.sites = dict(sorted(Counter(s.rule for s in report.with_status("fused")).items()))
+    result.declined = {s.module: s.reason for s in report if s.status != "fused"}
+    result.seen = fused_ran.seen
+    _agreed([(s.rule, s.module, s.status) for s in report])
+    if rank == 0:
+        exact, rounded = truth.of(way.replicas(world), way.recipe)
+        found = compared(plain_reached, fused_reached, exact, rounded, way.recipe.dtype)
+        result.difference, result.allowed = found.difference, found.allowed
+        assert not found.reason, found.reason
+    # Every rank asks the same of what it saw itself.
+    assert not plain_ran.seen, f"the plain model ran fused operators: {plain_ran.seen}"
+    micro = way.recipe.micro
+    expected = {kind: n * micro for kind, n in way.expected.items()}
+    found = {kind: n for kind, n in fused_ran.seen.items() if kind in expected}
+    assert found == expected, f"fused operators seen: {_listed(fused_ran.seen)}; expected: {_listed(expected)}"
+    if way.finish is not None:
+        way.finish(Job(device, rank, world, order, True), plain, fused)
+
+
+def _trained(way: Way, job: Job) -> tuple[nn.Module, Ran, Reached]:
+    model = way.wrap(job, way.build(job))
+    midway = (lambda: job.optimized(model)) if job.order == "midway" else (lambda: None)
+    ran = trained(model, way.replica(job.rank), way.recipe, job.device, way.clip, way.quiet, midway)
+    return model, ran, _reached(way, job, model, ran)
+
+
+def _reached(way: Way, job: Job, model: nn.Module, ran: Ran) -> Reached:
+    told: list[Any] = [None] * job.world
+    dist.all_gather_object(told, (way.replica(job.rank), ran.losses))
+    losses = dict(told)
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    parameters = {n: t.detach().cpu().clone() for n, t in whole.items()}
+    return Reached(torch.tensor([losses[r] for r in sorted(losses)], dtype=torch.float64), parameters)
+
+
+def _agreed(decisions: list[Any]) -> None:
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, decisions)
+    odd = [r for r, t in enumerate(told) if t != told[0]]
+    assert not odd, f"rank {odd[0]} decided otherwise than rank 0: {sorted(set(told[odd[0]]) ^ set(told[0]))[:3]}" if odd else ""
+
+
+def _together(number: int, raised: bool) -> bool:
+    """Whether all ranks have left the row, and none raised alone: what is under way between them may not match then."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"row {number} rank {dist.get_rank()}", str(raised))
+    keys = [f"row {number} rank {r}" for r in range(dist.get_world_size())]
+    try:
+        store.wait(keys, timedelta(seconds=LIMIT))
+    except RuntimeError:
+        return False
+    return len({store.get(k) for k in keys}) == 1
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{kind} {n}" for kind, n in sorted(counts.items())) or "none"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m tools.distributed.worker", description=__doc__)
+    parser.add_argument("out", type=Path, help="a file that a line of JSON is added to for each row")
+    parser.add_argument("--only", nargs="*", default=[], help="parts of names of rows")
+    parser.add_argument("--start", type=int, default=0, help="how many rows to pass over")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    return parser
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
