@@ -5,6 +5,7 @@ Knows how to make the copies and whom to blame; verify.py judges.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from autofuse.fx.ambient import undisturbed_randomness
 from autofuse.fx.calls import Calls
 from autofuse.fx.install import base_of, install
+from autofuse.fx.sharding import Forms, filled, local, register_views
 from autofuse.fx.trace import Call
 from autofuse.fx.twin import World
 from autofuse.fx.verify import Outcome, Reference
@@ -59,7 +61,7 @@ class Checker:
 
     def _judged(self, planner: Planner, module: nn.Module, call: Call) -> Verdict:
         with undisturbed_randomness():
-            reference = Reference(copied(module, {}), *call)
+            reference = Reference(copied(module, {}, planner.sharded), *call)
             outcome = _outcome(planner, module, reference)
             if outcome.ok:
                 return Verdict(outcome.max_error)
@@ -117,7 +119,7 @@ def _exclude(planner: Planner, module: nn.Module, keys: Iterable[Hashable]) -> N
 def _outcome(planner: Planner, module: nn.Module, reference: Reference) -> Outcome:
     """Whether a copy that runs the plans computes the same."""
     made: dict[nn.Module, nn.Module] = {}
-    rewritten = copied(module, made)
+    rewritten = copied(module, made, planner.sharded)
     install_relaxed(planner, [module], made)
     return reference.check(rewritten)
 
@@ -141,15 +143,23 @@ def _original(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, obj
     return base_of(type(module)).forward(module, *args, **kwargs)
 
 
-def copied(module: nn.Module, made: dict[nn.Module, nn.Module]) -> nn.Module:
-    """A copy with tensors of its own and no hooks, running the original forwards. `made` tells each module's copy."""
+def copied(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Forms | None = None) -> nn.Module:
+    """A copy with tensors of its own and no hooks, running the original forwards. `made` tells each module's copy.
+
+    Of a tensor that is distributed the copy has this rank's part; those that are `sharded` are numbers made up for it.
+    """
+    known = sharded or {}
+    seeds = itertools.count()
 
     def clone(x: Tensor) -> Tensor:
         with torch.no_grad():
-            new = x.detach().clone()
+            form = known.get(id(x))
+            new = local(x).detach().clone() if form is None else filled(form, next(seeds))
         return nn.Parameter(new, x.requires_grad) if isinstance(x, nn.Parameter) else new
 
     world = World(clone, watched=False)
     twin: nn.Module = world.of(module)
     made.update({original: world.of(original) for original in module.modules()})
+    for original in module.modules():
+        register_views(original, world.of(original))
     return twin

@@ -26,9 +26,11 @@ from autofuse.fx.ledger import Ledger, worth_a_word
 from autofuse.fx.options import Options
 from autofuse.fx.plan import Plan, SiteKey, plan_of
 from autofuse.fx.records import Path
+from autofuse.fx.sharding import Forms, forms, is_empty, undistributed, whole_forms
 from autofuse.fx.trace import Call, Trace, fake_world, traced
 from autofuse.fx.twin import plain_class
 from autofuse.fx.values import Untraceable
+from autofuse.fx.wrappers import user_name
 from autofuse.report.sites import Report, SiteReport
 
 PATTERNS = 8  # how many kinds of call of one module are looked at after optimize
@@ -82,9 +84,11 @@ class Session:
     # What it is about.
 
     def _looked_at(self, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-        for name, module in model.named_modules():
-            if (is_candidate(module) or module is model) and self.options.wants(name, module):
-                yield name, module
+        for path, module in model.named_modules():
+            if is_candidate(module) or module is model:
+                name = user_name(model, path)
+                if self.options.wants(name, module):
+                    yield name, module
 
     def covers(self, model: nn.Module) -> bool:
         """Whether the model still has the modules it had, each with the forward it was given."""
@@ -160,6 +164,7 @@ class Session:
             or id(module) in retried
             or self._busy.__dict__.get("capturing")
             or not may_capture()
+            or is_empty(module)
         ):
             return base.forward(module, *args, **kwargs)
         with self._lock:
@@ -180,18 +185,19 @@ class Session:
         if state.left == 0:
             why = f"called in more than {PATTERNS} ways: further ones run the original forward"
             self.ledger.note(SiteReport("", state.name, "declined", why))
-        planner = Planner(self, {module.training: {module: call}})
+        planner = Planner(self, {module.training: {module: undistributed(call)}}, whole_forms(module, call))
         planner.plan(module, module.training, frozenset())
-        self.settle(planner, {module: call})
+        self.settle(planner, planner.calls[module.training])
 
 
 class Planner:
     """Plans for the calls of one capture, each made once."""
 
-    def __init__(self, session: Session, calls: dict[bool, Calls]) -> None:
+    def __init__(self, session: Session, calls: dict[bool, Calls], sharded: Forms | None = None) -> None:
         self.session, self.calls = session, calls
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.world = fake_world(self.mode)
+        self.sharded = forms(m for mode in calls.values() for m in mode) | (sharded or {})
+        self.world = fake_world(self.mode, self.sharded)
         self.plans: dict[tuple[nn.Module, _Key], Plan] = {}
 
     def plan(
@@ -277,7 +283,7 @@ def is_candidate(module: nn.Module) -> bool:
     """Whether a module's forward is the user's own."""
     kind = plain_class(type(module))
     return (
-        not kind.__module__.startswith(("torch.nn.", "torch.ao."))
+        not kind.__module__.startswith("torch.")
         and "forward" in dir(kind)
         and not isinstance(module, torch.jit.ScriptModule)
     )

@@ -20,6 +20,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from autofuse.fx.wrappers import Through, held
+
 SCALARS = (
     type(None),
     bool,
@@ -96,11 +98,14 @@ class World:
         return value if isinstance(value, CODE) else self._object(value)
 
     def _module(self, module: nn.Module) -> nn.Module:
-        cls = plain_class(type(module))
+        wraps = held(module)
+        cls = Through if wraps else plain_class(type(module))
         twin: nn.Module = object.__new__(watched_module(cls) if self._watched else cls)
         self._memo[id(module)] = (module, twin)  # first: children may refer to their parent
         self.originals[id(twin)] = module
         for name, value in vars(module).items():
+            if wraps and name not in _STATE:
+                continue  # what a wrapper keeps for its own work
             twin.__dict__[name] = self._attribute(name, value)
         return twin
 
@@ -136,8 +141,8 @@ class World:
 
     def _object(self, value: Any) -> Any:
         """A copy of a configuration, a cache, ...; the thing itself where it has no attributes to copy."""
-        if not hasattr(value, "__dict__"):
-            return value
+        if not hasattr(value, "__dict__") or type(value).__module__.startswith("torch.distributed."):
+            return value  # process groups, what FSDP keeps of a module
         cls = original_class(type(value))
         cls = watched_object(cls) if self._watched else cls
         try:
