@@ -34,7 +34,7 @@ Forms = dict[int, Form]  # id of a tensor that is not gathered -> what it will b
 
 def postponed(model: nn.Module) -> str:
     """Why a model cannot be looked at before its modules are called: a clause, or "" where it can."""
-    if any(_unit_of(m) for m in model.modules()):
+    if any(_is_unit(m) for m in model.modules()):
         return "its parameters are sharded, and gathered only while a module runs"
     tensors = (*model.parameters(), *model.buffers())
     if any(is_distributed(t) for t in tensors):
@@ -54,16 +54,17 @@ def is_distributed(x: Tensor) -> bool:
 
 def local(x: Tensor) -> Tensor:
     """This rank's part of `x`, without its history; `x` itself where it has no parts."""
-    found: Any = x
-    return found.detach().to_local() if is_distributed(x) else x  # type: ignore[no-any-return]
+    if not is_distributed(x):
+        return x
+    part: Tensor = x.detach().to_local()  # type: ignore[attr-defined]
+    return part
 
 
 def forms(modules: Iterable[nn.Module]) -> Forms:
     """What the tensors below `modules` will be that FSDP has not gathered now."""
     found: Forms = {}
-    for module in dict.fromkeys(below for module in modules for below in module.modules()):
-        unit = _unit_of(module)
-        if unit:
+    for module in dict.fromkeys(below for m in modules for below in m.modules()):
+        if _is_unit(module):
             found.update(_flat_forms(module) if type(module).__name__ == FSDP1 else _parameter_forms(module))
     return found
 
@@ -114,8 +115,8 @@ def undistributed(call: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[tuple[A
         form = Form(x.shape, x.dtype, x.device, x.requires_grad)
         return filled(form, next(seeds)).requires_grad_(x.requires_grad)
 
-    made: Any = pytree.tree_map(whole, call)
-    return made  # type: ignore[no-any-return]
+    made: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(whole, call)
+    return made
 
 
 def whole_forms(module: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]]) -> Forms:
@@ -126,7 +127,7 @@ def whole_forms(module: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]])
     return {id(p): Form(p.shape, p.dtype, p.device, p.requires_grad) for p in held if is_distributed(p)}
 
 
-def _unit_of(module: nn.Module) -> bool:
+def _is_unit(module: nn.Module) -> bool:
     """Whether a module gathers parameters when it is called."""
     return type(module).__name__ == FSDP1 or hasattr(module, "_get_fsdp_state")
 

@@ -157,7 +157,9 @@ def compared(plain: Reached, fused: Reached, exact: Reached, rounded: list[Reach
     # both err: the optimized by no more than the bound, the plain by what it does
     allowed = found.bound * float(exact.losses.abs().max()) + float((plain.losses - exact.losses).abs().max())
     if not found.within:
-        return Comparison(difference, allowed, f"losses are off by {found.error:.1e}, rounding explains {found.bound:.1e}")
+        return Comparison(
+            difference, allowed, f"losses are off by {found.error:.1e}, rounding explains {found.bound:.1e}"
+        )
     if plain.parameters.keys() != fused.parameters.keys():
         odd = sorted(plain.parameters.keys() ^ fused.parameters.keys())
         return Comparison(difference, allowed, f"only one of the two has the parameters {', '.join(odd[:3])}")

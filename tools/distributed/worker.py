@@ -85,7 +85,10 @@ def _row(way: Way, order: Order, device: str, truth: Truth) -> Result:
     except AssertionError as error:
         result.verdict, result.reason = "failed", str(error)
     except Exception as error:  # a row may raise anything, and the others go on
-        result.verdict, result.reason = "raised", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        result.verdict, result.reason = (
+            "raised",
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+        )
         if os.environ.get("AUTOFUSE_ROWS_TRACEBACK"):
             traceback.print_exc()
     result.seconds = round(time.perf_counter() - began, 2)
@@ -137,7 +140,9 @@ def _agreed(decisions: list[Any]) -> None:
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, decisions)
     odd = [r for r, t in enumerate(told) if t != told[0]]
-    assert not odd, f"rank {odd[0]} decided otherwise than rank 0: {sorted(set(told[odd[0]]) ^ set(told[0]))[:3]}" if odd else ""
+    assert not odd, (
+        f"rank {odd[0]} decided otherwise than rank 0: {sorted(set(told[odd[0]]) ^ set(told[0]))[:3]}" if odd else ""
+    )
 
 
 def _together(number: int, raised: bool) -> bool:
