@@ -95,7 +95,8 @@ def filled(form: Form, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     width = form.shape[-1] if form.shape else 1
     numbers = torch.randn(form.shape, generator=generator) / max(width, 1) ** 0.5
-    return numbers.to(form.device, form.dtype)
+    found: Tensor = numbers.to(form.device, form.dtype)
+    return found
 
 
 def register_views(original: nn.Module, copied: nn.Module) -> None:
