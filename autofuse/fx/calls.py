@@ -6,13 +6,15 @@ the parameters shared, the buffers copied and gradients off.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
 
-from autofuse.fx.ambient import undisturbed_randomness
+from autofuse.fx.ambient import autocast, undisturbed_randomness
 from autofuse.fx.trace import Call, quiet
 from autofuse.fx.twin import CODE, CONTAINERS, SCALARS, World, active
 from autofuse.fx.values import Untraceable
@@ -53,6 +55,18 @@ def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], real: bool) -> Call:
     """The arguments as they are now: containers and objects copied, real tensors too."""
     world = World(lambda t: t.detach().clone().requires_grad_(t.requires_grad) if real else t, watched=False, deep=True)
     return tuple(map(world.of, args)), {k: world.of(v) for k, v in kwargs.items()}
+
+
+def kind_of(call: Call, training: bool) -> Hashable:
+    """Equal for calls that differ in the numbers and the sizes of tensors at most."""
+    leaves, spec = pytree.tree_flatten(call)
+    return training, autocast(), spec, tuple(map(_leaf, leaves))
+
+
+def _leaf(x: object) -> Hashable:
+    if isinstance(x, Tensor):
+        return x.dtype, x.dim(), x.device
+    return (type(x), x) if isinstance(x, SCALARS) else type(x)
 
 
 def calls_on_fakes(model: nn.Module, call: Call, training: bool, world: World, mode: FakeTensorMode) -> Calls:

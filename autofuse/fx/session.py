@@ -18,7 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse.fx.ambient import may_capture, unobserved
-from autofuse.fx.calls import Calls, set_mode
+from autofuse.fx.calls import Calls, kind_of, set_mode
 from autofuse.fx.checks import Checker
 from autofuse.fx.codegen import Variant
 from autofuse.fx.install import Narrow, base_of, install, is_installed
@@ -49,7 +49,8 @@ class _State:
         self.narrow: defaultdict[frozenset[Path], list[Variant]] = defaultdict(list)
         self.left = PATTERNS
         self.excluded: frozenset[SiteKey] = frozenset()
-        self.armed = False
+        self.armed = False  # whether other kinds of call are worth a look
+        self.barren: set[Hashable] = set()  # the kinds of call in which nothing was found
 
     @property
     def runs(self) -> bool:
@@ -117,10 +118,20 @@ class Session:
             for training in (False, True):
                 if module in calls[training]:
                     planner.plan(module, training, frozenset())
+            self._remember(planner, module)
         self.settle(planner, real)
         for module, state in self.states.items():
             if not any(module in c for c in calls.values()) and worth_a_word(module):
                 self.ledger.note(SiteReport("", state.name, "declined", "never called with these inputs"))
+
+    def _remember(self, planner: Planner, module: nn.Module) -> None:
+        """Note the kinds of call that were looked at in vain; a module with nothing to find in it stays as it is."""
+        state = self.states[module]
+        for training, calls in planner.calls.items():
+            plan = planner.plans.get((module, (training, frozenset())))
+            if module in calls and (plan is None or plan.variant is None):
+                state.barren.add(kind_of(calls[module], training))
+                state.armed = state.armed or plan is None or bool(plan.found)
 
     def settle(self, planner: Planner, real: Calls | None) -> None:
         """Check what was planned, drop what fails, and install the rest."""
@@ -134,7 +145,7 @@ class Session:
             variants = state.narrow[dropped] if dropped else state.full
             if all(v.key != plan.variant.key for v in variants):
                 variants.append(plan.variant)
-        for module in {m for m, _ in planner.plans}:
+        for module in {m for m, _ in planner.plans if self.states[m].runs}:
             self.install(module)
 
     def roll_back(self, why: str) -> None:
@@ -163,6 +174,7 @@ class Session:
             or state.left <= 0
             or id(module) in retried
             or self._busy.__dict__.get("capturing")
+            or kind_of((args, kwargs), module.training) in state.barren
             or not may_capture()
             or is_empty(module)
         ):
@@ -187,6 +199,7 @@ class Session:
             self.ledger.note(SiteReport("", state.name, "declined", why))
         planner = Planner(self, {module.training: {module: undistributed(call)}}, whole_forms(module, call))
         planner.plan(module, module.training, frozenset())
+        self._remember(planner, module)
         self.settle(planner, planner.calls[module.training])
 
 
