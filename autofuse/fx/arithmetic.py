@@ -25,14 +25,22 @@ WIDER = {
 
 
 class AsWritten(TorchFunctionMode):
-    """Runs what is written, with dropout off. `rates` collects the rates of the dropouts that would have drawn."""
+    """Runs what is written, with dropout off.
+
+    `rates` collects the rates of the dropouts that would have drawn; `rows` is the number of rows in the tensor that
+    has most of them, of those that carry a gradient.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.rates: list[float] = []
+        self.rows = 1
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.result(func, *self._undropped(func, list(args), dict(kwargs or {})))
+        result = self.result(func, *self._undropped(func, list(args), dict(kwargs or {})))
+        if type(result) is Tensor and result.ndim and result.requires_grad:
+            self.rows = max(self.rows, result.numel() // (result.shape[-1] or 1))
+        return result
 
     def result(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)

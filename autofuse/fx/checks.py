@@ -22,6 +22,7 @@ from autofuse.fx.twin import World
 from autofuse.fx.verify import Outcome, Reference
 
 if TYPE_CHECKING:
+    from autofuse.fx.codegen import Variant
     from autofuse.fx.plan import Found, Plan
     from autofuse.fx.session import Planner
 
@@ -120,12 +121,18 @@ def _outcome(planner: Planner, module: nn.Module, reference: Reference) -> Outco
     """Whether a copy that runs the plans computes the same."""
     made: dict[nn.Module, nn.Module] = {}
     rewritten = copied(module, made, planner.sharded)
-    install_relaxed(planner, [module], made)
+    install_relaxed(planner, [module], made, module)
     return reference.check(rewritten)
 
 
-def install_relaxed(planner: Planner, modules: Iterable[nn.Module], made: dict[nn.Module, nn.Module]) -> None:
-    """Give copies the planned forwards of `modules` and of the children they narrow, for repeating the very call."""
+def install_relaxed(
+    planner: Planner, modules: Iterable[nn.Module], made: dict[nn.Module, nn.Module], checked: nn.Module | None = None
+) -> None:
+    """Give copies the planned forwards of `modules` and of the children they narrow, for repeating the very call.
+
+    `checked` is the module that is called itself. Any other may be called in several ways on the way, and only one of
+    them was planned.
+    """
     todo = list(modules)
     wanted = set(todo)
     for module in todo:
@@ -133,10 +140,15 @@ def install_relaxed(planner: Planner, modules: Iterable[nn.Module], made: dict[n
         for child in {c for _, p in mine for c, _ in p.narrowed} - wanted:
             wanted.add(child)
             todo.append(child)
-        full = tuple(p.variant.relaxed for dropped, p in mine if not dropped and p.variant)
-        narrow = {d: tuple(p.variant.relaxed for e, p in mine if e == d and p.variant) for d, _ in mine if d}
+        full = tuple(_eased(p, module is checked) for dropped, p in mine if not dropped)
+        narrow = {d: tuple(_eased(p, False) for e, p in mine if e == d) for d, _ in mine if d}
         if module in made and mine:
             install(made[module], full, narrow, _original, {})
+
+
+def _eased(plan: Plan, checked: bool) -> Variant:
+    assert plan.variant is not None
+    return plan.variant.relaxed if checked else plan.variant.loosened
 
 
 def _original(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import linecache
+import re
 import types
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from autofuse.fx.words import identity
 
 Forward = Callable[..., Any]
 _SERIAL = itertools.count()
+_OF_A_REPETITION = re.compile(r"dtype|autocast|requires_grad|_unwatched|_unhooked|_plain|_holds_")
 _STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
@@ -46,6 +48,11 @@ class Variant:
     def relaxed(self) -> Variant:
         """The same forward for the very call it was traced for, whatever dtype that is repeated in."""
         return replace(self, tests=(f"self.training is {self.training}",))
+
+    @property
+    def loosened(self) -> Variant:
+        """The same forward for calls of that kind, whatever dtype and whatever gradients they are repeated with."""
+        return replace(self, tests=tuple(t for t in self.tests if not _OF_A_REPETITION.search(t)))
 
     @cached_property
     def key(self) -> Hashable:

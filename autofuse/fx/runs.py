@@ -40,6 +40,7 @@ class Run:
     others: dict[str, Any] = field(default_factory=dict)
     with_gradient: frozenset[str] = frozenset()  # the results that carry one
     rates: tuple[float, ...] = ()  # of the dropouts that would have drawn
+    rows: int = 1  # of the tensor on the way that has most
 
     def named(self, name: str) -> Tensor | None:
         """A tensor by its name, or a gradient by "gradient of" its source."""
@@ -66,7 +67,7 @@ def run(module: nn.Module, call: Call, training: bool, arithmetic: AsWritten, *,
         sources = inputs.leaves | {f"self.{n}": p for n, p in module.named_parameters() if p.requires_grad}
         done = Run(with_gradient=frozenset(differentiable))
         done.gradients = _gradients(differentiable, sources, arithmetic)
-        done.rates = tuple(sorted(arithmetic.rates))
+        done.rates, done.rows = tuple(sorted(arithmetic.rates)), arithmetic.rows
         for name, value in {**results, **inputs.written(), **before.changes()}.items():
             _note(done, name, value)
     return done

@@ -241,15 +241,15 @@ def _triples(fused: Run, own: Run, exact: Run) -> Iterator[tuple[str, tuple[Tens
 
 
 def _terms(name: str, exact: Tensor, run: Run) -> int:
-    """Of how many terms an entry is the sum: as many as results have rows, for a gradient that is not row by row."""
+    """Of how many terms an entry is the sum: as many as there are rows, for a gradient that is not row by row.
+
+    What a model returns may have few rows, pooled from many: those of the largest tensor on the way count.
+    """
     if not name.startswith("gradient of "):
         return 1
-    sizes = [
-        (t.numel(), t.shape[-1]) for n, t in run.tensors.items() if n.startswith("result") and t.ndim and t.numel()
-    ]
-    entries, width = max(sizes, default=(1, 1))
+    entries = max((t.numel() for n, t in run.tensors.items() if n.startswith("result") and t.ndim), default=1)
     by_row = exact.numel() >= entries and not name.startswith("gradient of self.")
-    return 1 if by_row else entries // width
+    return 1 if by_row else run.rows
 
 
 def _tensor(run: Run, name: str, like: Tensor) -> Tensor:

@@ -14,8 +14,9 @@ from torch import Tensor, fx, nn
 from autofuse.fx import foreign
 from autofuse.fx.ambient import random_states
 from autofuse.fx.foreign import Foreign
+from autofuse.fx.places import Place, user_place
 from autofuse.fx.twin import CODE, CONTAINERS, SCALARS
-from autofuse.fx.values import Held, Values, tensors
+from autofuse.fx.values import Held, Untraceable, Values, tensors
 from autofuse.vocabulary import MODULES
 
 _PARAMETERS = 2  # a weight and a bias
@@ -28,7 +29,7 @@ class Watching(Values):
         self.owners: dict[int, str] = {}  # id of a twin -> how a guard reaches it
         self.paths: dict[int, str] = {}  # id of a twin module -> its name below the root
         self.seen_through: set[str] = set()  # children that were entered
-        self._snapshots: list[tuple[str, Any, list[Any]]] = []
+        self._snapshots: list[tuple[str, Any, list[Any], Place | None]] = []
         self._keep: list[Any] = []
         for name, module in self.root.named_modules():
             self.owners[id(module)], self.paths[id(module)] = guard_path(name), name
@@ -36,10 +37,10 @@ class Watching(Values):
 
     def finish_watching(self) -> None:
         """Raises Untraceable where forward changed a container that outlives it, or drew random numbers unseen."""
-        for text, container, before in self._snapshots:
+        for text, container, before, place in self._snapshots:
             after = _contents(container)
             if len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True)):
-                self.refuse(f"changes {text}")
+                raise Untraceable(f"forward changes {text}", place)
         if random_states() != self._random:
             self.refuse("draws random numbers from Python or numpy")
 
@@ -106,16 +107,25 @@ class Watching(Values):
         if isinstance(owner, nn.Module) and id(owner) in self.paths:
             target = f"{self.paths[id(owner)]}.{name}".lstrip(".")
             self.hold(x, lambda: self.graph.get_attr(target), _fixed_sizes(x))
+            self.guards.add(f"isinstance({self.owners[id(owner)]}.{name}, _Tensor)")
 
     def _register_container(self, value: Any, text: str, owner: Any, name: str) -> None:
-        if any(container is value for _, container, _ in self._snapshots):
+        if any(container is value for _, container, *_ in self._snapshots):
             return
-        self._snapshots.append((text, value, _contents(value)))
+        self._snapshots.append((text, value, _contents(value), user_place()))
         if _plain(value):
             self.guards.equal(text, type(value)(value))
         elif isinstance(owner, nn.Module) and id(owner) in self.paths:
             target = f"{self.paths[id(owner)]}.{name}".lstrip(".")
+            self._guard_content(value, text)
             self._register_items(value, lambda: self.graph.create_node("get_attr", target), text)
+
+    def _guard_content(self, value: Any, text: str) -> None:
+        """What a container holds stays there: a cache may be filled, or emptied, by another call."""
+        if isinstance(value, dict):
+            self.guards.add(f"{text}.keys() == {self.guards.name_of(frozenset(value))}")
+        elif isinstance(value, (list, tuple)):
+            self.guards.add(f"len({text}) == {len(value)}")
 
     def _register_items(self, value: Any, make: Callable[[], fx.Node], text: str) -> None:
         items: Iterator[tuple[Any, Any]] = iter(value.items()) if isinstance(value, dict) else enumerate(value)

@@ -466,3 +466,26 @@ def test_huggingface_outputs_are_walked() -> None:
     assert same(one, one, x).ok
     outcome = same(one, lambda m, x: BaseModelOutput(last_hidden_state=x * 3, hidden_states=(x,)), x)
     assert outcome.culprit == "result['last_hidden_state']"
+
+
+def test_a_gradient_is_summed_over_the_rows_that_a_model_pools() -> None:
+    """Two rows come out, thousands went in: torch's layer norm adds their gradients up one by one, and rounds."""
+
+    class ByHand(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.ones(4)), nn.Parameter(torch.zeros(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            centred = x - x.mean(dim=-1, keepdim=True)
+            normed = centred * torch.rsqrt(centred.square().mean(dim=-1, keepdim=True) + 1e-5)
+            return (normed * self.weight + self.bias).square().mean(dim=1)
+
+    class Fused(ByHand):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.layer_norm(x, (4,), self.weight, self.bias, 1e-5).square().mean(dim=1)
+
+    for seed in range(5):
+        torch.manual_seed(seed)
+        outcome = verify(ByHand(), Fused(), (torch.randn(2, 6000, 4) + 3.0,))
+        assert outcome.ok, outcome.reason
