@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from autofuse.fx.ambient import unobserved
 from autofuse.vocabulary import OPS
 
 _LARGEST = 1 << 26  # elements; a larger buffer is not read
@@ -27,7 +28,8 @@ def buffer_form(x: Tensor | None) -> str | None:
     known = _proofs.get(id(x))
     if known is not None and known[0]() is x and known[1] == x._version:
         return known[2]
-    form = _form(x)
+    with unobserved():
+        form = _form(x)
     key = id(x)
 
     def forget(_: object) -> None:
@@ -56,7 +58,9 @@ def buffer_number(x: Tensor | None) -> float | None:
     key = id(x)
     known = _numbers.get(key)
     if known is None or known[0]() is not x or known[1] != x._version:
-        known = _numbers[key] = weakref.ref(x, lambda _: _numbers.pop(key, None)), x._version, float(x)
+        with unobserved():
+            number = float(x)
+        known = _numbers[key] = weakref.ref(x, lambda _: _numbers.pop(key, None)), x._version, number
     return known[2] if known[2] <= _LOW else None
 
 

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,6 +24,7 @@ from autofuse.fx.checks import Checker
 from autofuse.fx.codegen import Variant
 from autofuse.fx.install import Narrow, base_of, install, is_installed
 from autofuse.fx.ledger import Ledger, worth_a_word
+from autofuse.fx.misses import Misses
 from autofuse.fx.options import Options
 from autofuse.fx.plan import Plan, SiteKey, plan_of
 from autofuse.fx.records import Path
@@ -53,6 +55,11 @@ class _State:
         self.barren: set[Hashable] = set()  # the kinds of call in which nothing was found
 
     @property
+    def variants(self) -> list[Variant]:
+        """Every forward that the module may run."""
+        return self.full or [v for variants in self.narrow.values() for v in variants]
+
+    @property
     def runs(self) -> bool:
         """Whether the module runs a forward of autofuse's."""
         return self.armed or bool(self.full or self.narrow)
@@ -67,7 +74,7 @@ class Session:
         self.states: WeakKeyDictionary[nn.Module, _State] = WeakKeyDictionary()
         for name, module in self._looked_at(model):
             self.states[module] = _State(name)
-        self.ledger = Ledger()
+        self.ledger, self.misses = Ledger(), Misses()
         self._classes: dict[Hashable, type] = {}
         self._lock = threading.RLock()
         self._busy = threading.local()
@@ -76,11 +83,14 @@ class Session:
     @property
     def report(self) -> Report:
         """What was found, in the order of the model's modules."""
-        return self.ledger.report(tuple(s.name for s in self.states.values()))
+        return self._report(tuple(s.name for s in self.states.values()))
 
     def report_below(self, module: nn.Module) -> Report:
         """What was found in `module` and below it."""
-        return self.ledger.report(tuple(self.states[m].name for m in module.modules() if m in self.states))
+        return self._report(tuple(self.states[m].name for m in module.modules() if m in self.states))
+
+    def _report(self, names: tuple[str, ...]) -> Report:
+        return replace(self.ledger.report(names), fallbacks=tuple(self.misses.fallbacks(names)))
 
     # What it is about.
 
@@ -160,7 +170,7 @@ class Session:
     def install(self, module: nn.Module) -> None:
         state = self.states[module]
         narrow: Narrow = {k: tuple(v) for k, v in state.narrow.items()}
-        install(module, tuple(state.full), narrow, self.missed, self._classes)
+        install(module, tuple(state.full), narrow, self.missed, self._classes, self.compiled)
 
     # At a call that no variant was made for.
 
@@ -169,16 +179,13 @@ class Session:
         base = base_of(type(module))
         state = self.states.get(module)
         retried: set[int] = self._busy.__dict__.setdefault("modules", set())
-        if (
-            state is None
-            or state.left <= 0
-            or id(module) in retried
-            or self._busy.__dict__.get("capturing")
-            or kind_of((args, kwargs), module.training) in state.barren
-            or not may_capture()
-            or is_empty(module)
-        ):
+        if state is None or id(module) in retried or self._busy.__dict__.get("capturing"):
             return base.forward(module, *args, **kwargs)
+        guard = self.misses.guard(state.name, base.forward, state.variants, (module, args, kwargs))
+        if why := _why_left(state, module, (args, kwargs)):
+            self.misses.count(state.name, guard, "original", why)
+            return base.forward(module, *args, **kwargs)
+        known = len(state.variants)
         with self._lock:
             self._busy.capturing = True
             try:
@@ -186,11 +193,18 @@ class Session:
                     self._recapture(module, state, (args, kwargs))
             finally:
                 self._busy.capturing = False
+        gained = len(state.variants) > known
+        self.misses.count(state.name, guard, "captured anew" if gained else "original", "nothing could be fused")
         retried.add(id(module))  # where the new variant does not fit either, the original runs
         try:
             return type(module).forward(module, *args, **kwargs)
         finally:
             retried.discard(id(module))
+
+    def compiled(self, kind: type, guard: str) -> None:
+        """A compiler took the original of modules of class `kind`."""
+        names = [s.name for m, s in self.states.items() if isinstance(m, kind)]
+        self.misses.count(", ".join(names), guard, "original", "a compiler does not capture it anew")
 
     def _recapture(self, module: nn.Module, state: _State, call: Call) -> None:
         state.left -= 1
@@ -201,6 +215,17 @@ class Session:
         planner.plan(module, module.training, frozenset())
         self._remember(planner, module)
         self.settle(planner, planner.calls[module.training])
+
+
+def _why_left(state: _State, module: nn.Module, call: Call) -> str:
+    """Why a call is not captured anew, as the end of a sentence; "" where it is."""
+    if state.left <= 0:
+        return f"it was called in more than {PATTERNS} ways"
+    if kind_of(call, module.training) in state.barren:
+        return "nothing could be fused in this kind of call"
+    if not may_capture():
+        return "a call that others record or transform is not captured"
+    return "its parameters are not here" if is_empty(module) else ""
 
 
 class Planner:

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 
 from autofuse.report import markup, terminal
 from autofuse.report.table import Cell, Column, Table, Tone, without_empty_columns
 
 Status = Literal["fused", "declined", "rolled-back"]
+Ran = Literal["original", "captured anew"]
 FORMAT_VERSION = 1
 
 _TONES: dict[Status, Tone] = {"fused": "good", "declined": "quiet", "rolled-back": "bad"}
@@ -24,6 +25,13 @@ _COLUMNS = (
     Column("max error", align="right"),
     Column("where"),
     Column("kernel, or reason", wraps=True),
+)
+_RAN: dict[Ran, Tone] = {"original": "bad", "captured anew": "good"}
+_FALLBACK_COLUMNS = (
+    Column("module", wraps=True),
+    Column("guard that failed", wraps=True),
+    Column("calls", align="right"),
+    Column("ran"),
 )
 
 
@@ -56,10 +64,30 @@ class SiteReport:
 
 
 @dataclass(frozen=True)
+class Fallback:
+    """Calls of one module that its fused forward was not made for.
+
+    module: the fully qualified name in the model, "" for the model itself; several, with ", " between them, where a
+        compiler took the original of modules that share their code.
+    guard: what the fused forward takes for granted, and found otherwise, e.g. "self.training is False".
+    calls: how many; of a module that falls back very often, later calls are counted by the guard that failed last. For
+        a compiler, how many times it took the original.
+    ran: what ran in its place: "original", or "captured anew" where a further fused forward was made for this kind of
+        call, which runs from then on.
+    """
+
+    module: str
+    guard: str
+    calls: int
+    ran: Ran
+
+
+@dataclass(frozen=True)
 class Report:
     """All places of one model, in the order of its modules. Prints as a table, in notebooks too."""
 
     sites: tuple[SiteReport, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
 
     def with_status(self, status: Status) -> tuple[SiteReport, ...]:
         """The sites with that status, in order."""
@@ -75,22 +103,41 @@ class Report:
         """The sites as a table, without the columns that would be empty."""
         return without_empty_columns(Table("autofuse", _COLUMNS, tuple(map(_row, self.sites)), self.summary))
 
+    def fallback_table(self) -> Table | None:
+        """The calls that ran something else than what was fused; None where there were none."""
+        if not self.fallbacks:
+            return None
+        rows = tuple(
+            (Cell(f.module or "(model)"), Cell(f.guard), Cell(str(f.calls)), Cell(f.ran, _RAN[f.ran]))
+            for f in self.fallbacks
+        )
+        return Table("calls that no fused forward was made for", _FALLBACK_COLUMNS, rows)
+
     def to_dict(self) -> dict[str, Any]:
-        """`{"version": 1, "sites": [...]}`, each site a dict of SiteReport's fields. See docs/json.md."""
-        return {"version": FORMAT_VERSION, "sites": [asdict(site) for site in self.sites]}
+        """`{"version": 1, "sites": [...], "fallbacks": [...]}`, of dicts of fields. See docs/json.md."""
+        return {
+            "version": FORMAT_VERSION,
+            "sites": [asdict(site) for site in self.sites],
+            "fallbacks": [asdict(fallback) for fallback in self.fallbacks],
+        }
 
     def to_json(self, indent: int | None = 2) -> str:
         """to_dict() as strict JSON."""
         return json.dumps(finite(self.to_dict()), indent=indent, allow_nan=False)
 
+    def tables(self) -> tuple[Table, ...]:
+        """All there is to see: the sites, and the calls that fell back if any did."""
+        fallbacks = self.fallback_table()
+        return (self.table(),) if fallbacks is None else (self.table(), fallbacks)
+
     def __rich__(self) -> RenderableType:
-        return terminal.drawn(self.table())
+        return Group(*map(terminal.drawn, self.tables()))
 
     def __str__(self) -> str:
         return terminal.text(self)
 
     def _repr_html_(self) -> str:
-        return markup.table(self.table())
+        return "".join(map(markup.table, self.tables()))
 
     def __len__(self) -> int:
         return len(self.sites)

@@ -11,7 +11,7 @@ from dataclasses import fields
 import pytest
 
 from autofuse.report import terminal
-from autofuse.report.sites import Report, SiteReport
+from autofuse.report.sites import Fallback, Report, SiteReport
 
 FUSED = SiteReport("AF101", "h.0.attn", "fused", kernel="torch SDPA", max_error=1.5e-7, file="/code/model.py", line=42)
 DECLINED = SiteReport("AF201", "h.0.norm", "declined", reason="x[0] is written in place at line 7.")
@@ -94,3 +94,25 @@ def test_json_is_strict_and_an_infinite_error_is_null() -> None:
 def test_a_report_can_be_copied_pickled_and_hashed() -> None:
     assert copy.deepcopy(REPORT) == pickle.loads(pickle.dumps(REPORT)) == REPORT
     assert len({REPORT, Report(REPORT.sites)}) == 1
+
+
+FALLEN = Report(
+    (),
+    (
+        Fallback("blocks.0.attn", "mask is None", 12, "original"),
+        Fallback("", "no hooks on self.ln", 1, "captured anew"),
+    ),
+)
+
+
+def test_calls_that_fell_back_are_a_table_of_their_own() -> None:
+    printed = str(FALLEN)
+    assert "guard that failed" in printed and "mask is None" in printed and "captured anew" in printed
+    assert "(model)" in printed and "12" in printed
+    assert "mask is None" in FALLEN._repr_html_()
+    assert Report(()).fallback_table() is None and "guard" not in str(Report(()))
+
+
+def test_calls_that_fell_back_are_in_json() -> None:
+    found = json.loads(FALLEN.to_json())["fallbacks"]
+    assert found[0] == {"module": "blocks.0.attn", "guard": "mask is None", "calls": 12, "ran": "original"}
