@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from autofuse.fx.ambient import undisturbed_randomness
 from autofuse.fx.calls import Calls
 from autofuse.fx.install import base_of, install
+from autofuse.fx.room import lack_of_room
 from autofuse.fx.sharding import Forms, filled, local, register_views
 from autofuse.fx.trace import Call
 from autofuse.fx.twin import World
 from autofuse.fx.verify import Outcome, Reference
+from autofuse.report.progress import Tell
 
 if TYPE_CHECKING:
     from autofuse.fx.codegen import Variant
@@ -43,12 +45,13 @@ class Checker:
     def __init__(self) -> None:
         self._known: dict[Hashable, Verdict] = {}
 
-    def check(self, planner: Planner, real: Calls) -> dict[nn.Module, Verdict]:
+    def check(self, planner: Planner, real: Calls, tell: Tell) -> dict[nn.Module, Verdict]:
         """A verdict for each module that gained something; plans that fail are replaced by what of them holds."""
         verdicts: dict[nn.Module, Verdict] = {}
-        for module in list(dict.fromkeys(m for m, _ in planner.plans)):
+        modules = dict.fromkeys(m for m, _ in planner.plans if m in real)
+        for module in tell("checking", list(modules), len(modules)):
             plans = whole_plans(planner, module)
-            if module not in real or not any(p.variant for p in plans.values()):
+            if not any(p.variant for p in plans.values()):
                 continue
             key = _key(planner, module, plans)
             if key not in self._known:
@@ -61,6 +64,11 @@ class Checker:
         return verdicts
 
     def _judged(self, planner: Planner, module: nn.Module, call: Call) -> Verdict:
+        why = lack_of_room(module)
+        if why:
+            found = [f for p in whole_plans(planner, module).values() for f in p.found if f.fused]
+            planner.forget(module)
+            return Verdict(None, tuple((f, f"not verified: {why}") for f in found))
         with undisturbed_randomness():
             reference = Reference(copied(module, {}, planner.sharded), *call)
             outcome = _outcome(planner, module, reference)
@@ -103,10 +111,10 @@ def _narrowed(planner: Planner, module: nn.Module, plans: Plans) -> Iterator[nn.
 
 
 def _key(planner: Planner, module: nn.Module, plans: Plans) -> Hashable:
-    """Equal for modules that would be checked alike."""
-    variants = tuple(p.variant.key if p.variant else None for p in plans.values())
-    children = tuple(planner.variant_key(c, d) for p in plans.values() for c, d in p.narrowed)
-    return base_of(type(module)), variants, children
+    """Equal for modules that would be checked alike: guards may differ, such as the number of a layer."""
+    forwards = tuple(p.forward for p in plans.values())
+    children = tuple(planner.forwards(c, d) for p in plans.values() for c, d in p.narrowed)
+    return base_of(type(module)), forwards, children
 
 
 def _exclude(planner: Planner, module: nn.Module, keys: Iterable[Hashable]) -> None:

@@ -20,6 +20,8 @@ from autofuse.report.sites import Report, SiteReport
 
 _LOG = logging.getLogger("autofuse")
 _RANK = ("fused", "rolled-back", "declined")  # of several words about one place, the best news stands
+NEVER_CALLED = "never called with these inputs; it is looked at when it is called"
+
 _WORTH_A_WORD = re.compile(r"softmax|@|matmul|einsum|bmm|rsqrt|\.mean\(|\.var\(|tanh|erf|sigmoid|gelu|silu|norm")
 
 
@@ -55,6 +57,7 @@ class Ledger:
 
     def note_plan(self, name: str, plan: Plan, verdict: Verdict | None, fused_elsewhere: set[str]) -> None:
         """Add what a plan for the module called `name` holds."""
+        self._sites.pop(("", name, "", None, NEVER_CALLED), None)
         for found in plan.found:
             if found.fused or found.rule not in fused_elsewhere:
                 self.note(_site_report(name, found, verdict))

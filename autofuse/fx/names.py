@@ -5,13 +5,16 @@ from __future__ import annotations
 import builtins
 import importlib
 import operator
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Hashable
 from functools import cache
 from typing import Any
 
 from torch import fx
 
 from autofuse.vocabulary import HARMLESS, NAMES, OPS, Op
+
+_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
 
 def operation_of(node: fx.Node) -> Op | None:
@@ -48,6 +51,20 @@ def erase_dead(graph: fx.Graph, gone: Collection[fx.Node] = ()) -> None:
     for node in reversed(graph.nodes):
         if not node.users and (node in gone or is_pure(node)):
             graph.erase_node(node)
+
+
+def structure_of(graph: fx.Graph) -> Hashable:
+    """Equal for graphs that compute the same in the same order, whatever numbers are handed to a user's own objects.
+
+    A cache is told the number of its layer; what it does with it is the same before and after a rewrite.
+    """
+    return tuple((n.op, n.target, _operands(n)) for n in graph.nodes)
+
+
+def _operands(node: fx.Node) -> str:
+    text = repr((node.args, node.kwargs))  # fx names nodes after what they compute
+    unknown = node.op == "call_method" and operation_of(node) is None and not is_harmless(node)
+    return _NUMBER.sub("#", text) if unknown else text
 
 
 def called(node: fx.Node) -> str:

@@ -48,7 +48,7 @@ def options_of(
     call, wanted = _call_of(example_inputs), _modules(modules)
     if isinstance(wanted, tuple):
         _require_modules(model, wanted)
-    return Options(tuple(r.rule.code for r in rules), wanted, verify, _likeness(call), rules, call)
+    return Options(tuple(r.rule.code for r in rules), wanted, verify, likeness(call), rules, call)
 
 
 def _call_of(example_inputs: Any) -> Call | None:
@@ -66,13 +66,13 @@ def _call_of(example_inputs: Any) -> Call | None:
     )
 
 
-def _likeness(call: Call | None) -> Hashable:
+def likeness(call: Call | None) -> Hashable:
     """Equal for calls that a forward cannot tell apart before it looks into a tensor."""
     leaves, spec = pytree.tree_flatten(call)
-    return repr(spec), tuple(map(_likeness_of, leaves))
+    return repr(spec), tuple(map(_leaf, leaves))
 
 
-def _likeness_of(x: object) -> Hashable:
+def _leaf(x: object) -> Hashable:
     if isinstance(x, Tensor):
         return type(x), tuple(x.shape), x.dtype, str(x.device), x.requires_grad
     return (type(x), x) if isinstance(x, SCALARS) else id(x)

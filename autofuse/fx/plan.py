@@ -6,7 +6,7 @@ out: attention that returns its probabilities to nobody can then be fused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from autofuse.fx.build import Unwritable
 from autofuse.fx.capture import Captured, captured
 from autofuse.fx.codegen import Variant, variant_of
 from autofuse.fx.entering import guard_entered
-from autofuse.fx.names import erase_dead
+from autofuse.fx.names import erase_dead, structure_of
 from autofuse.fx.narrow import is_narrow_call, narrow_caller
 from autofuse.fx.places import Place
 from autofuse.fx.pristine import guard_pristine, guard_unwatched
@@ -62,6 +62,7 @@ class Plan:
     variant: Variant | None = None
     narrowed: list[tuple[nn.Module, frozenset[Path]]] = field(default_factory=list)  # children that leave something out
     entered: frozenset[str] = frozenset()  # Sequentials that were seen through
+    forward: Hashable = None  # equal for plans that make the same of the same, whatever their guards
 
 
 class Planned(Children, Protocol):
@@ -84,6 +85,7 @@ def plan_of(
         return looked[node]
 
     erase_dead(trace.graph)
+    before = structure_of(trace.graph)
     split = split_calls(trace, children) if children is not None else []
     called = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
     for _ in range(_ROUNDS):
@@ -98,6 +100,7 @@ def plan_of(
         _guard_bypassed(trace, called, {str(n.target): t for n, t in looked.items() if t is not None})
         trace.graph.lint()
         plan.variant = variant_of(trace)
+        plan.forward = before, structure_of(trace.graph)
     return plan
 
 

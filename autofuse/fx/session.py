@@ -23,9 +23,9 @@ from autofuse.fx.calls import Calls, kind_of, set_mode
 from autofuse.fx.checks import Checker
 from autofuse.fx.codegen import Variant
 from autofuse.fx.install import Narrow, base_of, install, is_installed
-from autofuse.fx.ledger import Ledger, worth_a_word
+from autofuse.fx.ledger import NEVER_CALLED, Ledger, worth_a_word
 from autofuse.fx.misses import Misses
-from autofuse.fx.options import Options
+from autofuse.fx.options import Options, likeness
 from autofuse.fx.plan import Plan, SiteKey, plan_of
 from autofuse.fx.records import Path
 from autofuse.fx.sharding import Forms, forms, is_empty, undistributed, whole_forms
@@ -33,6 +33,7 @@ from autofuse.fx.trace import Call, Trace, fake_world, traced
 from autofuse.fx.twin import plain_class
 from autofuse.fx.values import Untraceable
 from autofuse.fx.wrappers import user_name
+from autofuse.report.progress import Tell, quietly
 from autofuse.report.sites import Report, SiteReport
 
 PATTERNS = 8  # how many kinds of call of one module are looked at after optimize
@@ -120,19 +121,24 @@ class Session:
             state.armed = True
             self.install(module)
 
-    def fuse(self, calls: dict[bool, Calls], real: Calls | None) -> None:
-        """Plan every call in both modes, check the plans on the `real` calls, and install what holds."""
+    def fuse(self, calls: dict[bool, Calls], real: Calls, tell: Tell) -> None:
+        """Plan every call in both modes, check the plans on the `real` calls, and install what holds.
+
+        What cannot be checked on them is looked at when it is called.
+        """
         planner = self.planner = Planner(self, calls)
         order = [m for m in self.states if any(m in c for c in calls.values())]
-        for module in order:
+        for module in tell("reading", order, len(order)):
             for training in (False, True):
                 if module in calls[training]:
                     planner.plan(module, training, frozenset())
             self._remember(planner, module)
-        self.settle(planner, real)
+        self.settle(planner, real, tell)
         for module, state in self.states.items():
             if not any(module in c for c in calls.values()) and worth_a_word(module):
-                self.ledger.note(SiteReport("", state.name, "declined", "never called with these inputs"))
+                state.armed = True
+                self.install(module)
+                self.ledger.note(SiteReport("", state.name, "declined", NEVER_CALLED))
 
     def _remember(self, planner: Planner, module: nn.Module) -> None:
         """Note the kinds of call that were looked at in vain; a module with nothing to find in it stays as it is."""
@@ -143,11 +149,14 @@ class Session:
                 state.barren.add(kind_of(calls[module], training))
                 state.armed = state.armed or plan is None or bool(plan.found)
 
-    def settle(self, planner: Planner, real: Calls | None) -> None:
+    def settle(self, planner: Planner, real: Calls, tell: Tell = quietly) -> None:
         """Check what was planned, drop what fails, and install the rest."""
-        verdicts = self.checker.check(planner, real) if self.checker and real is not None else {}
+        verdicts = self.checker.check(planner, real, tell) if self.checker else {}
         for (module, (_, dropped)), plan in planner.plans.items():
             state = self.states[module]
+            if plan.variant is not None and self.checker and module not in verdicts:
+                state.armed = True  # it is looked at when it is called
+                continue
             elsewhere = set() if dropped else planner.narrow_rules(module)
             self.ledger.note_plan(state.name, plan, verdicts.get(module), elsewhere)
             if plan.variant is None:
@@ -237,6 +246,7 @@ class Planner:
         self.sharded = forms(m for mode in calls.values() for m in mode) | (sharded or {})
         self.world = fake_world(self.mode, self.sharded)
         self.plans: dict[tuple[nn.Module, _Key], Plan] = {}
+        self._inside: dict[Hashable, Trace | None] = {}
 
     def plan(
         self, module: nn.Module, training: bool, dropped: frozenset[Path], call: Call | None = None
@@ -259,10 +269,10 @@ class Planner:
         """The rules that apply in `module` where part of its result is left out."""
         return {f.rule for (m, (_, d)), p in self.plans.items() if m is module and d for f in p.found if f.fused}
 
-    def variant_key(self, module: nn.Module, dropped: frozenset[Path]) -> Hashable:
+    def forwards(self, module: nn.Module, dropped: frozenset[Path]) -> Hashable:
         """What tells the planned narrow forwards of a module apart."""
         plans = [p for (m, (_, d)), p in self.plans.items() if m is module and d == dropped]
-        return tuple((p.variant.key, *(self.variant_key(c, d) for c, d in p.narrowed)) for p in plans if p.variant)
+        return tuple((p.forward, *(self.forwards(c, d) for c, d in p.narrowed)) for p in plans if p.variant)
 
     def _made(self, module: nn.Module, training: bool, dropped: frozenset[Path], call: Call | None) -> Plan | None:
         state = self.session.states.get(module)
@@ -280,11 +290,14 @@ class Planner:
             return plan_of(trace, self.session.rules, state.excluded, _Children(self, training))
 
     def inside(self, child: nn.Module, call: Call) -> Trace | None:
-        """What a child does in a call, if that can be written down."""
-        try:
-            return traced(child, *copy_of_call(call), self.world, self.mode)
-        except Untraceable:
-            return None
+        """What a child does in a call, if that can be written down; nobody rewrites it."""
+        key = (child, self.world.of(child).training, likeness(call))
+        if key not in self._inside:
+            try:
+                self._inside[key] = traced(child, *copy_of_call(call), self.world, self.mode)
+            except Untraceable:
+                self._inside[key] = None
+        return self._inside[key]
 
 
 class _Children:
