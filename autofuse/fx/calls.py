@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from autofuse.fx.ambient import autocast, undisturbed_randomness
+from autofuse.fx.outside import unchanged_outside
 from autofuse.fx.trace import Call, quiet
 from autofuse.fx.twin import CODE, CONTAINERS, SCALARS, World, active
 from autofuse.fx.values import Untraceable
@@ -98,7 +99,7 @@ def _run(twin: nn.Module, call: Call, training: bool, log: CallLog, arguments: W
     set_mode(twin, training)
     before, active.listener = active.listener, log
     try:
-        with undisturbed_randomness():
+        with undisturbed_randomness(), unchanged_outside(twin):
             twin(*map(arguments.of, args), **{k: arguments.of(v) for k, v in kwargs.items()})
     except Untraceable:
         raise

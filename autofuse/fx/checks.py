@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from autofuse.fx.ambient import undisturbed_randomness
 from autofuse.fx.calls import Calls
 from autofuse.fx.install import base_of, install
+from autofuse.fx.outside import unchanged_outside
 from autofuse.fx.room import lack_of_room
 from autofuse.fx.sharding import Forms, filled, local, register_views
 from autofuse.fx.trace import Call
@@ -69,7 +70,7 @@ class Checker:
             found = [f for p in whole_plans(planner, module).values() for f in p.found if f.fused]
             planner.forget(module)
             return Verdict(None, tuple((f, f"not verified: {why}") for f in found))
-        with undisturbed_randomness():
+        with undisturbed_randomness(), unchanged_outside(module):
             reference = Reference(copied(module, {}, planner.sharded), *call)
             outcome = _outcome(planner, module, reference)
             if outcome.ok:

@@ -79,7 +79,8 @@ class Length(torch.SymInt):
         return f"Length({self.value}, {self.size})"
 
     def __hash__(self) -> int:
-        raise TypeError("unhashable: the length of a tensor that varies between calls")
+        """A look into a dict, or a functools cache, asks for the number."""
+        return hash(self.int_())
 
     # Arithmetic with whole numbers stays symbolic; with others it is done on the number.
 

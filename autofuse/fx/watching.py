@@ -6,7 +6,9 @@ to an attribute, or to a list or a dict that an attribute holds, ends the trace:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -44,6 +46,26 @@ class Watching(Values):
         if random_states() != self._random:
             self.refuse("draws random numbers from Python or numpy")
 
+    def check_kept(self, kept: Iterable[Any]) -> None:
+        """Raises Untraceable where forward kept something outside of the module that differs from call to call."""
+        for value in kept:
+            if not all(self._is_constant(t) for t in tensors(value)) or next(tensors(value), None) is None:
+                self.refuse("keeps something outside of the module (a global, a default argument, a class attribute)")
+
+    def _is_constant(self, x: Tensor) -> bool:
+        """Whether a tensor follows from sizes and constants alone, as a cached mask does."""
+        held = self.held.get(id(x))
+        todo = [held.node] if held is not None and held.node is not None else []
+        known = bool(todo)
+        while todo:
+            node = todo.pop()
+            if node.op == "call_method" and node.target == "size":
+                continue
+            if node.op in ("placeholder", "get_attr", "call_module") or node.meta.get("writes"):
+                return False
+            todo += node.all_input_nodes
+        return known
+
     # Attributes.
 
     def read(self, owner: Any, name: str, value: Any) -> Any:
@@ -57,7 +79,9 @@ class Watching(Values):
         elif isinstance(value, (Tensor, *CONTAINERS)):
             with self.silence():
                 self._register_held(value, owner, text, name)
-        elif not isinstance(value, (*CODE, nn.Module)) and text is not None:
+        elif isinstance(value, CODE):
+            self._guard_code(owner, text, name, value)
+        elif not isinstance(value, nn.Module) and text is not None:
             self.owners.setdefault(id(value), f"{text}.{name}")
             self._keep.append(value)
         return value
@@ -93,6 +117,27 @@ class Watching(Values):
                     self.guards.add(f'{text}.{table}["{name}"] is None')
                     return
         self.guards.equal(f"{text}.{name}", value)
+
+    def _guard_code(self, owner: Any, text: str | None, name: str, value: Any) -> None:
+        """A function that an instance holds, such as its activation: another one may be put in its place."""
+        if text is not None and name in object.__getattribute__(owner, "__dict__"):
+            self._same_code(f"{text}.{name}", value)
+
+    def _same_code(self, text: str, value: Any) -> None:
+        if not isinstance(value, (types.MethodType, functools.partial)):
+            self.guards.same(text, value)
+            return
+        self.guards.same(f"type({text})", type(value))  # copies of a module have one of their own
+        if isinstance(value, types.MethodType):
+            self.guards.same(f"{text}.__func__", value.__func__)
+            return
+        self._same_code(f"{text}.func", value.func)
+        for place, given in enumerate(value.args):
+            if isinstance(given, SCALARS):
+                self.guards.equal(f"{text}.args[{place}]", given)
+        for key, given in value.keywords.items():
+            if isinstance(given, SCALARS):
+                self.guards.equal(f"{text}.keywords.get({key!r})", given)
 
     def _register_held(self, value: Any, owner: Any, text: str | None, name: str) -> None:
         if isinstance(value, Tensor):
