@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
+from autofuse.fx.places import asked_by_einops
+
 # How many elements a dimension has, as Python text over the arguments of forward; None where that is not known.
 Size = int | str | None
 
@@ -79,8 +81,9 @@ class Length(torch.SymInt):
         return f"Length({self.value}, {self.size})"
 
     def __hash__(self) -> int:
-        """A look into a dict, or a functools cache, asks for the number."""
-        return hash(self.int_())
+        if asked_by_einops():
+            raise TypeError("unhashable: the length of a tensor that varies between calls")
+        return hash(self.int_())  # a look into a dict, or into a cache of functools, asks for the number
 
     # Arithmetic with whole numbers stays symbolic; with others it is done on the number.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import sys
 import types
 from collections import OrderedDict, defaultdict
@@ -18,7 +19,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-_OTHERS = frozenset({*sys.stdlib_module_names, "torch", "numpy", "autofuse", "einops", "functorch"})
+_LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_OTHERS = frozenset({*sys.stdlib_module_names, "torch", "autofuse"}) - {"__main__"}
 _DICTS = (dict, OrderedDict, defaultdict)
 _MOST_NAMESPACES, _LARGEST, _DEPTH = 64, 10_000, 3
 _CACHE = functools._lru_cache_wrapper
@@ -138,25 +140,34 @@ _KNOWN: dict[int, tuple[dict[str, Any], int, list[Any]]] = {}  # id -> a namespa
 
 @functools.lru_cache(maxsize=256)
 def _starts(classes: frozenset[type]) -> tuple[str, ...]:
-    return tuple(sorted({c.__module__ for c in classes if _is_users(c.__module__)}))
+    return tuple(sorted({c.__module__ for c in classes if _top(c.__module__) not in _OTHERS}))
 
 
-def _is_users(name: str) -> bool:
-    return name.partition(".")[0] not in _OTHERS
+def _top(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def _namespaces(classes: frozenset[type]) -> list[dict[str, Any]]:
-    """The namespaces of the files that define `classes`, and of the functions that these use, and so on."""
+    """The namespaces of the files that define `classes`, and of the user's other files that these use, and so on."""
     found: dict[int, dict[str, Any]] = {}
     todo = [vars(sys.modules[name]) for name in _starts(classes) if name in sys.modules]
     todo += [f.__globals__ for c in classes if isinstance(f := vars(c).get("forward"), types.FunctionType)]
     while todo and len(found) < _MOST_NAMESPACES:
         namespace = todo.pop(0)
-        if id(namespace) in found or not _is_users(str(namespace.get("__name__", ""))):
+        if id(namespace) in found or _top(str(namespace.get("__name__"))) in _OTHERS:
             continue
         found[id(namespace)] = namespace
-        todo += (h.__globals__ for h in _holders(namespace) if isinstance(h, types.FunctionType))
+        if not _is_installed(namespace):
+            used = [h.__globals__ for h in _holders(namespace) if isinstance(h, types.FunctionType)]
+            used += [vars(v) for v in list(namespace.values()) if isinstance(v, types.ModuleType)]
+            todo += [n for n in used if not _is_installed(n)]
     return list(found.values())
+
+
+def _is_installed(namespace: dict[str, Any]) -> bool:
+    """Whether a namespace is that of a library, not of the user's program."""
+    file = str(namespace.get("__file__") or "")
+    return any(place in file for place in _LIBRARIES)
 
 
 def _holders(namespace: dict[str, Any]) -> list[Any]:
@@ -177,10 +188,7 @@ def _parts(value: Any, module: str) -> Iterator[Any]:
         if value.__module__ == module:
             yield value
             yield from (p for v in vars(value).values() if isinstance(v, _FUNCTIONS) for p in _parts_of_function(v))
-    elif isinstance(value, types.ModuleType):
-        if _is_users(value.__name__):
-            yield from (f for f in vars(value).values() if isinstance(f, (types.FunctionType, _CACHE)))
-    elif not isinstance(value, nn.Module) and _is_users(type(value).__module__) and hasattr(value, "__dict__"):
+    elif type(value).__module__ == module and not isinstance(value, nn.Module) and hasattr(value, "__dict__"):
         yield value
 
 

@@ -1,0 +1,137 @@
+"""What a forward keeps outside of its module stays as it was; a mask that is cached there does not stand in the way."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+import autofuse
+from tests.fx.conftest import computed, fused_rules
+
+MASKS: dict[int, Tensor] = {}
+SEEN: list[Tensor] = []
+MASK: Tensor | None = None
+CALLS = 0
+
+
+def made(n: int) -> Tensor:
+    return torch.ones(n, n, dtype=torch.bool).tril()
+
+
+def in_a_dict(n: int) -> Tensor:
+    if n not in MASKS:
+        MASKS[n] = made(n)
+    return MASKS[n]
+
+
+@functools.lru_cache
+def by_functools(n: int) -> Tensor:
+    return made(n)
+
+
+def in_a_global(n: int) -> Tensor:
+    global MASK
+    if MASK is None or MASK.shape[0] < n:
+        MASK = made(n)
+    return MASK[:n, :n]
+
+
+def in_a_default(n: int, kept: dict[int, Tensor] = {}) -> Tensor:  # noqa: B006
+    if n not in kept:
+        kept[n] = made(n)
+    return kept[n]
+
+
+class Masks:
+    kept: ClassVar[dict[int, Tensor]] = {}
+
+    @classmethod
+    def of(cls, n: int) -> Tensor:
+        if n not in cls.kept:
+            cls.kept[n] = made(n)
+        return cls.kept[n]
+
+
+class Attention(nn.Module):
+    def __init__(self, mask: Callable[[int], Tensor]) -> None:
+        super().__init__()
+        self.qkv, self.mask = nn.Linear(8, 24), mask
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = (q @ k.mT).masked_fill(~self.mask(x.shape[1]), float("-inf"))
+        return torch.softmax(scores, -1) @ v
+
+
+class Counts(Attention):
+    def forward(self, x: Tensor) -> Tensor:
+        global CALLS
+        CALLS += 1
+        return super().forward(x)
+
+
+class Collects(Attention):
+    def forward(self, x: Tensor) -> Tensor:
+        SEEN.append(x)
+        return super().forward(x)
+
+
+def forget() -> None:
+    global MASK
+    MASK = None
+    by_functools.cache_clear()
+    for kept in (MASKS, Masks.kept, SEEN, *(in_a_default.__defaults__ or ())):
+        kept.clear()
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("mask", [in_a_dict, by_functools, in_a_global, in_a_default, Masks.of])
+def test_a_cached_mask_is_never_a_fake_and_attention_is_fused(mask: Callable[[int], Tensor], given: bool) -> None:
+    forget()
+    model, x = Attention(mask), torch.randn(2, 6, 8)
+    autofuse.optimize(model, x if given else None)
+    assert MASK is None and not MASKS and not Masks.kept
+    output, gradients = computed(model, x)
+    assert "AF101" in fused_rules(model)
+    expected, others = computed(autofuse.restore(model), x)
+    assert not isinstance(mask(6), FakeTensor)
+    for one, other in zip([output, *gradients], [expected, *others], strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Counts, Collects])
+def test_what_is_kept_of_each_call_goes_on_being_kept(kind: type[Attention]) -> None:
+    forget()
+    model, x = kind(made), torch.randn(2, 6, 8)
+    autofuse.optimize(model, x)
+    before = CALLS, len(SEEN)
+    assert not SEEN and not fused_rules(model)
+    model(x)
+    assert (CALLS, len(SEEN)) != before
+
+
+class Activated(nn.Module):
+    def __init__(self, activation: Any) -> None:
+        super().__init__()
+        self.up, self.down, self.activation = nn.Linear(8, 16), nn.Linear(16, 8), activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(self.activation(self.up(x)))
+        return y
+
+
+@pytest.mark.parametrize("first", [F.gelu, functools.partial(F.gelu, approximate="tanh"), F.silu])
+def test_a_function_that_the_module_holds_may_be_replaced(first: Any) -> None:
+    model, x = Activated(first), torch.randn(3, 8)
+    autofuse.optimize(model, x)
+    assert "AF304" in fused_rules(model)
+    for other in (F.relu, functools.partial(F.gelu, approximate="none"), nn.SiLU().forward):
+        model.activation = other
+        torch.testing.assert_close(model(x), model.down(other(model.up(x))))
