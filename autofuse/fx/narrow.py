@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from autofuse.fx.install import call_undropped, narrow_forward
+from autofuse.fx.install import call_undropped, narrow_forward, narrow_name
 from autofuse.fx.pristine import is_watched
 from autofuse.fx.records import Path, tail_of
 
@@ -19,15 +19,15 @@ from autofuse.fx.records import Path, tail_of
 @cache
 def narrow_caller(unread: frozenset[Path]) -> Callable[..., Any]:
     """A function that calls a child, with None for what stands at the `unread` paths where nobody watches the child."""
-
-    tail = tail_of(unread)
+    tail, name = tail_of(unread), narrow_name(unread)
+    dropout = tail.dropout if tail is not None else None
 
     def call_narrow(child: nn.Module, *args: Any, **kwargs: Any) -> Any:
         watched = is_watched(child) or type(child).__call__ is not nn.Module.__call__
-        forward = None if watched else narrow_forward(child, unread)
+        forward = None if watched else narrow_forward(child, name)
         if forward is not None:
             return forward(child, *args, **kwargs)
-        return child(*args, **kwargs) if tail is None else call_undropped(child, tail.dropout, args, kwargs)
+        return child(*args, **kwargs) if dropout is None else call_undropped(child, dropout, args, kwargs)
 
     return call_narrow
 
