@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tools.distributed import ways_ddp, ways_fsdp1, ways_fsdp2, ways_parallel  # noqa: F401  (they register theirs)
+from tools.distributed import ways_ddp, ways_fsdp1, ways_fsdp2, ways_parallel, ways_state  # noqa: F401  (they register)
 from tools.distributed.rows import WAYS, Order, Way
+
+RANKS = tuple(sorted({way.ranks for way in WAYS}))
 
 
 def rows_of(ranks: int, only: Sequence[str] = ()) -> list[tuple[Way, Order]]:

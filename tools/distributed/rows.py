@@ -56,21 +56,31 @@ def start(job: Job) -> nn.Module:
     return job.start()
 
 
+def nothing(device: str) -> str:
+    """A row that runs anywhere."""
+    return ""
+
+
+def accelerator(device: str) -> str:
+    """A row whose wrapping wants an accelerator."""
+    return "torch itself asks for an accelerator here" if device == "cpu" else ""
+
+
 @dataclass(frozen=True)
 class Way:
     """A wrapping.
 
-    wrap: wraps a model, given the job. runs: how often each forward runs per micro batch (2 where checkpoints
-    recompute). expected: the kinds of fused operators that must be seen, each with its calls per micro batch. replicas: how many
-    different batches there are in a step, given the world's size. finish: what is asked of the plain and the optimized
-    model after training; raises AssertionError. note: said in the table.
+    wrap: wraps a model, given the job. expected: the kinds of fused operators that must be seen, each with its calls
+    per micro batch. replicas: how many different batches there are in a step, given the number of ranks; replica: which
+    of them a rank trains on. finish: what is asked of the plain and the optimized model after training; raises
+    AssertionError. lacks: why the row cannot be run on a device, or "". note: said below the table.
     """
 
     name: str
     wrap: Wrap
     orders: tuple[Order, ...] = ("before", "after")
     ranks: int = 2
-    recipe: Recipe = Recipe()
+    recipe: Recipe = field(default_factory=Recipe)
     expected: Mapping[str, int] = field(default_factory=lambda: {"attention": 2, "norm": 5, "silu": 2})
     clip: Clip = clip_plainly
     quiet: Quiet = always_in_step
@@ -78,6 +88,7 @@ class Way:
     replica: Callable[[int], int] = lambda rank: rank
     finish: Finish | None = None
     build: Callable[[Job], nn.Module] = start
+    lacks: Callable[[str], str] = nothing
     note: str = ""
 
 

@@ -48,7 +48,7 @@ class Ran:
 
 
 def batches(replica: int, micro: int) -> list[list[Tensor]]:
-    """The tokens of each step and micro batch for one replica: (BATCH, LENGTH + 1), int64, the same in every process."""
+    """The tokens of each step and micro batch for one replica: (BATCH, LENGTH + 1), int64, anywhere the same."""
     generator = torch.Generator().manual_seed(SEED + replica)
     shape = (BATCH, LENGTH + 1)
     return [[torch.randint(0, VOCABULARY, shape, generator=generator) for _ in range(micro)] for _ in range(STEPS)]
@@ -142,7 +142,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The greatest difference of losses between two runs, in nats, and what rounding allows; `reason` where it is more."""
+    """The greatest difference of losses between two runs, in nats, what rounding allows, and why that is not enough."""
 
     difference: float
     allowed: float

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from tools.distributed.rows import Job, way
+from tools.distributed.rows import Job, accelerator, way
 from tools.distributed.training import Recipe
 
 
@@ -43,7 +43,7 @@ def accumulated(job: Job, model: nn.Module) -> nn.Module:
     return _wrapped(job, model)
 
 
-@way("DDP, bf16 compress hook", recipe=Recipe(dtype=torch.bfloat16))
+@way("DDP, bf16 compress hook", lacks=accelerator, recipe=Recipe(dtype=torch.bfloat16))
 def hooked(job: Job, model: nn.Module) -> nn.Module:
     wrapped = DistributedDataParallel(job.before(model))
     wrapped.register_comm_hook(None, default_hooks.bf16_compress_hook)

@@ -18,10 +18,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
 from tools.distributed.model import Attention, Block, RootMeanSquare
-from tools.distributed.rows import Job, way
+from tools.distributed.rows import Job, accelerator, way
 from tools.distributed.training import Recipe
-
-BOTH = {"attention": 2, "norm": 5, "silu": 2}
 
 
 def _wrapped(job: Job, model: nn.Module, *classes: type[nn.Module], **options: Any) -> nn.Module:
@@ -74,7 +72,7 @@ def no_shard(job: Job, model: nn.Module) -> nn.Module:
     return _wrapped(job, model, sharding_strategy=ShardingStrategy.NO_SHARD, use_orig_params=True)
 
 
-@way("FSDP1, CPUOffload")
+@way("FSDP1, CPUOffload", lacks=accelerator)
 def offload(job: Job, model: nn.Module) -> nn.Module:
     return _wrapped(job, model, cpu_offload=CPUOffload(offload_params=True))
 

@@ -101,5 +101,5 @@ def meta(job: Job, model: nn.Module) -> nn.Module:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
     options = StateDictOptions(full_state_dict=True)
-    set_model_state_dict(sharded, {n: p for n, p in model.state_dict().items()}, options=options)
+    set_model_state_dict(sharded, model.state_dict(), options=options)
     return job.after(sharded)

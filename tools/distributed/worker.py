@@ -1,4 +1,4 @@
-"""Run by torchrun, once for each number of ranks: trains every row plain and optimized, and rank 0 writes what came out.
+"""Run by torchrun: trains every row plain and optimized; rank 0 writes what came out.
 
 A row that raises on every rank is over; one that ranks leave differently, or not at all, ends the processes, and the
 launcher starts new ones for the rows that are left.
@@ -17,7 +17,6 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,28 +28,11 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 
 import autofuse
 from tools.distributed.matrix import rows_of
+from tools.distributed.result import Result
 from tools.distributed.rows import Job, Order, Way
 from tools.distributed.training import Ran, Reached, Truth, compared, trained
 
 LIMIT = 60.0  # seconds for a row, and for a rank to wait for the others at its end
-
-
-@dataclass
-class Result:
-    """What became of a row. difference, allowed: of losses, in nats."""
-
-    name: str
-    order: str
-    ranks: int
-    device: str
-    verdict: str = "ok"
-    reason: str = ""
-    sites: dict[str, int] = field(default_factory=dict)
-    declined: dict[str, str] = field(default_factory=dict)
-    seen: dict[str, int] = field(default_factory=dict)
-    difference: float | None = None
-    allowed: float | None = None
-    seconds: float = 0.0
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -63,41 +45,41 @@ def main(argv: list[str] | None = None) -> None:
         torch.cuda.set_device(rank)
     truth = Truth()
     for number, (way, order) in enumerate(rows_of(world, options.only)):
-        if number < options.start:
+        if number < options.skip:
             continue
         faulthandler.dump_traceback_later(2 * LIMIT, exit=True)
-        result = _row(way, order, options.device, truth)
+        result = _row(Result(number, way.name, order, world, options.device, note=way.note), way, order, truth)
         faulthandler.cancel_dump_traceback_later()
         if rank == 0:
             with options.out.open("a") as lines:
-                lines.write(json.dumps({"number": number, **vars(result)}) + "\n")
-        if not _together(number, result.verdict == "raised"):
+                lines.write(json.dumps(vars(result)) + "\n")
+        if not _together(number, result.raised):
             os._exit(3)
     dist.barrier()
     os._exit(0)  # DDP's reducer holds the GIL while it waits for a gloo thread that may need it: not torn down here
 
 
-def _row(way: Way, order: Order, device: str, truth: Truth) -> Result:
+def _row(result: Result, way: Way, order: Order, truth: Truth) -> Result:
     began = time.perf_counter()
-    result = Result(way.name, order, dist.get_world_size(), device)
     try:
-        _run(way, order, device, truth, result)
+        if missing := way.lacks(result.device):
+            result.verdict, result.reason = "unavailable", missing
+        else:
+            _run(way, order, truth, result)
     except AssertionError as error:
         result.verdict, result.reason = "failed", str(error)
     except Exception as error:  # a row may raise anything, and the others go on
-        result.verdict, result.reason = (
-            "raised",
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
-        )
-        if os.environ.get("AUTOFUSE_ROWS_TRACEBACK"):
-            traceback.print_exc()
+        said = str(error).splitlines() or [""]
+        result.verdict, result.reason = "failed", f"{type(error).__name__}: {said[0]}"
+        result.raised = True
+        traceback.print_exc()
     result.seconds = round(time.perf_counter() - began, 2)
     gc.collect()
     return result
 
 
-def _run(way: Way, order: Order, device: str, truth: Truth, result: Result) -> None:
-    rank, world = dist.get_rank(), dist.get_world_size()
+def _run(way: Way, order: Order, truth: Truth, result: Result) -> None:
+    rank, world, device = dist.get_rank(), dist.get_world_size(), result.device
     plain, plain_ran, plain_reached = _trained(way, Job(device, rank, world, order, False))
     fused, fused_ran, fused_reached = _trained(way, Job(device, rank, world, order, True))
     report = autofuse.report(fused)
@@ -165,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m tools.distributed.worker", description=__doc__)
     parser.add_argument("out", type=Path, help="a file that a line of JSON is added to for each row")
     parser.add_argument("--only", nargs="*", default=[], help="parts of names of rows")
-    parser.add_argument("--start", type=int, default=0, help="how many rows to pass over")
+    parser.add_argument("--skip", type=int, default=0, help="how many rows to pass over")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     return parser
 
