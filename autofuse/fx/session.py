@@ -20,13 +20,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse.fx.ambient import may_capture, unobserved
 from autofuse.fx.calls import Calls, kind_of, set_mode
-from autofuse.fx.checks import Checker
+from autofuse.fx.checks import Checker, Verdict
 from autofuse.fx.codegen import Variant
-from autofuse.fx.install import Narrow, base_of, install, is_installed
+from autofuse.fx.following import planned_as_others_do
+from autofuse.fx.install import Narrow, base_of, install, is_installed, restore
 from autofuse.fx.ledger import NEVER_CALLED, Ledger, worth_a_word
 from autofuse.fx.misses import Misses
 from autofuse.fx.options import Options, likeness
 from autofuse.fx.plan import Plan, SiteKey, plan_of
+from autofuse.fx.ranks import Ranks
 from autofuse.fx.records import Path
 from autofuse.fx.sharding import Forms, forms, is_empty, undistributed, whole_forms
 from autofuse.fx.trace import Call, Trace, fake_world, traced
@@ -51,7 +53,9 @@ class _State:
         self.full: list[Variant] = []
         self.narrow: defaultdict[frozenset[Path], list[Variant]] = defaultdict(list)
         self.left = PATTERNS
-        self.excluded: frozenset[SiteKey] = frozenset()
+        self.excluded: frozenset[SiteKey] = frozenset()  # they fail verification
+        self.left_out: set[SiteKey] = set()  # another rank did not fuse them
+        self.without: set[str] = set()  # rules that it has no use for in this module
         self.armed = False  # whether other kinds of call are worth a look
         self.barren: set[Hashable] = set()  # the kinds of call in which nothing was found
 
@@ -75,7 +79,7 @@ class Session:
         self.states: WeakKeyDictionary[nn.Module, _State] = WeakKeyDictionary()
         for name, module in self._looked_at(model):
             self.states[module] = _State(name)
-        self.ledger, self.misses = Ledger(), Misses()
+        self.ledger, self.misses, self.ranks = Ledger(), Misses(), Ranks(model)
         self._classes: dict[Hashable, type] = {}
         self._lock = threading.RLock()
         self._busy = threading.local()
@@ -151,7 +155,14 @@ class Session:
 
     def settle(self, planner: Planner, real: Calls, tell: Tell = quietly) -> None:
         """Check what was planned, drop what fails, and install the rest."""
-        verdicts = self.checker.check(planner, real, tell) if self.checker else {}
+        self.adopt(planner, self.check(planner, real, tell))
+
+    def check(self, planner: Planner, real: Calls, tell: Tell = quietly) -> dict[nn.Module, Verdict]:
+        """Verdicts on what was planned; plans that fail are replaced by what of them holds."""
+        return self.checker.check(planner, real, tell) if self.checker else {}
+
+    def adopt(self, planner: Planner, verdicts: dict[nn.Module, Verdict]) -> None:
+        """Install what was planned."""
         for (module, (_, dropped)), plan in planner.plans.items():
             state = self.states[module]
             if plan.variant is not None and self.checker and module not in verdicts:
@@ -221,9 +232,20 @@ class Session:
             why = f"called in more than {PATTERNS} ways: further ones run the original forward"
             self.ledger.note(SiteReport("", state.name, "declined", why))
         planner = Planner(self, {module.training: {module: undistributed(call)}}, whole_forms(module, call))
-        planner.plan(module, module.training, frozenset())
+        verdicts = planned_as_others_do(self, planner, module, call)
         self._remember(planner, module)
-        self.settle(planner, planner.calls[module.training])
+        self.adopt(planner, verdicts)
+
+    def forget(self) -> None:
+        """Nothing was found and nothing is installed, as before fuse()."""
+        for state in self.states.values():
+            state.full.clear()
+            state.narrow.clear()
+            state.barren.clear()
+            state.left, state.armed = PATTERNS, False
+        for module in self.states:
+            restore(module)
+        self.ledger = Ledger()
 
 
 def _why_left(state: _State, module: nn.Module, call: Call) -> str:
@@ -287,7 +309,8 @@ class Planner:
             return None
 
         with torch.enable_grad():
-            return plan_of(trace, self.session.rules, state.excluded, _Children(self, training))
+            rules = tuple(r for r in self.session.rules if r.rule.code not in state.without)
+            return plan_of(trace, rules, state.excluded | state.left_out, _Children(self, training))
 
     def inside(self, child: nn.Module, call: Call) -> Trace | None:
         """What a child does in a call, if that can be written down; nobody rewrites it."""
