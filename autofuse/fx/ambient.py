@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _disable_current_modes
@@ -55,10 +56,11 @@ def may_capture() -> bool:
     """Whether this is an ordinary call, on tensors with numbers: not one that somebody records or transforms."""
     return not (
         torch.compiler.is_compiling()
+        or is_fx_symbolic_tracing()
         or torch._C._get_tracing_state() is not None
         or torch._C._functorch.peek_interpreter_stack() is not None
         or any(torch._C._get_dispatch_mode(key) is not None for key in _RECORDERS)
-        or any(not isinstance(m, DeviceContext) for m in _get_current_function_mode_stack())
+        or any(not isinstance(m, DeviceContext) for m in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
     )
 
 
@@ -71,11 +73,13 @@ def unobserved() -> Iterator[None]:
     """Keep what is computed inside from whoever watches the call around it.
 
     Checkpointing counts the tensors that a call saves, and selective checkpointing, like any dispatch mode, sees each
-    operator; neither may take a capture and its checks for a part of the model.
+    operator; neither may take a capture and its checks for a part of the model. What is learned of a call in inference
+    mode holds outside of it.
     """
     with ExitStack() as around:
+        around.enter_context(torch.inference_mode(False))
         around.enter_context(_disable_current_modes())
-        if torch._C._autograd._saved_tensors_hooks_is_enabled():
+        if torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
             around.enter_context(saved_tensors_hooks(_as_it_is, _as_it_is))  # only the innermost hooks are called
         yield
 

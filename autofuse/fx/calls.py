@@ -67,7 +67,8 @@ def kind_of(call: Call, training: bool) -> Hashable:
 def _leaf(x: object) -> Hashable:
     if isinstance(x, Tensor):
         return x.dtype, x.dim(), x.device
-    return (type(x), x) if isinstance(x, SCALARS) else type(x)
+    found: tuple[Any, ...] = (type(x), x) if isinstance(x, SCALARS) else (type(x),)
+    return found
 
 
 def calls_on_fakes(model: nn.Module, call: Call, training: bool, world: World, mode: FakeTensorMode) -> Calls:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from autofuse.ops.derivatives import beyond_kernels, differentiable_twice, unfused
 from autofuse.ops.masks import additive, causal, even_where_nothing_is_kept
 
 
@@ -32,8 +33,9 @@ def attention(
     mask_is_causal: `mask` is proved to keep exactly keys 0 to i for query i wherever its last sizes are T == S; there
     the kernel's own causal path takes its place.
 
-    Source: Vaswani et al., arXiv:1706.03762; the kernel is Dao's, arXiv:2307.08691. Like the kernel it has no second
-    derivative. Raises ValueError for a scale that differs from key to key.
+    Source: Vaswani et al., arXiv:1706.03762; the kernel is Dao's, arXiv:2307.08691. The derivatives that the kernel
+    does not have, forward mode and those of gradients, are taken of the unfused formula (derivatives.py).
+    Raises ValueError for a scale that differs from key to key.
     """
     query, scale = _scaled(query, scale)
     compute, result = _dtypes(query, key, value)
@@ -134,4 +136,6 @@ def _native(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float
 ) -> Tensor:
     query, key, value = (t if t.stride(-1) == 1 else t.contiguous() for t in (query, key, value))
-    return F.scaled_dot_product_attention(query, key, value, mask, p, is_causal, scale=scale)
+    if beyond_kernels(query, key, value):
+        return unfused(query, key, value, mask, p, is_causal, scale)
+    return differentiable_twice(F.scaled_dot_product_attention(query, key, value, mask, p, is_causal, scale=scale))
