@@ -16,9 +16,8 @@ from tools.models.measured import Measured, measured
 from tools.models.row import Row
 
 SECONDS = 300
-_FORK = multiprocessing.get_context(
-    "fork"
-)  # libraries are imported once; nothing has computed yet, so no thread is lost
+# Libraries are imported once; nothing has computed yet, so no thread is lost.
+_FORK = multiprocessing.get_context("fork")
 
 
 def ran(row: Row, seconds: int = SECONDS) -> Measured:
