@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, product
 from autofuse.canonical.shapes import elements
-from autofuse.canonical.view import CAST, KEEP, PERMUTE, View, rewrites
+from autofuse.canonical.view import CAST, KEEP, PERMUTE, View, bare, rewrites
 from autofuse.graph import CHOICE, TUPLE, Value, is_const
 
 _WEIGHTS = ("softmax", "dropout")
@@ -20,20 +20,20 @@ _WEIGHTS = ("softmax", "dropout")
 @rewrites("view")
 def _view(view: View, x: Value, shape: Value) -> Value | None:
     """Probabilities that are folded back are the probabilities of scores that are folded back."""
-    if x.op not in _WEIGHTS or not any(_same_last(view, split, shape, 1) for split in splits(_scores(x))):
+    if bare(x).op not in _WEIGHTS or not any(_same_last(view, split, shape, 1) for split in splits(_scores(x))):
         return None
     return _folded(view, x, shape)
 
 
 def _folded(view: View, x: Value, shape: Value) -> Value:
-    if x.op not in _WEIGHTS:
+    if bare(x).op not in _WEIGHTS:
         return view.plain("view", x, shape)
     make = view.fresh if x.op == "dropout" else view.plain
     return make(x.op, _folded(view, x.inputs[0], shape), *x.inputs[1:])
 
 
 def _scores(x: Value) -> Value:
-    while x.op in _WEIGHTS:
+    while bare(x).op in _WEIGHTS:
         x = x.inputs[0]
     return x
 

@@ -69,6 +69,12 @@ def known_to_keep_dtype(view: View, made: Value, operands: Iterable[Value]) -> b
     return bool(own) and any(_known_dtypes(view, bare(v)) == own for v in operands)
 
 
+def changes_dtype(view: View, v: Value) -> bool:
+    """Whether `v` is a cast, but for one that the front end knows to go to the dtype that was there."""
+    own = _known_dtypes(view, v)
+    return v.op == CAST and not (own and own == _known_dtypes(view, bare(v)))
+
+
 def _known_dtypes(view: View, v: Value) -> set[str | None]:
     known = view.facts.known
     return {known[o].dtype for o in view.originals(v) if o in known} - {None}

@@ -36,6 +36,9 @@ class Foreign:
     def __getitem__(self, index: Any) -> Any:
         return vars(self)["_keeper"].foreign_call(self, "__getitem__", (index,), {})
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        vars(self)["_keeper"].foreign_call(self, "__setitem__", (index, value), {})
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return vars(self)["_keeper"].foreign_call(self, "__call__", args, kwargs)
 

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import module as _module
 
 from autofuse.fx.guards import Guards
+from autofuse.fx.idle_hooks import someone_watches
 from autofuse.fx.twin import plain_class
 from autofuse.fx.watching import guard_path
 
@@ -35,7 +36,8 @@ def is_pristine(module: nn.Module) -> bool:
 def is_watched(module: nn.Module) -> bool:
     """Whether calling `module` does more than run the forward of its class."""
     inside = module.__dict__
-    own = any(inside.get(h) for h in OWN_HOOKS) or "forward" in inside or inside.get("_compiled_call_impl") is not None
+    hooked = any(inside.get(h) and someone_watches(inside[h].values()) for h in OWN_HOOKS)
+    own = hooked or "forward" in inside or inside.get("_compiled_call_impl") is not None
     return own or any(GLOBAL_HOOKS) or type(module).__call__ is not nn.Module.__call__
 
 

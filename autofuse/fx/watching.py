@@ -33,6 +33,7 @@ class Watching(Values):
         self.seen_through: set[str] = set()  # children that were entered
         self._snapshots: list[tuple[str, Any, list[Any], Place | None]] = []
         self._keep: list[Any] = []
+        self._written: set[int] = set()  # ids of foreign dicts
         for name, module in self.root.named_modules():
             self.owners[id(module)], self.paths[id(module)] = guard_path(name), name
         self._random = random_states()
@@ -248,20 +249,33 @@ class Watching(Values):
             return value
         made = self.graph.call_function(getattr, (self.argument(owner), name))
         made.meta["v"] = value
-        if isinstance(value, (Tensor, list, tuple, dict)):
+        if isinstance(value, (Tensor, list, tuple)) or isinstance(value, dict) and not _plain(value):
             with self.silence():
                 return self.adopted(value, made, iter(()))
         return Foreign(self, made, value, text and f"{text}.{name}")
 
     def foreign_call(self, owner: Foreign, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.check_surroundings()
-        _, real, _ = foreign.parts(owner)
+        _, real, text = foreign.parts(owner)
+        if type(real) is dict and name in ("get", "__getitem__") and text is not None and not kwargs:
+            return self._looked_up(real, name, text, args)
+        if type(real) is dict:
+            self._written.add(id(real))
         given = self.argument((owner, *args)), self.argument(kwargs)
         before = self.versions((args, kwargs))
         with self.silence():
             result = getattr(real, name)(*self.concrete(args), **self.concrete(kwargs))
             made = self.noted(self.graph.create_node("call_method", name, *given), result)
             return self.kept(made, result, before, [(None,) * t.dim() for t in tensors(result)])
+
+    def _looked_up(self, real: dict[Any, Any], name: str, text: str, key: tuple[Any, ...]) -> Any:
+        """What a foreign dict of plain values holds under a key: a guard, while forward has not written to it."""
+        if id(real) in self._written:
+            self.refuse("reads an object that it has changed")
+        answer = getattr(real, name)(*self.concrete(key))
+        spelled = ", ".join(self.guards.name_of(self.concrete(k)) for k in key)
+        self.guards.equal(f"{text}.get({spelled})", answer)
+        return answer
 
     def foreign_fact(self, owner: Foreign, text: str, answer: object) -> None:
         reach = foreign.parts(owner)[2]

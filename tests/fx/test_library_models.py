@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import autofuse
 from tests.fx.conftest import fused_rules
@@ -95,6 +97,68 @@ def test_attention_weights_that_are_asked_for_are_there() -> None:
     assert len(found) == 2
     for one, other in zip(expected, found, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+class Attentions(TorchDispatchMode):
+    """Counts the attention kernels and the softmaxes that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels = self.softmaxes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.kernels += "scaled_dot_product" in str(func)
+        self.softmaxes += "_softmax.default" in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("by", ["a flag of the config", "an argument"])
+@pytest.mark.parametrize("asked", [(False, True, False), (True, False, True)])
+def test_attention_falls_back_while_its_weights_are_asked_for(asked: tuple[bool, ...], by: str, training: bool) -> None:
+    model = llama().train(training)
+    tokens = torch.randint(3, 50, (2, 7))
+    fused = autofuse.optimize(copy.deepcopy(model), tokens, verify=False)
+    for on in asked:
+        options = {"output_attentions": on} if by == "an argument" and on else {}
+        for m in (model, fused):
+            m.config.output_attentions = on and by != "an argument"
+        with Attentions() as ran:
+            found = fused(tokens, **options)
+        expected = model(tokens, **options)
+        assert (ran.kernels, ran.softmaxes) == ((0, 2) if on else (2, 0))
+        torch.testing.assert_close(found.logits, expected.logits, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(found.attentions, expected.attentions, atol=1e-6, rtol=1e-5)
+
+
+def t5() -> nn.Module:
+    sizes = {"vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+    config = transformers.T5Config(**sizes, dropout_rate=0.0, attn_implementation="eager")
+    return transformers.T5Model(config)  # type: ignore[no-any-return]
+
+
+def olmo2() -> nn.Module:
+    config = transformers.Olmo2Config(
+        **SMALL, **QUIET, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=48,
+    )  # fmt: skip
+    return transformers.Olmo2ForCausalLM(config)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("make", "count"), [(t5, 6), (olmo2, 2)])
+def test_a_cache_that_is_asked_and_a_cast_that_does_nothing_do_not_stand_in_the_way(
+    make: Callable[[], nn.Module], count: int
+) -> None:
+    torch.manual_seed(0)
+    model = make().eval()
+    given = {"input_ids": torch.randint(3, 50, (2, 7))}
+    if make is t5:
+        given["decoder_input_ids"] = torch.randint(3, 50, (2, 5))
+    fused = autofuse.optimize(copy.deepcopy(model), given, verify=False)
+    with torch.no_grad(), Attentions() as ran:  # on a CPU a bias that needs a gradient keeps torch from its kernel
+        found = fused(**given)
+    assert (ran.kernels, ran.softmaxes) == (count, 0)
+    torch.testing.assert_close(first(found), first(model(**given)), atol=2e-5, rtol=1e-4)
 
 
 def test_gradient_checkpointing_goes_on() -> None:
