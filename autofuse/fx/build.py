@@ -17,9 +17,10 @@ from torch.fx.proxy import GraphAppendingTracer
 from autofuse.canonical import CAST, PERMUTE, View
 from autofuse.canonical.view import LEAF, order_of
 from autofuse.engine import Site
-from autofuse.fx.capture import Captured
+from autofuse.fx.capture import Captured, Inner
+from autofuse.fx.size_nodes import size_node
 from autofuse.fx.sizes import Sizes, result_sizes
-from autofuse.graph import ATTRIBUTE, CONST, ITEM, MODULE, SLICE, TUPLE, Value
+from autofuse.graph import ATTRIBUTE, CONST, ITEM, MODULE, SLICE, TUPLE, Value, is_const
 from autofuse.layout import Tail
 from autofuse.spelling import SPELLINGS
 
@@ -37,6 +38,7 @@ class Builder:
         self.order = {node: i for i, node in enumerate(self.graph.nodes)}
         self.limit = self.order[place]
         self.tracer = GraphAppendingTracer(self.graph)
+        self.copies: dict[fx.Node, Any] = {}  # nodes of children that are read -> the same here
 
     def build(self, v: Value) -> Any:
         """The node, or the literal, that is canonical `v`. Raises Unwritable."""
@@ -55,7 +57,49 @@ class Builder:
         for original in originals:
             if (path := self.captured.paths.get(original)) is not None:
                 return self.note(self.graph.get_attr(path))
+        for original in originals:
+            if (inner := self.captured.inner.get(original)) is not None and self.goes(inner.call):
+                return self.inside(inner, inner.node)
         return self.derived(v)
+
+    def goes(self, node: fx.Node) -> bool:
+        """Whether what a node computes goes with the match."""
+        return self.captured.values.get(node) in self.site.doomed.values
+
+    def inside(self, inner: Inner, node: Any) -> Any:
+        """What a node of a child computes that is read in place of its call, computed here. Raises Unwritable."""
+        if node not in self.copies:
+            self.copies[node] = self.copied(inner, node)
+        return self.copies[node]
+
+    def copied(self, inner: Inner, node: fx.Node) -> Any:
+        if node.op == "placeholder":
+            return self.given(inner.values[node])
+        if (size := self.size_of_what_goes(inner, node)) is not None:
+            return size
+        args = fx.node.map_arg(node.args, lambda n: self.inside(inner, n))
+        kwargs = fx.node.map_arg(node.kwargs, lambda n: self.inside(inner, n))
+        target = f"{inner.target}.{node.target}" if node.op in ("get_attr", "call_module") else node.target
+        return self.note(self.graph.create_node(node.op, target, args, kwargs))
+
+    def given(self, v: Value) -> Any:
+        """What a child is called with."""
+        if v.op == CONST:
+            return v.data
+        node = self.captured.nodes.get(v)
+        if node is None or v in self.site.doomed.values or self.order.get(node, self.limit) >= self.limit:
+            raise Unwritable("a value that the fused call needs is computed in a child from what the call replaces")
+        return node
+
+    def size_of_what_goes(self, inner: Inner, node: fx.Node) -> Any:
+        """A size that a child asks of an argument that goes, where the trace knows it otherwise."""
+        if node.op != "call_method" or node.target != "size" or len(node.args) < 2 or node.args[0] not in inner.values:
+            return None
+        asked, dim = inner.values[node.args[0]], node.args[1]  # type: ignore[index]
+        if asked not in self.site.doomed.values or (outer := self.captured.nodes.get(asked)) is None:
+            return None
+        size = self.captured.trace.sizes.get(outer, ())[dim]  # type: ignore[index]
+        return None if size is None else size_node(self.captured, size, node.meta.get("v"))
 
     def reads_what_goes(self, node: fx.Node) -> bool:
         """Whether a node asks a tensor that goes for its dtype or shape, and would keep it alive."""
@@ -78,6 +122,8 @@ class Builder:
                 return self.item(self.build(v.inputs[0]), self.build(v.inputs[1]))
             case op if op == ATTRIBUTE:
                 return self.attribute(v)
+            case "size" if is_const(v.inputs[1]) and v.inputs[1].data is not None:
+                return self.method("size", self.build(v.inputs[0]), v.inputs[1].data)
         if v.op in SPELLINGS:
             return self.spelled(SPELLINGS[v.op], [self.build(i) for i in v.inputs])
         raise Unwritable(f"a value that the fused call needs ({v.op}) is not available where the call would stand")
@@ -176,6 +222,8 @@ def evaluate(captured: Captured, node: fx.Node) -> Any:
     kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
     target: Any = node.target
     with captured.trace.mode, torch.enable_grad(), torch.random.fork_rng([]):
+        if node.op == "call_module":
+            return captured.trace.twin.get_submodule(target).forward(*args, **kwargs)
         return getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
 
 

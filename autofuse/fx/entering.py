@@ -8,6 +8,7 @@ and it must stay pristine (pristine.py). Small children that are pure are read; 
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from typing import Any
 
@@ -19,8 +20,11 @@ from autofuse.fx.pristine import is_pristine
 from autofuse.fx.trace import Trace
 from autofuse.fx.twin import plain_class
 from autofuse.fx.watching import guard_path, is_known, is_light
+from autofuse.graph import Value
+from autofuse.vocabulary import OPS
 
 _LARGEST = 40  # nodes of a child that is read
+_MOST, _DEEPEST = 10, 8  # modules of a child that adds to scores; steps from scores back to their product
 _NAMED = re.compile(r"\b_c\d+\b")
 
 
@@ -30,12 +34,34 @@ def may_enter(child: nn.Module) -> bool:
     return own and is_light(child) and all(map(is_pristine, child.modules()))
 
 
+def may_add_to_scores(child: nn.Module) -> bool:
+    """Whether a child that is not light may be a bias of scores: own code around few layers, such as an MLP of offsets.
+
+    entered() then sees whether those layers have nothing to do with what the child is given.
+    """
+    own = not is_known(type(child)) and "forward" in dir(plain_class(type(child)))
+    modules = list(itertools.islice(child.modules(), _MOST + 1))
+    return own and len(modules) <= _MOST and all(map(is_pristine, modules))
+
+
+def are_scores(v: Value) -> bool:
+    """Whether a value is a product of matrices, but for factors, terms, views and casts."""
+    for _ in range(_DEEPEST):
+        if v.op in ("matmul", "einsum", "baddbmm"):
+            return True
+        if v.op not in OPS or OPS[v.op].heavy or not v.inputs:
+            return False
+        v = next((i for i in v.inputs if i.op in ("matmul", "einsum", "baddbmm")), v.inputs[0])
+    return False
+
+
 def entered(trace: Trace | None) -> Trace | None:
     """`trace` if it is all pure operations of tensors that are its arguments or the child's own; else None."""
     if trace is None:
         return None
     erase_dead(trace.graph)
-    if len(trace.graph.nodes) > _LARGEST or not all(map(_is_pure, trace.graph.nodes)):
+    given = _given(trace.graph)
+    if len(trace.graph.nodes) > _LARGEST or not all(_is_pure(trace, n, n in given) for n in trace.graph.nodes):
         return None
     output = next(n for n in trace.graph.nodes if n.op == "output")
     tests = [t for t in trace.guards.tests if "self" not in t]
@@ -43,13 +69,25 @@ def entered(trace: Trace | None) -> Trace | None:
     return trace if isinstance(output.args[0], fx.Node) and not sized else None
 
 
-def _is_pure(node: fx.Node) -> bool:
+def _given(graph: fx.Graph) -> set[fx.Node]:
+    """What is computed from the contents of a child's arguments."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        operation = operation_of(node)
+        reads = operation is None or operation.effect != "metadata"
+        if node.op == "placeholder" or reads and any(n in found for n in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _is_pure(trace: Trace, node: fx.Node, given: bool) -> bool:
     if node.meta.get("writes"):
         return False
     if node.op in ("placeholder", "get_attr", "output"):
         return True
-    if node.op == "call_module":
-        return True  # a known layer without parameters, see may_enter
+    if node.op == "call_module":  # without parameters, or a call that is repeated as it stands
+        child = trace.module.get_submodule(str(node.target))
+        return not given or is_known(type(child)) and not child._parameters
     return operation_of(node) is not None or is_harmless(node) or getattr(node.target, "__name__", "") == "getitem"
 
 

@@ -169,6 +169,9 @@ def _guard_bypassed(trace: Trace, called: set[str], read: dict[str, Trace]) -> N
     for node in trace.graph.nodes:
         if node.op == "get_attr" and (owner := str(node.target).rpartition(".")[0]) in called:
             bypassed.add(owner)
+    for path in sorted(bypassed & read.keys()):
+        inside = trace.module.get_submodule(path).named_modules(prefix=path)
+        bypassed |= {name for name, _ in inside if not any(f"{name}.".startswith(f"{kept}.") for kept in left)}
     narrowed = {str(n.args[0].target) for n in trace.graph.nodes if is_narrow_call(n.target)}
     guard_pristine(trace.guards, trace.module, bypassed - narrowed)
     for path in sorted(bypassed & read.keys()):

@@ -14,6 +14,7 @@ from autofuse.engine import Site
 from autofuse.fx.build import Unwritable
 from autofuse.fx.capture import Captured
 from autofuse.fx.names import called, operation_of
+from autofuse.fx.size_nodes import size_node
 
 
 def sizes_elsewhere(
@@ -40,7 +41,7 @@ def _elsewhere(captured: Captured, node: fx.Node, results: Sequence[fx.Node], ma
     sizes = captured.trace.sizes.get(tensor, ())
     if dim < len(sizes) and (size := sizes[dim]) is not None:
         with captured.trace.graph.inserting_before(node):
-            return _size_node(captured, size, node.meta.get("v"))
+            return size_node(captured, size, node.meta.get("v"))
     for old, new in zip(results, made, strict=True):
         place = _place_of(tensor, dim, old)
         if place is not None and (early := _numbers_before(new, node)) is not None:
@@ -99,24 +100,3 @@ def _turned(order: list[int], turn: fx.Node) -> list[int]:
     order = list(order)
     order[dims[0]], order[dims[1]] = order[dims[1]], order[dims[0]]
     return order
-
-
-def _size_node(captured: Captured, size: int | str, example: Any) -> Any:
-    """The fx form of a size: a number, or its text evaluated over placeholders."""
-    if isinstance(size, int):
-        return size
-    proxies: dict[str, Any] = {
-        "min": lambda *a: fx.Proxy(captured.trace.graph.call_function(min, tuple(_plain(x) for x in a)))
-    }
-    for place, text in sorted(enumerate(captured.trace.inputs), key=lambda p: -len(p[1])):
-        size = size.replace(f"{text}.shape", f"in{place}.shape")
-    for node in captured.trace.graph.nodes:
-        if node.op == "placeholder":
-            proxies[node.name] = fx.Proxy(node)
-    made = eval(size, {"__builtins__": {}}, proxies).node
-    made.meta["v"] = example
-    return made
-
-
-def _plain(x: Any) -> Any:
-    return x.node if isinstance(x, fx.Proxy) else x

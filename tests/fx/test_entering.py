@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import autofuse
+from tests.fx.conftest import assert_same, fused_rules
 
 
 class Gelu(nn.Module):
@@ -79,3 +80,42 @@ def test_a_child_that_does_more_stays_a_call(act: nn.Module) -> None:
     original, module, x = optimized(act)
     assert ("AF304", "") not in fused(module)
     torch.testing.assert_close(module(x), original(x), atol=1e-6, rtol=1e-5)
+
+
+class Offsets(nn.Module):
+    """Adds to scores what an MLP makes of the offsets of positions, as timm's RelPosMlp does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(2, 8), nn.Softplus(), nn.Linear(8, 2))
+        self.register_buffer("offsets", torch.randn(36, 2))
+
+    def forward(self, scores: Tensor) -> Tensor:
+        length = scores.shape[-1]
+        bias = self.mlp(self.offsets).view(6, 6, -1).permute(2, 0, 1)[:, :length, :length]
+        return scores + bias.unsqueeze(0)  # type: ignore[no-any-return]
+
+
+class Biased(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.offsets = Offsets()
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.offsets(q @ k.transpose(-2, -1)).softmax(dim=-1) @ v  # type: ignore[no-any-return]
+
+
+def test_a_child_that_adds_a_bias_of_its_own_making_is_part_of_the_attention() -> None:
+    given = tuple(torch.randn(3, 2, 6, 4) for _ in range(3))
+    plain, seen = Biased(), list[int]()
+    fused = autofuse.optimize(copy.deepcopy(plain), given)
+    fused.offsets.mlp[0].register_forward_hook(lambda *_: seen.append(1))
+    assert fused_rules(fused) == {"AF101"}
+    for training in (False, True):
+        assert_same(plain.train(training), fused.train(training), *given)
+        assert_same(plain, fused, *(t[:, :, :5] for t in given))
+    assert len(seen) == 4  # the layers inside are called as before
+    for watched, sign in ((fused.offsets.mlp, 2), (fused.offsets, 3)):  # whoever watches what is read sees it called
+        watched.register_forward_hook(lambda *_, sign=sign: seen.append(sign))
+        fused(*given)
+        assert seen[-1] == sign
