@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from autofuse.fx.ambient import may_capture, unobserved
 from autofuse.fx.calls import Calls, kind_of, set_mode
@@ -58,6 +59,15 @@ class _State:
         self.without: set[str] = set()  # rules that it has no use for in this module
         self.armed = False  # whether other kinds of call are worth a look
         self.barren: set[Hashable] = set()  # the kinds of call in which nothing was found
+        self.is_a_copys = False
+
+    def for_a_copy(self) -> _State:
+        """The same for a copy of the module, which goes its own way from here on."""
+        made = copy.copy(self)
+        made.full, made.left_out, made.barren = list(self.full), set(self.left_out), set(self.barren)
+        made.narrow = defaultdict(list, {unread: list(variants) for unread, variants in self.narrow.items()})
+        made.is_a_copys = True
+        return made
 
     @property
     def variants(self) -> list[Variant]:
@@ -109,7 +119,8 @@ class Session:
     def covers(self, model: nn.Module) -> bool:
         """Whether the model still has the modules it had, each with the forward it was given."""
         now = {module for _, module in self._looked_at(model)}
-        return now == set(self.states) and all(is_installed(m) for m, s in self.states.items() if s.runs)
+        mine = {m for m, s in self.states.items() if not s.is_a_copys}
+        return now == mine and all(is_installed(m) for m, s in self.states.items() if s.runs)
 
     def install_all(self) -> None:
         """Give every module its forward again, after a restore."""
@@ -190,7 +201,7 @@ class Session:
     def install(self, module: nn.Module) -> None:
         state = self.states[module]
         narrow: Narrow = {k: tuple(v) for k, v in state.narrow.items()}
-        install(module, tuple(state.full), narrow, self.missed, self._classes, self.compiled)
+        install(module, tuple(state.full), narrow, self.missed, self._classes, self.compiled, self.copied)
 
     # At a call that no variant was made for.
 
@@ -199,7 +210,7 @@ class Session:
         base = base_of(type(module))
         state = self.states.get(module)
         retried: set[int] = self._busy.__dict__.setdefault("modules", set())
-        if state is None or id(module) in retried or self._busy.__dict__.get("capturing"):
+        if state is None or is_fx_symbolic_tracing() or id(module) in retried or self._busy.__dict__.get("capturing"):
             return base.forward(module, *args, **kwargs)
         guard = self.misses.guard(state.name, base.forward, state.variants, (module, args, kwargs))
         if why := _why_left(state, module, (args, kwargs)):
@@ -220,6 +231,11 @@ class Session:
             return type(module).forward(module, *args, **kwargs)
         finally:
             retried.discard(id(module))
+
+    def copied(self, original: nn.Module, made: nn.Module) -> None:
+        """A module was copied, to be an average of it or another start: the copy is looked at as it was."""
+        if original in self.states:
+            self.states[made] = self.states[original].for_a_copy()
 
     def compiled(self, kind: type, guard: str) -> None:
         """A compiler took the original of modules of class `kind`."""
