@@ -21,6 +21,7 @@ from autofuse.fx.ambient import Ambient
 from autofuse.fx.conditions import FOUND, Asked, Written, explained, written
 from autofuse.fx.guards import in_words
 from autofuse.fx.handing import handed
+from autofuse.fx.lowering import lower
 from autofuse.fx.trace import Trace
 from autofuse.fx.words import identity
 
@@ -74,6 +75,7 @@ class Variant:
 def variant_of(trace: Trace) -> Variant:
     """The variant that a rewritten trace is."""
     _add_ambient(trace.guards.add, trace.around)
+    lower(trace)
     inputs = (*trace.inputs, *handed(trace, len(trace.inputs)))
     for node in trace.graph.nodes:
         if node.name == "self":
@@ -99,6 +101,7 @@ def forward_of(base: Forward, variants: tuple[Variant, ...], missed: Forward) ->
     """
     signature = inspect.signature(base, follow_wrapped=False)
     receiver = next(iter(signature.parameters))
+    variants = merged(variants)
     asked = [Asked(v.tests, v.inputs, dict(v.names)) for v in variants]
     body = written(asked, receiver) if asked else Written()
     scope: dict[str, Any] = {**body.scope, "_missed": missed}
@@ -112,6 +115,23 @@ def forward_of(base: Forward, variants: tuple[Variant, ...], missed: Forward) ->
     forward.__qualname__, forward.__module__, forward.__doc__ = base.__qualname__, base.__module__, base.__doc__
     forward.__wrapped__ = base  # type: ignore[attr-defined]
     return forward
+
+
+_MODES = ("self.training is False", "self.training is True")
+
+
+def merged(variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
+    """The variants, those that do the same in both modes as one, which takes the place of the later."""
+    found: dict[Hashable, Variant] = {}
+    for variant in variants:
+        either = replace(variant, tests=tuple(t for t in variant.tests if t not in _MODES))
+        known = found.get(either.key)
+        if known is not None and {*known.tests, *variant.tests} >= {*_MODES}:
+            del found[either.key]
+            found[variant.key] = either
+        else:
+            found[variant.key if known is not None else either.key] = variant
+    return tuple(found.values())
 
 
 def asker_of(base: Forward, variant: Variant) -> Callable[..., list[int]]:

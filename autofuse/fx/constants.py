@@ -18,6 +18,7 @@ _LARGEST = 1 << 26  # elements; a larger buffer is not read
 _LOW = -1e3  # canonical/masks.py: so low a fill leaves no weight
 
 _numbers: dict[int, tuple[weakref.ref[Tensor], int, float]] = {}
+_versions: dict[str, dict[int, int]] = {"lower": {}, "upper": {}, "bias": {}}  # what guards ask of the proofs
 _proofs: dict[int, tuple[weakref.ref[Tensor], int, str | None]] = {}
 
 
@@ -34,8 +35,13 @@ def buffer_form(x: Tensor | None) -> str | None:
 
     def forget(_: object) -> None:
         _proofs.pop(key, None)
+        for versions in _versions.values():
+            versions.pop(key, None)
 
+    forget(None)
     _proofs[key] = (weakref.ref(x, forget), x._version, form)
+    if form is not None:
+        _versions[form][key] = x._version
     return form
 
 
@@ -45,8 +51,7 @@ def holds_form(x: Tensor | None, form: str) -> bool:
 
     A compiler asks it once, of the buffer itself; where it has no numbers to show, they are taken to be the same.
     """
-    known = _proofs.get(id(x))
-    if known is not None and x is not None and known[1] == x._version and known[2] == form and known[0]() is x:
+    if x is not None and _versions[form].get(id(x)) == x._version:
         return True
     return buffer_form(x) == form or _is_compiled_without_numbers(x)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, overload
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -21,6 +22,9 @@ def layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float
     The result has the dtype to which x, weight and bias promote; statistics are taken in fp32 or better.
     Source: Ba, Kiros & Hinton, arXiv:1607.06450.
     """
+    sizes = x.shape[-1:]
+    if _is_usual(weight, x, sizes) and _is_usual(bias, x, sizes):
+        return torch.layer_norm(x, sizes, weight, bias, eps)  # type: ignore[arg-type]
     scale, shift = _fitting(weight, x), _fitting(bias, x)
     if (weight is None) == (scale is None) and (bias is None) == (shift is None):
         return F.layer_norm(x, x.shape[-1:], scale, shift, eps)
@@ -32,6 +36,9 @@ def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
 
     Shapes, dtypes: as `layer_norm`. Source: Zhang & Sennrich, arXiv:1910.07467.
     """
+    sizes = x.shape[-1:]
+    if _is_usual(weight, x, sizes):
+        return torch.rms_norm(x, sizes, weight, eps)  # type: ignore[arg-type]
     scale = _fitting(weight, x)
     if (weight is None) == (scale is None):
         return F.rms_norm(x, x.shape[-1:], scale, eps)
@@ -68,6 +75,11 @@ def dropout_add_norm(
     total = residual + (F.dropout(x, dropout_p) if training and dropout_p else x)
     normed = layer_norm(total, weight, bias, eps) if norm == "layer" else _shifted(rms_norm(total, weight, eps), bias)
     return (total, normed) if prenorm else normed
+
+
+def _is_usual(operand: Affine, x: Tensor, sizes: torch.Size) -> bool:
+    """Whether the kernels take `operand` as it is."""
+    return operand is None or isinstance(operand, Tensor) and operand.dtype is x.dtype and operand.shape == sizes
 
 
 def _fitting(operand: Affine, x: Tensor) -> Tensor | None:
