@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from autofuse import ops
 from autofuse.fx.ambient import Ambient
 from autofuse.fx.trace import Trace
-from autofuse.ops.sdpa import plain_attention
+from autofuse.ops import plain
 
 _FOUR = 4  # batch, heads, length, width
 
@@ -65,13 +65,9 @@ def _make_plain(trace: Trace, node: fx.Node) -> None:
     )  # fmt: skip
     sources = {_source(n) for n in node.all_input_nodes[:3]}
     guarded = {n for n in trace.graph.nodes if n.op == "placeholder"}
-    if not drops and (len(sources) == 1 or sources <= guarded):
-        query, key, value, mask, scale, is_causal = operands
-        node.target, node.kwargs = F.scaled_dot_product_attention, {"scale": scale}
-        node.args = (query, key, value, mask, 0.0, is_causal)
-    else:
-        node.target, node.kwargs = plain_attention, {}
-        node.args = (*operands, p, training) if drops else operands
+    operands = *operands, len(sources) == 1 or sources <= guarded
+    node.target, node.kwargs = plain.attention, {}
+    node.args = (*operands, p, training) if drops else operands
 
 
 _SAME_DTYPE = frozenset("view reshape transpose permute contiguous split chunk unbind unflatten flatten".split())

@@ -53,24 +53,6 @@ def attention(
     return _on_four_dimensions(query, key, value, mask, dropout_p if training else 0.0, is_causal, scale).to(result)
 
 
-def plain_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, is_causal: bool,
-    dropout_p: float = 0.0, training: bool = False,
-) -> Tensor:  # fmt: skip
-    """`attention` for operands that are known to be as the kernel takes them, outside of autocast.
-
-    Shapes: query (B, H, T, d), key (B, H, S, d), value (B, H, S, d), contiguous in the last dimension; anything else is
-    computed too, if more slowly. mask: boolean.
-    """
-    if query.dtype is not value.dtype or key.dtype is not value.dtype:
-        return attention(
-            query, key, value, mask=mask, scale=scale, is_causal=is_causal, dropout_p=dropout_p, training=training
-        )
-    return F.scaled_dot_product_attention(
-        query, key, value, mask, dropout_p if training else 0.0, is_causal, scale=scale
-    )
-
-
 def _covers_a_square(mask: Tensor, queries: int, keys: int) -> bool:
     return queries == keys and mask.shape[-2:] == (queries, keys)
 

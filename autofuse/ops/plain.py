@@ -1,0 +1,44 @@
+"""Operations for operands whose kind is known when code is written, and little is left to decide at run time.
+
+Each computes what the operation of the same name in `autofuse.ops` computes, for any operands; the usual ones, which
+the caller promises to be likely, go straight to torch's kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from autofuse.ops import sdpa
+from autofuse.ops.derivatives import differentiable_twice
+
+_functorch: Any = torch._C._functorch
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, is_causal: bool,
+    same_dtype: bool, dropout_p: float = 0.0, training: bool = False,
+) -> Tensor:  # fmt: skip
+    """ops.attention outside of autocast, where the kernel likely takes its operands as they are.
+
+    Shapes: query (B, H, T, d), key (B, H, S, d), value (B, H, S, d), contiguous in the last dimension. mask: boolean.
+    same_dtype: whether the operands are known to have one dtype.
+    """
+    if (
+        torch.compiler.is_compiling()
+        or forward_ad._current_level >= 0
+        or _functorch.peek_interpreter_stack() is not None
+        or not same_dtype
+        and not (query.dtype is key.dtype is value.dtype)
+    ):
+        return sdpa.attention(
+            query, key, value, mask=mask, scale=scale, is_causal=is_causal, dropout_p=dropout_p, training=training
+        )
+    result = F.scaled_dot_product_attention(
+        query, key, value, mask, dropout_p if training else 0.0, is_causal, scale=scale
+    )
+    return result if result.grad_fn is None else differentiable_twice(result)
