@@ -63,7 +63,7 @@ class Outside:
                     held[:] = before
                 continue
             now = _items(held)
-            for key in [k for k, v in now.items() if (k not in before or before[k] is not v) and _is_kept(v)]:
+            for key in [k for k, v in _pairs(now) if (k not in before or before[k] is not v) and _is_kept(v)]:
                 _put(held, key, before.get(key, _NOTHING))
         self._forget_cached()
 
@@ -83,8 +83,8 @@ class Outside:
         items = _items(held)
         if len(items) > _LARGEST:
             return
-        self._before[id(held)] = held, list(items) if isinstance(items, list) else dict(items)
-        for value in items if isinstance(items, list) else list(items.values()):
+        self._before[id(held)] = held, list(items) if isinstance(items, list) else dict(_pairs(items))
+        for value in items if isinstance(items, list) else [v for _, v in _pairs(items)]:
             if _is_container(value):
                 self._note(value, depth + 1)
 
@@ -92,6 +92,11 @@ class Outside:
 def _items(held: Any) -> Any:
     """The container itself; the attributes of a function, a class or an object."""
     return held if isinstance(held, (*_DICTS, list)) else vars(held)
+
+
+def _pairs(held: Any) -> list[tuple[Any, Any]]:
+    """Keys and values as they lie there: a dict of the user's may make something at each look."""
+    return list(dict.items(held) if isinstance(held, dict) else held.items())
 
 
 def _is_container(value: Any) -> bool:
@@ -102,7 +107,7 @@ def _added(held: Any, before: Any) -> list[Any]:
     if isinstance(held, list):
         known = set(map(id, before))
         return [new for new in held if id(new) not in known]
-    return [new for key, new in _items(held).items() if key not in before or before[key] is not new]
+    return [new for key, new in _pairs(_items(held)) if key not in before or before[key] is not new]
 
 
 def _is_kept(value: Any) -> bool:

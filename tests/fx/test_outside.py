@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -135,3 +136,20 @@ def test_a_function_that_the_module_holds_may_be_replaced(first: Any) -> None:
     for other in (F.relu, functools.partial(F.gelu, approximate="none"), nn.SiLU().forward):
         model.activation = other
         torch.testing.assert_close(model(x), model.down(other(model.up(x))))
+
+
+class MadeWhenLookedUp(OrderedDict[str, Any]):
+    """A table that makes something anew at each look, as some libraries keep their activations."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise AssertionError(f"{key} was looked up")
+
+
+TABLE = MadeWhenLookedUp(gelu=nn.GELU)
+
+
+def test_nothing_is_looked_up_in_a_table_of_the_program() -> None:
+    assert list(TABLE) == ["gelu"]
+    model, x = Activated(F.silu), torch.randn(3, 8)
+    autofuse.optimize(model, x)
+    assert "AF304" in fused_rules(model)
