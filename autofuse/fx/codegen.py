@@ -23,6 +23,7 @@ from autofuse.fx.guards import in_words
 from autofuse.fx.handing import handed
 from autofuse.fx.lowering import lower
 from autofuse.fx.trace import Trace
+from autofuse.fx.twin import signature_of
 from autofuse.fx.words import identity
 
 Forward = Callable[..., Any]
@@ -99,7 +100,7 @@ def forward_of(base: Forward, variants: tuple[Variant, ...], missed: Forward) ->
 
     `missed(self, ...)` gets the arguments as `base` would.
     """
-    signature = inspect.signature(base, follow_wrapped=False)
+    signature = signature_of(base)
     receiver = next(iter(signature.parameters))
     variants = merged(variants)
     asked = [Asked(v.tests, v.inputs, dict(v.names)) for v in variants]
@@ -136,7 +137,7 @@ def merged(variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
 
 def asker_of(base: Forward, variant: Variant) -> Callable[..., list[int]]:
     """A function with the signature of `base` that tells the places of the tests of `variant` that fail."""
-    signature = inspect.signature(base, follow_wrapped=False)
+    signature = signature_of(base)
     body, scope = explained(Asked(variant.tests, variant.inputs, dict(variant.names)), next(iter(signature.parameters)))
     lines = [f"def ask({_parameters(signature, scope)}):", *("    " + line for line in body)]
     _execute("\n".join(lines) + "\n", scope)

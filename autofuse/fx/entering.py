@@ -7,7 +7,6 @@ and it must stay pristine (pristine.py). Small children that are pure are read; 
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import re
 from typing import Any
@@ -18,7 +17,7 @@ from autofuse.fx.guards import Guards
 from autofuse.fx.names import erase_dead, is_harmless, operation_of
 from autofuse.fx.pristine import is_pristine
 from autofuse.fx.trace import Trace
-from autofuse.fx.twin import plain_class
+from autofuse.fx.twin import plain_class, signature_of
 from autofuse.fx.watching import guard_path, is_known, is_light
 from autofuse.graph import Value
 from autofuse.vocabulary import OPS
@@ -95,7 +94,7 @@ def parameters_of(trace: Trace, args: list[Any], kwargs: dict[str, Any]) -> list
     """What the child's placeholders stand for, given what it is called with."""
     forward = plain_class(type(trace.module)).forward
     try:
-        bound = inspect.signature(forward, follow_wrapped=False).bind(None, *args, **kwargs).arguments
+        bound = signature_of(forward).bind(None, *args, **kwargs).arguments
     except TypeError:
         return None
     found = [bound.get(text) for text in trace.inputs]

@@ -11,6 +11,7 @@ import collections
 import copy
 import enum
 import functools
+import inspect
 import threading
 import types
 from collections.abc import Callable
@@ -171,6 +172,16 @@ def plain_class(cls: type[nn.Module]) -> type[nn.Module]:
     ):
         cls = vars(cls).get("_autofuse_base") or cls.__bases__[1]
     return cls
+
+
+def signature_of(forward: Callable[..., Any]) -> inspect.Signature:
+    """What a forward of a class takes, `self` first, also where a decorator takes `*args` for everything."""
+    signature = inspect.signature(forward, follow_wrapped=False)
+    parameters = list(signature.parameters.values())
+    if not parameters or parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+        return signature
+    receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    return signature.replace(parameters=[receiver, *parameters])
 
 
 def original_class(cls: type) -> type:

@@ -20,6 +20,7 @@ from autofuse.fx import foreign
 from autofuse.fx.ambient import ambient
 from autofuse.fx.guards import Guards
 from autofuse.fx.lengths import Length, Size
+from autofuse.fx.numbers import Number
 from autofuse.fx.places import Place, user_place
 from autofuse.fx.records import Path, is_record, record_maker
 from autofuse.fx.sizes import Sizes
@@ -62,6 +63,10 @@ class Values:
         """Hold a parameter or a buffer of the module; None if `x` is neither."""
         raise NotImplementedError
 
+    def module(self, x: nn.Module) -> fx.Node:
+        """The node of a module that is passed on to an operation or to a child."""
+        raise NotImplementedError
+
     def kept(self, node: fx.Node, result: Any, before: list[tuple[Tensor, int]], sizes: list[Sizes]) -> Any:
         """Remember which tensors `node` computes, and which it overwrote."""
         with self.silence():
@@ -98,6 +103,8 @@ class Values:
             )
         if type(result) is int:
             return Length(self, node, result, None)
+        if type(result) is float:
+            return Number.of(self, node, result)
         if isinstance(result, (bool, float, complex)):
             self.refuse("uses a number that a child module or a foreign object returns")
         if isinstance(result, dict):
@@ -159,8 +166,14 @@ class Values:
             return self.node_of(x)
         if isinstance(x, Length):
             return resolved_node(x.origin)
+        if type(x) is Number:
+            number = resolved_node(x.origin)
+            number.meta.setdefault("v", x.value)
+            return number
         if foreign.is_foreign(x):
             return resolved_node(foreign.parts(x)[0])
+        if isinstance(x, nn.Module):
+            return self.module(x)
         if isinstance(x, slice):
             return slice(*map(self.argument, (x.start, x.stop, x.step)))
         if isinstance(x, dict):
@@ -180,7 +193,7 @@ class Values:
 
     def concrete(self, x: Any) -> Any:
         """The example value of an argument: lengths are numbers, stand-ins are what they stand for."""
-        if isinstance(x, Length):
+        if isinstance(x, Length) or type(x) is Number:
             return x.value
         if foreign.is_foreign(x):
             return foreign.parts(x)[1]

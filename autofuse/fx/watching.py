@@ -31,6 +31,7 @@ class Watching(Values):
         self.owners: dict[int, str] = {}  # id of a twin -> how a guard reaches it
         self.paths: dict[int, str] = {}  # id of a twin module -> its name below the root
         self.seen_through: set[str] = set()  # children that were entered
+        self.handed: dict[int, fx.Node] = {}  # id of a twin module that is an argument -> its placeholder
         self._snapshots: list[tuple[str, Any, list[Any], Place | None]] = []
         self._keep: list[Any] = []
         self._written: set[int] = set()  # ids of foreign dicts
@@ -206,17 +207,41 @@ class Watching(Values):
         """A child is called: write the call down and compute its result on fakes."""
         self.check_surroundings()
         path = self.paths.get(id(module))
-        if path is None:
+        if path is None and id(module) not in self.handed:
             self.refuse(f"calls a {type(module).__name__} that is not one of its children")
-        if self._transparent(module):
+        if path is not None and self._transparent(module):
             self.seen_through.add(path)
             return module.forward(*args, **kwargs)
         given = self.argument(args), self.argument(kwargs)
         before = self.versions((args, kwargs))
         with self.silence():
             result = module.forward(*self.concrete(args), **self.concrete(kwargs))
-            node = self.noted(self.graph.create_node("call_module", path, *given), result)
+            node = self.noted(self._call_of(module, path, *given), result)
             return self.kept(node, result, before, self._child_sizes(module, args, result))
+
+    def _call_of(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> fx.Node:
+        if path is not None:
+            return self.graph.create_node("call_module", path, args, kwargs)
+        return self.graph.call_function(call_handed, (self.handed[id(module)], *args), kwargs)
+
+    def handed_in(self, module: nn.Module, node: fx.Node, text: str) -> nn.Module:
+        """A module that is an argument of forward: it may be called and passed on, and its plain attributes read."""
+        twin: nn.Module = self.world.of(self.world.originals.get(id(module), module))
+        if id(twin) not in self.paths:
+            self.handed[id(twin)] = node
+            self.owners.setdefault(id(twin), text)
+        node.meta["v"] = twin
+        return twin
+
+    def module(self, x: nn.Module) -> fx.Node:
+        if id(x) in self.handed:
+            return self.handed[id(x)]
+        path = self.paths.get(id(x))
+        if not path:
+            self.refuse(f"passes a {type(x).__name__} that is not one of its children to an operation")
+        node = self.graph.create_node("get_attr", path)
+        node.meta["v"] = x
+        return node
 
     def _transparent(self, module: nn.Module) -> bool:
         """Whether a Sequential holds light layers only, so that it says nothing that its parts do not."""
@@ -300,6 +325,11 @@ def is_light(module: nn.Module) -> bool:
         return True
     own = not type(module).__module__.startswith("torch.") and len(module._parameters) <= _PARAMETERS
     return own and all(is_known(type(m)) and not m._parameters for m in module.children())
+
+
+def call_handed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """A module that was an argument, called."""
+    return module(*args, **kwargs)
 
 
 def _getitem(container: Any, key: Any) -> Any:

@@ -1,0 +1,100 @@
+"""What forwards do with modules, numbers and decorators on the way: held by a graph where that is sound."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autofuse
+from tests.fx.conftest import assert_same, fused_rules
+
+
+class Bias(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.randn(()))
+
+    def forward(self, rows: int, columns: int) -> Tensor:
+        return self.slope * (torch.arange(columns)[None, :] - torch.arange(rows)[:, None]).abs()
+
+
+class Rotation(nn.Module):
+    """Returns a number beside a tensor, as x-transformers' rotary embedding does."""
+
+    scale = 0.5
+
+    def forward(self, x: Tensor) -> tuple[Tensor, float]:
+        return torch.ones_like(x), self.scale
+
+
+class Attention(nn.Module):
+    """Returns its weights, which nobody reads: fused only if the caller can be traced."""
+
+    def forward(self, x: Tensor, bias: nn.Module, factor: float = 1.0) -> tuple[Tensor, Tensor]:
+        scores = x @ x.transpose(-2, -1) * factor
+        weights = (scores + bias(x.shape[1], x.shape[1])).softmax(dim=-1)
+        return weights @ x, weights
+
+
+class HandsOn(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.rotation, self.attention = Bias(), Rotation(), Attention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        ones, scale = self.rotation(x)
+        out, _ = self.attention(x * ones * scale, self.bias, factor=scale)
+        return out
+
+
+def test_a_module_and_a_number_that_are_handed_on_keep_nothing_from_being_fused() -> None:
+    plain, x = HandsOn(), torch.randn(2, 6, 8)
+    fused = autofuse.optimize(copy.deepcopy(plain), x)
+    assert "AF101" in fused_rules(fused) and not autofuse.report(fused).with_status("declined")
+    for training in (False, True):
+        assert_same(plain.train(training), fused.train(training), x)
+        assert_same(plain, copy.deepcopy(fused), x[:, :5])
+    for model in (plain, fused):
+        model.rotation.scale = 0.25  # another number in the next call
+    assert_same(plain, fused, x)
+
+
+class Computes(HandsOn):
+    def forward(self, x: Tensor) -> Tensor:
+        _, scale = self.rotation(x)
+        return self.attention(x.softmax(dim=-1) * (scale + 1.0), self.bias)[0]  # type: ignore[no-any-return]
+
+
+def test_who_computes_with_such_a_number_is_not_held() -> None:
+    fused = autofuse.optimize(Computes(), torch.randn(2, 6, 8))
+    told = [s for s in autofuse.report(fused).sites if "computes with a number" in s.reason]
+    assert [s.file for s in told] == [__file__]
+
+
+def counted(forward: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(forward)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    return inner
+
+
+class Decorated(nn.Module):
+    @counted
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        return (x @ x.transpose(-2, -1) * scale).softmax(dim=-1) @ x
+
+
+@pytest.mark.parametrize("example", [True, False])
+def test_a_forward_whose_decorator_takes_everything_as_it_comes(example: bool) -> None:
+    x = torch.randn(2, 6, 8, requires_grad=True)
+    fused = autofuse.optimize(Decorated(), (x,) if example else None)
+    for call in (lambda m: m(x), lambda m: m(x, 0.5), lambda m: m(x=x, scale=2.0)):
+        torch.testing.assert_close(call(fused), call(Decorated()))
+    assert fused_rules(fused) == {"AF101"}
