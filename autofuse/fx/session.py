@@ -24,7 +24,7 @@ from autofuse.fx.calls import Calls, kind_of, set_mode
 from autofuse.fx.checks import Checker, Verdict
 from autofuse.fx.codegen import Variant
 from autofuse.fx.following import planned_as_others_do
-from autofuse.fx.install import Narrow, base_of, install, is_installed, restore
+from autofuse.fx.install import UNCALLED, Narrow, base_of, install, is_installed, restore
 from autofuse.fx.ledger import NEVER_CALLED, Ledger, worth_a_word
 from autofuse.fx.misses import Misses
 from autofuse.fx.options import Options, likeness
@@ -239,8 +239,10 @@ class Session:
 
     def compiled(self, kind: type, guard: str) -> None:
         """A compiler took the original of modules of class `kind`."""
-        names = [s.name for m, s in self.states.items() if isinstance(m, kind)]
-        self.misses.count(", ".join(names), guard, "original", "a compiler does not capture it anew")
+        states = [s for m, s in self.states.items() if isinstance(m, kind)]
+        names = [s.name for s in states if guard != UNCALLED or not s.barren]
+        if names:
+            self.misses.count(", ".join(names), guard, "original", "a compiler does not capture it anew")
 
     def _recapture(self, module: nn.Module, state: _State, call: Call) -> None:
         state.left -= 1
