@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from autofuse.fx.trace import Call
 from autofuse.fx.twin import SCALARS
+from autofuse.fx.wrappers import user_name
 from autofuse.match import LoadedRule
 from autofuse.registry import load_rules
 from autofuse.selection import selected
@@ -116,7 +117,7 @@ def _covers(pattern: str, name: str) -> bool:
 
 
 def _require_modules(model: nn.Module, patterns: tuple[str, ...]) -> None:
-    names = [n for n, _ in model.named_modules() if n]
+    names = [user_name(model, n) for n, _ in model.named_modules() if n]
     for pattern in patterns:
         if any(fnmatchcase(n, pattern) for n in names):
             continue

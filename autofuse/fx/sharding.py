@@ -6,6 +6,7 @@ torch.distributed. Must not know what is captured or fused.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -65,7 +66,8 @@ def forms(modules: Iterable[nn.Module]) -> Forms:
     found: Forms = {}
     for module in dict.fromkeys(below for m in modules for below in m.modules()):
         if _is_unit(module):
-            found.update(_flat_forms(module) if type(module).__name__ == FSDP1 else _parameter_forms(module))
+            with contextlib.suppress(AttributeError):  # a torch that keeps this elsewhere: such a module is not read
+                found.update(_flat_forms(module) if type(module).__name__ == FSDP1 else _parameter_forms(module))
     return found
 
 
@@ -142,7 +144,7 @@ def _parameter_forms(module: Any) -> Iterator[tuple[int, Form]]:
         now = place.module._parameters.get(place.param_name)
         if now is None or getattr(held.sharded_state, "name", "") == "UNSHARDED":
             continue
-        dtype = held.param_dtype or held.orig_dtype or now.dtype
+        dtype = getattr(held, "param_dtype", None) or now.dtype  # set when FSDP is first run
         yield id(now), Form(held._orig_size, dtype, held.device, now.requires_grad)
 
 

@@ -1,24 +1,62 @@
-"""Two processes on gloo: DDP, FSDP2 per block and per child, and a model that is optimized after it was sharded."""
+"""Rows of the distributed matrix (docs/distributed.md) in real processes: one launch for each number of ranks."""
 
 from __future__ import annotations
-
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
+from tools.distributed.launch import ran
+from tools.distributed.matrix import rows_of
+from tools.distributed.result import Result
+
+pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+
+TWO = (
+    "DDP, static_graph, before",
+    "DDP, no_sync over 3 micro batches, clipped, after",
+    "FSDP1 per block, use_orig_params=True, before",
+    "FSDP1 per block, use_orig_params=False, after",
+    "FSDP1, checkpoint_wrapper per block, after",
+    "FSDP2 per block, midway",
+    "FSDP2 per attention, MLP and norm, before",
+    "FSDP2 per block, checkpoint_wrapper, after",
+    "FSDP2 per block, bf16 MixedPrecisionPolicy, after",
+    "FSDP2, DCP between plain and optimized, before",
+    "FSDP2, meta device, to_empty, load, before",
+    "tensor parallel, after",
+    "ranks that would decide otherwise, before",
+)
+FOUR = ("FSDP2 x tensor parallel (2 x 2), after",)
 
 
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
-@pytest.mark.parametrize("kind", ["ddp", "fsdp", "per_child", "late"])
-def test_two_processes_train_as_the_original_does(kind: str) -> None:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [*launch, "-m", "tests.fx.distributed_script", kind], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.fixture(scope="module")
+def two() -> dict[str, Result]:
+    return _results(2, TWO)
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_two_ranks_train_as_the_plain_model_does_and_run_the_fused_path(two: dict[str, Result], name: str) -> None:
+    _holds(two[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FOUR)
+def test_so_do_four_ranks_on_a_mesh_of_two_dimensions(name: str) -> None:
+    _holds(_results(4, (name,))[name])
+
+
+def test_every_name_here_is_a_row() -> None:
+    for ranks, names in ((2, TWO), (4, FOUR)):
+        assert {f"{way.name}, {order}" for way, order in rows_of(ranks, names)} >= set(names)
+
+
+def _results(ranks: int, names: tuple[str, ...]) -> dict[str, Result]:
+    device = "cuda" if torch.cuda.device_count() >= ranks else "cpu"
+    return {f"{r.name}, {r.order}": r for r in ran(ranks, names, device)}
+
+
+def _holds(result: Result) -> None:
+    assert result.verdict == "equal", result.reason
+    assert result.difference is not None and result.allowed is not None and result.difference <= result.allowed
+    assert result.seen["attention"] >= 2, "the profiler saw no fused attention"
+    assert result.sites["AF101"] == 2, result.declined

@@ -9,7 +9,18 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 import autofuse
-from tools.distributed.training import Clip, Quiet, Recipe, always_in_step, batches, built, clip_plainly
+from tools.distributed.training import (
+    Around,
+    Clip,
+    Quiet,
+    Recipe,
+    always_in_step,
+    batches,
+    built,
+    clip_plainly,
+    in_nothing,
+    peft,
+)
 
 Order = Literal["before", "after", "midway"]
 ORDERS: Mapping[str, str] = {
@@ -28,10 +39,11 @@ class Job:
     world: int
     order: Order
     fused: bool
+    recipe: Recipe = field(default_factory=Recipe)
 
     def start(self) -> nn.Module:
         """The model that every rank starts with, on the device."""
-        return built().to(self.device)
+        return built(self.recipe).to(self.device)
 
     def before(self, model: nn.Module) -> nn.Module:
         """Optimized, if that comes before wrapping in this row."""
@@ -66,6 +78,11 @@ def accelerator(device: str) -> str:
     return "torch itself asks for an accelerator here" if device == "cpu" else ""
 
 
+def adapters(device: str) -> str:
+    """A row that needs peft."""
+    return "" if peft is not None else "peft is not installed"
+
+
 @dataclass(frozen=True)
 class Way:
     """A wrapping.
@@ -84,6 +101,7 @@ class Way:
     expected: Mapping[str, int] = field(default_factory=lambda: {"attention": 2, "norm": 5, "silu": 2})
     clip: Clip = clip_plainly
     quiet: Quiet = always_in_step
+    around: Around = in_nothing
     replicas: Callable[[int], int] = lambda world: world
     replica: Callable[[int], int] = lambda rank: rank
     finish: Finish | None = None

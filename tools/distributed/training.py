@@ -8,13 +8,18 @@ losses of all steps and the parameters in the end. Must not know how a model was
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+try:
+    import peft
+except ImportError:
+    peft = None
 
 from autofuse.fx.arithmetic import InDouble, RandomlyRounded
 from autofuse.fx.bounds import DRAWS, gap
@@ -31,12 +36,13 @@ class Recipe:
     """What training does besides forward, backward and step.
 
     micro: batches whose gradients are accumulated. clip: the norm to which gradients are clipped, None for not at all.
-    dtype: the coarsest dtype at work.
+    dtype: the coarsest dtype at work. adapters: whether peft's low-rank adapters are trained, and nothing else.
     """
 
     micro: int = 1
     clip: float | None = None
     dtype: torch.dtype = torch.float32
+    adapters: bool = False
 
 
 @dataclass
@@ -61,6 +67,7 @@ def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
 
 Clip = Callable[[nn.Module, float], Any]
 Quiet = Callable[[nn.Module, bool], AbstractContextManager[Any]]
+Around = Callable[[str], AbstractContextManager[Any]]
 
 
 def clip_plainly(model: nn.Module, norm: float) -> None:
@@ -71,11 +78,16 @@ def always_in_step(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
+def in_nothing(device: str) -> AbstractContextManager[Any]:
+    return contextlib.nullcontext()
+
+
 def trained(
     model: nn.Module, replica: int, recipe: Recipe, device: str,
-    clip: Clip = clip_plainly, quiet: Quiet = always_in_step, midway: Callable[[], None] = lambda: None,
+    clip: Clip = clip_plainly, quiet: Quiet = always_in_step, around: Around = in_nothing,
+    midway: Callable[[], None] = lambda: None,
 ) -> Ran:  # fmt: skip
-    """Train `model` for STEPS steps. `midway` runs between two of them."""
+    """Train `model` for STEPS steps; each forward runs `around` a context, and `midway` runs between two steps."""
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE, momentum=MOMENTUM)
     ran = Ran()
     for step, micro in enumerate(batches(replica, recipe.micro)):
@@ -84,7 +96,8 @@ def trained(
         with seen(ran.seen) if step == WATCHED else contextlib.nullcontext():
             for place, tokens in enumerate(micro):
                 with quiet(model, place == len(micro) - 1):
-                    loss = loss_of(model, tokens.to(device))
+                    with around(device):
+                        loss = loss_of(model, tokens.to(device))
                     (loss / len(micro)).backward()
                 ran.losses.append(loss.item())
         if recipe.clip is not None:
@@ -105,8 +118,7 @@ class Reached:
 class Truth:
     """What training comes to in double, and in runs of it that round at random; each recipe is run once."""
 
-    def __init__(self, build: Callable[[], nn.Module] = Decoder) -> None:
-        self._build = build
+    def __init__(self) -> None:
         self._known: dict[Any, tuple[Reached, list[Reached]]] = {}
 
     def of(self, replicas: int, recipe: Recipe) -> tuple[Reached, list[Reached]]:
@@ -119,9 +131,8 @@ class Truth:
 
     def _run(self, replicas: int, recipe: Recipe, rounding: tuple[float, int] | None) -> Reached:
         """On the mean of the replicas' losses, which is what they have in common."""
-        with _seeded():
-            model = self._build().double()
-        optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+        model = built(recipe).double()
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE, momentum=MOMENTUM)
         mode = InDouble(recipe.dtype) if rounding is None else RandomlyRounded(recipe.dtype, *rounding)
         data = [batches(r, recipe.micro) for r in range(replicas)]
         losses: list[list[float]] = [[] for _ in range(replicas)]
@@ -174,14 +185,12 @@ def compared(plain: Reached, fused: Reached, exact: Reached, rounded: list[Reach
     return Comparison(difference, allowed)
 
 
-@contextlib.contextmanager
-def _seeded() -> Iterator[None]:
+def built(recipe: Recipe | None = None) -> nn.Module:
+    """The model with the parameters that every process starts from, on CPU, in float32."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        yield
-
-
-def built(build: Callable[[], nn.Module] = Decoder) -> nn.Module:
-    """The model with the parameters that every process starts from, on CPU, in float32."""
-    with _seeded():
-        return build()
+        model: nn.Module = Decoder()
+        if recipe is not None and recipe.adapters:
+            config = peft.LoraConfig(r=4, target_modules=["query", "value"], init_lora_weights=False)
+            model = peft.get_peft_model(model, config)
+        return model

@@ -8,15 +8,37 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+)
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from tools.distributed.rows import Job, accelerator, way
+from tools.distributed.model import Block
+from tools.distributed.rows import Job, accelerator, adapters, way
 from tools.distributed.training import Recipe
+
+try:
+    from torch.distributed._composable.replicate import replicate
+except ImportError:
+    replicate = None
 
 
 def _wrapped(job: Job, model: nn.Module, **options: Any) -> nn.Module:
     return job.after(DistributedDataParallel(job.before(model), **options))
+
+
+def _after(job: Job, model: nn.Module) -> nn.Module:
+    return job.after(DistributedDataParallel(model))
+
+
+def _autocast(device: str) -> AbstractContextManager[Any]:
+    return torch.autocast(device, dtype=torch.bfloat16)
+
+
+def replicated(device: str) -> str:
+    return "" if replicate is not None else "this torch has no replicate"
 
 
 def _quiet(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
@@ -48,6 +70,43 @@ def hooked(job: Job, model: nn.Module) -> nn.Module:
     wrapped = DistributedDataParallel(job.before(model))
     wrapped.register_comm_hook(None, default_hooks.bf16_compress_hook)
     return job.after(wrapped)
+
+
+@way("DDP, allreduce hook of one's own")
+def own_hook(job: Job, model: nn.Module) -> nn.Module:
+    wrapped = DistributedDataParallel(job.before(model))
+    wrapped.register_comm_hook(None, default_hooks.allreduce_hook)
+    return job.after(wrapped)
+
+
+@way("DDP, bf16 autocast", recipe=Recipe(dtype=torch.bfloat16), around=_autocast)
+def autocast(job: Job, model: nn.Module) -> nn.Module:
+    return _wrapped(job, model)
+
+
+@way("DDP, checkpoint_wrapper per block", expected={"attention": 4, "norm": 9, "silu": 4})
+def checkpointed(job: Job, model: nn.Module) -> nn.Module:
+    model = job.before(model)
+    apply_activation_checkpointing(model, checkpoint_wrapper, check_fn=lambda m: isinstance(m, Block))
+    return _after(job, model)
+
+
+@way("DDP, peft adapters", recipe=Recipe(adapters=True), lacks=adapters)
+def low_rank(job: Job, model: nn.Module) -> nn.Module:
+    return _wrapped(job, model)
+
+
+@way("DDP, torch.compile of each block", expected={"attention": 2})
+def blocks_compiled(job: Job, model: nn.Module) -> nn.Module:
+    model = job.before(model)
+    for block in model.blocks:
+        block.compile(backend="aot_eager")
+    return _after(job, model)
+
+
+@way("replicate", lacks=replicated)
+def composable(job: Job, model: nn.Module) -> nn.Module:
+    return job.after(replicate(job.before(model)))
 
 
 @way("DDP, torch.compile(fullgraph) around", expected={"attention": 2})

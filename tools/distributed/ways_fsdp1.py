@@ -13,12 +13,13 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
     checkpoint_wrapper,
 )
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffload, MixedPrecision, ShardingStrategy
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
 from tools.distributed.model import Attention, Block, RootMeanSquare
-from tools.distributed.rows import Job, accelerator, way
+from tools.distributed.rows import Job, accelerator, adapters, way
 from tools.distributed.training import Recipe
 
 
@@ -93,3 +94,23 @@ def checkpointed(job: Job, model: nn.Module) -> nn.Module:
     wrapped = FSDP(job.before(model), auto_wrap_policy=policy, use_orig_params=True, device_id=torch.device("cpu"))
     apply_activation_checkpointing(wrapped, checkpoint_wrapper, check_fn=lambda m: isinstance(m, Block))
     return job.after(wrapped)
+
+
+@way("FSDP1, ignored_modules")
+def ignored(job: Job, model: nn.Module) -> nn.Module:
+    model = job.before(model)
+    norms = [m for m in model.modules() if isinstance(m, RootMeanSquare)]
+    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
+    device = torch.device(job.device) if job.device == "cpu" else torch.cuda.current_device()
+    return job.after(FSDP(model, auto_wrap_policy=policy, ignored_modules=norms, device_id=device))
+
+
+@way("FSDP1, peft adapters, use_orig_params=True", recipe=Recipe(adapters=True), lacks=adapters)
+def low_rank(job: Job, model: nn.Module) -> nn.Module:
+    return _wrapped(job, model, use_orig_params=True)
+
+
+@way("FSDP1, HYBRID_SHARD (2 x 2)", ranks=4)
+def hybrid(job: Job, model: nn.Module) -> nn.Module:
+    mesh = init_device_mesh(job.device, (2, job.world // 2), mesh_dim_names=("replicate", "shard"))
+    return _wrapped(job, model, sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_mesh=mesh, use_orig_params=True)

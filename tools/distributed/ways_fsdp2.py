@@ -13,9 +13,10 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     checkpoint_wrapper,
 )
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 
-from tools.distributed.model import Attention, Block, Decoder, Gated, RootMeanSquare
-from tools.distributed.rows import Job, way
+from tools.distributed.model import Attention, Block, Gated, RootMeanSquare
+from tools.distributed.rows import Job, adapters, way
 from tools.distributed.training import Recipe
 
 
@@ -92,14 +93,48 @@ def checkpointed(job: Job, model: nn.Module) -> nn.Module:
     return job.after(_sharded(model, Block))
 
 
-@way("FSDP2 per block, meta device, to_empty, load")
-def meta(job: Job, model: nn.Module) -> nn.Module:
-    with torch.device("meta"):
-        empty: nn.Module = Decoder()
-    sharded = _sharded(job.before(empty), Block)
-    sharded.to_empty(device=job.device)
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+@way("FSDP2 per block, checkpoint_wrapper, bf16 MixedPrecisionPolicy, 2 micro batches",
+     recipe=Recipe(micro=2, dtype=torch.bfloat16), expected={"attention": 4, "norm": 9, "silu": 4})  # fmt: skip
+def everything(job: Job, model: nn.Module) -> nn.Module:
+    model = job.before(model)
+    apply_activation_checkpointing(model, checkpoint_wrapper, check_fn=lambda m: isinstance(m, Block))
+    return job.after(_sharded(model, Block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)))
 
-    options = StateDictOptions(full_state_dict=True)
-    set_model_state_dict(sharded, model.state_dict(), options=options)
-    return job.after(sharded)
+
+@way(
+    "FSDP2 per block, torch.compile of each block", expected={"attention": 2}, orders=("before",),
+    note="Optimize first. A sharded model is captured at its first calls, and calls that a compiler takes are not "
+    "captured: optimized after both, it runs the original code, which `autofuse.report` tells.",
+)  # fmt: skip
+def compiled(job: Job, model: nn.Module) -> nn.Module:
+    model = job.before(model)
+    for block in model.blocks:
+        block.compile(backend="aot_eager")
+    return job.after(_sharded(model, Block))
+
+
+@way("FSDP2 per block, peft adapters", recipe=Recipe(adapters=True), lacks=adapters)
+def low_rank(job: Job, model: nn.Module) -> nn.Module:
+    return _wrapped(job, model, Block)
+
+
+@way("FSDP2 per block, ignored_params")
+def ignored(job: Job, model: nn.Module) -> nn.Module:
+    model = job.before(model)
+    norms = {p for m in model.modules() if isinstance(m, RootMeanSquare) for p in m.parameters()}
+    return job.after(_sharded(model, Block, ignored_params=norms))
+
+
+@way("FSDP2 per block, sharded along the last dimension")
+def last_dimension(job: Job, model: nn.Module) -> nn.Module:
+    return _wrapped(job, model, Block, shard_placement_fn=lambda p: Shard(p.ndim - 1))
+
+
+@way("FSDP2 per block, blocks prefetched")
+def prefetched(job: Job, model: nn.Module) -> nn.Module:
+    model = job.before(model)
+    _sharded(model, Block)
+    first, second = model.blocks
+    first.set_modules_to_forward_prefetch([second])
+    second.set_modules_to_backward_prefetch([first])
+    return job.after(model)

@@ -1,1 +1,228 @@
-"""State: checkpoints written by one model and read by the other, models on the meta device, parameters seen whole."""
+"""State: checkpoints written by one model and read by the other, meta devices, parameters seen whole, restore.
+
+What is asked after training is asked of both models, and is in `finish`.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+from torch.nn.parallel import DistributedDataParallel
+
+import autofuse
+from autofuse.fx import ranks
+from tools.distributed.model import Block, Decoder
+from tools.distributed.rows import Job, way
+from tools.distributed.seen import Seen, seen
+
+_WHOLE = StateDictOptions(full_state_dict=True)
+
+
+def _fsdp2(model: nn.Module) -> nn.Module:
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    return model
+
+
+def _fsdp1(model: nn.Module, **options: Any) -> nn.Module:
+    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
+    return FSDP(model, auto_wrap_policy=policy, device_id=_device(), **options)
+
+
+def _device() -> Any:
+    return torch.cuda.current_device() if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
+def _logits(job: Job, model: nn.Module) -> tuple[Tensor, Seen]:
+    counts: Seen = {}
+    with seen(counts), torch.no_grad():
+        logits = model(job.example())
+    return logits, counts
+
+
+def _same(one: nn.Module, other: nn.Module) -> None:
+    a, b = (get_model_state_dict(m, options=_WHOLE) for m in (one, other))
+    assert a.keys() == b.keys(), "their state dicts have other keys"
+    odd = [n for n in a if not torch.equal(a[n], b[n])]
+    assert not odd, f"{odd[0]} is another one after loading"
+
+
+def _through_a_checkpoint(job: Job, plain: nn.Module, fused: nn.Module) -> None:
+    """What one writes the other reads, bit by bit, and the optimized one stays so."""
+    for source, target in ((fused, plain), (plain, fused)):
+        with torch.no_grad():
+            for p in source.parameters():
+                p.mul_(1.5)
+        folder = [tempfile.mkdtemp() if job.rank == 0 else ""]
+        dist.broadcast_object_list(folder)
+        dcp.save({"model": get_model_state_dict(source)}, checkpoint_id=folder[0])
+        state = {"model": get_model_state_dict(target)}
+        dcp.load(state, checkpoint_id=folder[0])
+        set_model_state_dict(target, state["model"])
+        _same(source, target)
+    _, counts = _logits(job, fused)
+    assert counts, "after loading, the optimized model runs its original code"
+
+
+@way("FSDP2, DCP between plain and optimized", finish=_through_a_checkpoint)
+def fsdp2_checkpoint(job: Job, model: nn.Module) -> nn.Module:
+    return job.after(_fsdp2(job.before(model)))
+
+
+@way("FSDP1, DCP between plain and optimized", finish=_through_a_checkpoint)
+def fsdp1_checkpoint(job: Job, model: nn.Module) -> nn.Module:
+    return job.after(_fsdp1(job.before(model), use_orig_params=True))
+
+
+@way("DDP, DCP between plain and optimized", finish=_through_a_checkpoint)
+def ddp_checkpoint(job: Job, model: nn.Module) -> nn.Module:
+    return job.after(DistributedDataParallel(job.before(model)))
+
+
+def _with_an_optimizer(job: Job, plain: nn.Module, fused: nn.Module) -> None:
+    """get_state_dict and set_state_dict, with momenta."""
+    both = [(m, torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)) for m in (plain, fused)]
+    for model, optimizer in both:
+        model(job.example()).float().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    (source, momenta), (target, others) = reversed(both)
+    parameters, state = get_state_dict(source, momenta)
+    set_state_dict(target, others, model_state_dict=parameters, optim_state_dict=state)
+    _same(source, target)
+
+
+@way("FSDP2, get_state_dict and set_state_dict with an optimizer", orders=("before",), finish=_with_an_optimizer)
+def fsdp2_optimizer(job: Job, model: nn.Module) -> nn.Module:
+    return job.after(_fsdp2(job.before(model)))
+
+
+def _seen_whole(job: Job, plain: nn.Module, fused: nn.Module) -> None:
+    """summon_full_params shows the same tensors under the same names; forward works behind it."""
+    for writeback in (False, True):
+        with FSDP.summon_full_params(plain, writeback=writeback), FSDP.summon_full_params(fused, writeback=writeback):
+            names = [[n for n, _ in m.named_parameters()] for m in (plain, fused)]
+        assert names[0] == names[1], "summon_full_params shows other names"
+    _, counts = _logits(job, fused)
+    assert counts, "behind summon_full_params, the optimized model runs its original code"
+
+
+@way("FSDP1, summon_full_params", finish=_seen_whole)
+def summoned(job: Job, model: nn.Module) -> nn.Module:
+    return job.after(_fsdp1(job.before(model)))
+
+
+def _restored(job: Job, plain: nn.Module, fused: nn.Module) -> None:
+    """restore gives every module its own class back, whatever is around it."""
+    set_model_state_dict(fused, get_model_state_dict(plain, options=_WHOLE), options=_WHOLE)
+    autofuse.restore(fused)
+    expected, _ = _logits(job, plain)
+    found, counts = _logits(job, fused)
+    assert not counts, f"restored, it still runs fused operators: {counts}"
+    assert torch.equal(expected, found), "restored, it computes something else"
+
+
+def _restorable(name: str, wrap: Callable[[nn.Module], nn.Module]) -> None:
+    @way(f"{name}, restore", finish=_restored)
+    def restored(job: Job, model: nn.Module) -> nn.Module:
+        return job.after(wrap(job.before(model)))
+
+
+_restorable("DDP", DistributedDataParallel)
+_restorable("FSDP1", _fsdp1)
+_restorable("FSDP2", _fsdp2)
+
+
+def _empty() -> nn.Module:
+    with torch.device("meta"):
+        return Decoder()
+
+
+@way("FSDP2, meta device, to_empty, load", orders=("before", "after"))
+def fsdp2_meta(job: Job, model: nn.Module) -> nn.Module:
+    sharded = job.after(_fsdp2(job.before(_empty())))
+    sharded.to_empty(device=job.device)
+    set_model_state_dict(sharded, model.state_dict(), options=_WHOLE)
+    return sharded
+
+
+@way("FSDP1, meta device, param_init_fn, load", orders=("before", "after"))
+def fsdp1_meta(job: Job, model: nn.Module) -> nn.Module:
+    def materialized(module: nn.Module) -> None:
+        module.to_empty(device=job.device, recurse=False)
+
+    sharded = job.after(_fsdp1(job.before(_empty()), param_init_fn=materialized, use_orig_params=True))
+    set_model_state_dict(sharded, model.state_dict(), options=_WHOLE)
+    return sharded
+
+
+@way("DDP, meta device, to_empty, load", orders=("before",))
+def ddp_meta(job: Job, model: nn.Module) -> nn.Module:
+    empty = job.before(_empty()).to_empty(device=job.device)
+    empty.load_state_dict(model.state_dict())
+    return DistributedDataParallel(empty)
+
+
+def _agreement(job: Job, plain: nn.Module, fused: nn.Module) -> None:
+    """Rank 0 decides at optimize, later the first to come; who may not follow says so, as does who waits in vain."""
+    tokens, none = job.example(), job.rank == 0
+    followed = autofuse.optimize(job.start(), tokens, ignore=["AF303"] if none else [])
+    told = {s.rule: s.reason for s in autofuse.report(followed) if s.module == "blocks.0.mlp" and s.status != "fused"}
+    assert none or told.get("AF303", "").startswith("rank 0 did not fuse it"), f"rank {job.rank} was told {told}"
+    _in_turn(job, lambda: _refused(job, lambda: autofuse.optimize(job.start(), tokens, ignore=_but_rank_0(job))))
+    late = autofuse.optimize(job.start(), ignore=_but_rank_0(job))
+    _in_turn(job, lambda: _refused(job, lambda: late(tokens)))
+    patience, ranks.PATIENCE = ranks.PATIENCE, 1.0
+    try:
+        _in_turn(job, lambda: _refused(job, lambda: autofuse.optimize(job.start(), tokens)), zero_first=False)
+    finally:
+        ranks.PATIENCE = patience
+
+
+def _but_rank_0(job: Job) -> list[str]:
+    return [] if job.rank == 0 else ["AF101"]
+
+
+def _in_turn(job: Job, act: Callable[[], None], zero_first: bool = True) -> None:
+    """Rank 0 acts before the others, or after them."""
+    if (job.rank == 0) != zero_first:
+        dist.barrier()
+    act()
+    if (job.rank == 0) == zero_first:
+        dist.barrier()
+
+
+def _refused(job: Job, act: Callable[[], object]) -> None:
+    """Every rank but 0 raises."""
+    if job.rank == 0:
+        act()
+        return
+    try:
+        act()
+    except ranks.Disagreement as error:
+        assert "rank 0" in str(error), str(error)
+    else:
+        raise AssertionError(f"rank {job.rank} did otherwise than rank 0, and said nothing")
+
+
+@way("ranks that would decide otherwise", orders=("before",), finish=_agreement)
+def disagreeing(job: Job, model: nn.Module) -> nn.Module:
+    return job.after(DistributedDataParallel(job.before(model)))

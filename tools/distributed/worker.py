@@ -80,8 +80,8 @@ def _row(result: Result, way: Way, order: Order, truth: Truth) -> Result:
 
 def _run(way: Way, order: Order, truth: Truth, result: Result) -> None:
     rank, world, device = dist.get_rank(), dist.get_world_size(), result.device
-    plain, plain_ran, plain_reached = _trained(way, Job(device, rank, world, order, False))
-    fused, fused_ran, fused_reached = _trained(way, Job(device, rank, world, order, True))
+    plain, plain_ran, plain_reached = _trained(way, Job(device, rank, world, order, False, way.recipe))
+    fused, fused_ran, fused_reached = _trained(way, Job(device, rank, world, order, True, way.recipe))
     report = autofuse.report(fused)
     result.sites = dict(sorted(Counter(s.rule for s in report.with_status("fused")).items()))
     result.declined = {s.module: s.reason for s in report if s.status != "fused"}
@@ -99,13 +99,13 @@ def _run(way: Way, order: Order, truth: Truth, result: Result) -> None:
     found = {kind: n for kind, n in fused_ran.seen.items() if kind in expected}
     assert found == expected, f"fused operators seen: {_listed(fused_ran.seen)}; expected: {_listed(expected)}"
     if way.finish is not None:
-        way.finish(Job(device, rank, world, order, True), plain, fused)
+        way.finish(Job(device, rank, world, order, True, way.recipe), plain, fused)
 
 
 def _trained(way: Way, job: Job) -> tuple[nn.Module, Ran, Reached]:
     model = way.wrap(job, way.build(job))
     midway = (lambda: job.optimized(model)) if job.order == "midway" else (lambda: None)
-    ran = trained(model, way.replica(job.rank), way.recipe, job.device, way.clip, way.quiet, midway)
+    ran = trained(model, way.replica(job.rank), way.recipe, job.device, way.clip, way.quiet, way.around, midway)
     return model, ran, _reached(way, job, model, ran)
 
 
