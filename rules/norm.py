@@ -18,6 +18,7 @@ class HandWrittenLayerNorm(Rule):
 
     code = "AF201"
     benefit = 5
+    core = "layer_norm"
 
     @staticmethod
     def before(x: Tensor, eps: float, weight: Tensor | float = 1.0, bias: Tensor | float = 0.0) -> Tensor:
@@ -70,6 +71,7 @@ class HandWrittenRmsNorm(Rule):
 
     code = "AF202"
     benefit = 4
+    core = "rms_norm"
 
     @staticmethod
     def before(x: Tensor, eps: float, weight: Tensor | float = 1.0) -> Tensor:

@@ -19,7 +19,13 @@ from tools.models.row import Row
 from tools.models.running import SECONDS, ran
 from tools.models.summary import as_json, as_markdown
 
-PACKAGES = ("transformers",)  # tools/models/NAME_models.py holds the rows of each
+PACKAGES = (
+    "transformers",
+    "timm",
+    "vit_pytorch",
+    "x_transformers",
+    "diffusers",
+)  # NAME_models.py holds the rows of each
 
 
 def main(argv: list[str] | None = None) -> int:
