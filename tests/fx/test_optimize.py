@@ -223,3 +223,17 @@ def test_a_block_keeps_its_mode(tokens: Tensor) -> None:
     block.attn.train()
     autofuse.optimize(block, torch.randn(2, 8, 16), verify=False)
     assert not block.training and block.attn.training
+
+
+def test_a_norm_of_torchs_own_is_no_news_whatever_is_done_with_its_result() -> None:
+    class Modulated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.positions = nn.LayerNorm(8), nn.Parameter(torch.randn(6, 8))
+
+        def forward(self, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+            placed = self.norm(x) + self.positions
+            return self.norm(placed) * (1 + scale[:, None]) + shift[:, None]
+
+    model = autofuse.optimize(Modulated(), (torch.randn(2, 6, 8), torch.randn(2, 8), torch.randn(2, 8)))
+    assert not [s for s in autofuse.report(model).sites if s.rule == "AF201"]

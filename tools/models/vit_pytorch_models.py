@@ -20,8 +20,12 @@ _SMALL = {
 }  # fmt: skip
 
 
-def _image(size: int = 32) -> Callable[[], Tensor]:
-    return lambda: torch.randn(2, 3, size, size)
+def _image() -> Tensor:
+    return torch.randn(2, 3, 32, 32)
+
+
+def _large_image() -> Tensor:
+    return torch.randn(2, 3, 64, 64)
 
 
 def _video() -> Tensor:
@@ -29,7 +33,7 @@ def _video() -> Tensor:
 
 
 def _row(
-    module: str, name: str, inputs: Callable[[], Any] = _image(), expects: tuple[str, ...] = ("AF101",),
+    module: str, name: str, inputs: Callable[[], Any] = _image, expects: tuple[str, ...] = ("AF101",),
     note: str = "", **options: Any,
 ) -> Row:  # fmt: skip
     def make() -> nn.Module:
@@ -49,11 +53,11 @@ ROWS = (
     _row("simple_vit_with_qk_norm", "SimpleViT"),
     _row("simple_vit_with_value_residual", "SimpleViT"),
     _row("rvt", "RvT", expects=("AF101", "AF303", "AF402")),
-    _row("look_vit", "LookViT", _image(64), ("AF101", "AF201"), "one of its attentions returns its scores",
+    _row("look_vit", "LookViT", _large_image, ("AF101", "AF201"), "one of its attentions returns its scores",
          image_size=64, patch_size=16, highres_patch_size=8, cross_attn_heads=2, cross_attn_dim_head=8),
-    _row("regionvit", "RegionViT", _image(64), note="calls one attention with a bias and without", dim=(16, 16, 32, 32),
+    _row("regionvit", "RegionViT", _large_image, note="calls one attention with a bias and without", dim=(16, 16, 32, 32),
          depth=(1, 1, 1, 1), window_size=2, local_patch_size=4),
-    _row("scalable_vit", "ScalableViT", _image(64), dim=16, heads=(1, 2), depth=(1, 1), ssa_dim_key=(8, 8),
+    _row("scalable_vit", "ScalableViT", _large_image, dim=16, heads=(1, 2), depth=(1, 1), ssa_dim_key=(8, 8),
          ssa_dim_value=(8, 8), window_size=(4, None), reduction_factor=(2, 1)),
     _row("vivit", "ViViT", _video, image_patch_size=8, frames=4, frame_patch_size=2, spatial_depth=1, temporal_depth=1,
          use_flash_attn=False),
