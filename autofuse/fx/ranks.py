@@ -25,8 +25,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from autofuse.fx.sharding import is_distributed
 from autofuse.fx.wrappers import user_name
+from autofuse.ops.parts import is_distributed
 
 PATIENCE = 300.0  # seconds that a rank waits for rank 0's decisions
 

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from autofuse.fx.wrappers import FSDP1
+from autofuse.ops.parts import is_distributed
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,6 @@ def postponed(model: nn.Module) -> str:
 def is_empty(module: nn.Module) -> bool:
     """Whether tensors of a module, or of those below it, have no numbers yet."""
     return any(t.is_meta for t in (*module.parameters(), *module.buffers()))
-
-
-def is_distributed(x: Tensor) -> bool:
-    """Whether `x` is a DTensor."""
-    return type(x).__name__ == "DTensor" and hasattr(x, "to_local")
 
 
 def local(x: Tensor) -> Tensor:

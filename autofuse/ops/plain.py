@@ -29,7 +29,8 @@ def attention(
     same_dtype: whether the operands are known to have one dtype.
     """
     if (
-        torch.compiler.is_compiling()
+        type(query) is not Tensor  # distributed, say
+        or torch.compiler.is_compiling()
         or forward_ad._current_level >= 0
         or _functorch.peek_interpreter_stack() is not None
         or not same_dtype

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from autofuse.ops.derivatives import beyond_kernels, differentiable_twice, unfused
 from autofuse.ops.masks import additive, causal, even_where_nothing_is_kept
+from autofuse.ops.parts import attention_by_formula, attention_on_parts, is_distributed
 
 
 def attention(
@@ -138,4 +139,18 @@ def _native(
     query, key, value = (t if t.stride(-1) == 1 else t.contiguous() for t in (query, key, value))
     if beyond_kernels(query, key, value):
         return unfused(query, key, value, mask, p, is_causal, scale)
+    if type(query) is not Tensor and is_distributed(query):
+        return _on_parts(query, key, value, mask, p, is_causal, scale)
     return differentiable_twice(F.scaled_dot_product_attention(query, key, value, mask, p, is_causal, scale=scale))
+
+
+def _on_parts(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float
+) -> Tensor:
+    """The kernel on each rank's part; dropout is left to torch, which knows how ranks draw."""
+
+    def kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        return _native(query, key, value, mask, p, is_causal, scale)
+
+    found = attention_on_parts(kernel, query, key, value, mask) if p == 0.0 else None
+    return attention_by_formula(query, key, value, mask, p, is_causal, scale) if found is None else found

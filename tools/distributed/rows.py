@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -89,8 +91,9 @@ class Way:
 
     wrap: wraps a model, given the job. expected: the kinds of fused operators that must be seen, each with its calls
     per micro batch. replicas: how many different batches there are in a step, given the number of ranks; replica: which
-    of them a rank trains on. finish: what is asked of the plain and the optimized model after training; raises
-    AssertionError. lacks: why the row cannot be run on a device, or "". note: said below the table.
+    of them a rank trains on. around: a context for each forward; throughout: one for all of training. finish: what is
+    asked of the plain and the optimized model after training; raises AssertionError. lacks: why the row
+    cannot be run on a device, or "". note: said below the table.
     """
 
     name: str
@@ -102,6 +105,7 @@ class Way:
     clip: Clip = clip_plainly
     quiet: Quiet = always_in_step
     around: Around = in_nothing
+    throughout: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
     replicas: Callable[[int], int] = lambda world: world
     replica: Callable[[int], int] = lambda rank: rank
     finish: Finish | None = None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Any
-
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
@@ -56,11 +53,6 @@ def _sequences(model: nn.Module, mesh: DeviceMesh) -> None:
         parallelize_module(block, mesh, plan)
 
 
-def _implicitly(device: str) -> AbstractContextManager[Any]:
-    """A mask that the model makes for itself is the same on every rank."""
-    return implicit_replication()
-
-
 def _one(world: int) -> int:
     return 1
 
@@ -105,7 +97,9 @@ def hybrid(job: Job, model: nn.Module) -> nn.Module:
     return job.after(model)
 
 
-@way("tensor parallel, projections that return DTensors", replicas=_one, replica=_first, around=_implicitly)
+@way(
+    "tensor parallel, projections that return DTensors", replicas=_one, replica=_first, throughout=implicit_replication
+)
 def distributed_outputs(job: Job, model: nn.Module) -> nn.Module:
     model, mesh = job.before(model), init_device_mesh(job.device, (job.world,))
     split = ColwiseParallel(use_local_output=False)

@@ -105,7 +105,8 @@ def _run(way: Way, order: Order, truth: Truth, result: Result) -> None:
 def _trained(way: Way, job: Job) -> tuple[nn.Module, Ran, Reached]:
     model = way.wrap(job, way.build(job))
     midway = (lambda: job.optimized(model)) if job.order == "midway" else (lambda: None)
-    ran = trained(model, way.replica(job.rank), way.recipe, job.device, way.clip, way.quiet, way.around, midway)
+    with way.throughout():
+        ran = trained(model, way.replica(job.rank), way.recipe, job.device, way.clip, way.quiet, way.around, midway)
     return model, ran, _reached(way, job, model, ran)
 
 
