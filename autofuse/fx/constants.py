@@ -17,9 +17,10 @@ from autofuse.vocabulary import OPS
 _LARGEST = 1 << 26  # elements; a larger buffer is not read
 _LOW = -1e3  # canonical/masks.py: so low a fill leaves no weight
 
-_numbers: dict[int, tuple[weakref.ref[Tensor], int, float]] = {}
-_versions: dict[str, dict[int, int]] = {"lower": {}, "upper": {}, "bias": {}}  # what guards ask of the proofs
-_proofs: dict[int, tuple[weakref.ref[Tensor], int, str | None]] = {}
+_numbers: dict[int, tuple[weakref.ref[Tensor], tuple[int, int], float]] = {}
+_States = dict[int, tuple[int, int]]  # id -> version and place of memory: `x.data = y` leaves the version as it is
+_versions: dict[str, _States] = {"lower": {}, "upper": {}, "bias": {}}  # what guards ask of the proofs
+_proofs: dict[int, tuple[weakref.ref[Tensor], tuple[int, int], str | None]] = {}
 
 
 def buffer_form(x: Tensor | None) -> str | None:
@@ -27,7 +28,7 @@ def buffer_form(x: Tensor | None) -> str | None:
     if x is None or x.ndim < 2 or x.is_meta or type(x) not in (Tensor, nn.Buffer):
         return None
     known = _proofs.get(id(x))
-    if known is not None and known[0]() is x and known[1] == x._version:
+    if known is not None and known[0]() is x and known[1] == _state(x):
         return known[2]
     with unobserved():
         form = _form(x)
@@ -39,9 +40,9 @@ def buffer_form(x: Tensor | None) -> str | None:
             versions.pop(key, None)
 
     forget(None)
-    _proofs[key] = (weakref.ref(x, forget), x._version, form)
+    _proofs[key] = (weakref.ref(x, forget), _state(x), form)
     if form is not None:
-        _versions[form][key] = x._version
+        _versions[form][key] = _state(x)
     return form
 
 
@@ -49,9 +50,11 @@ def buffer_form(x: Tensor | None) -> str | None:
 def holds_form(x: Tensor | None, form: str) -> bool:
     """The guard that generated code asks: does the buffer still have the form that a proof rested on?
 
-    A compiler asks it once, of the buffer itself; where it has no numbers to show, they are taken to be the same.
+    A compiler asks it once, of the buffer itself; where it has no numbers to show, they are taken to be the same. What
+    is written through `x.data` or by others than torch is seen as little as autograd sees it.
     """
-    if x is not None and _versions[form].get(id(x)) == x._version:
+    known = _versions[form].get(id(x))
+    if x is not None and known is not None and known == (x._version, x.data_ptr()):
         return True
     return buffer_form(x) == form or _is_compiled_without_numbers(x)
 
@@ -62,10 +65,10 @@ def buffer_number(x: Tensor | None) -> float | None:
         return None
     key = id(x)
     known = _numbers.get(key)
-    if known is None or known[0]() is not x or known[1] != x._version:
+    if known is None or known[0]() is not x or known[1] != _state(x):
         with unobserved():
             number = float(x)
-        known = _numbers[key] = weakref.ref(x, lambda _: _numbers.pop(key, None)), x._version, number
+        known = _numbers[key] = weakref.ref(x, lambda _: _numbers.pop(key, None)), _state(x), number
     return known[2] if known[2] <= _LOW else None
 
 
@@ -73,7 +76,7 @@ def buffer_number(x: Tensor | None) -> float | None:
 def holds_number(x: Tensor | None, number: float) -> bool:
     """The guard for such a buffer."""
     known = _numbers.get(id(x))
-    if known is not None and x is not None and known[1] == x._version and known[2] == number and known[0]() is x:
+    if known is not None and x is not None and known[1] == _state(x) and known[2] == number and known[0]() is x:
         return True
     return buffer_number(x) == number or _is_compiled_without_numbers(x)
 
@@ -81,6 +84,10 @@ def holds_number(x: Tensor | None, number: float) -> bool:
 def _is_compiled_without_numbers(x: Tensor | None) -> bool:
     """Whether this is an export, which runs on tensors that are shapes only."""
     return isinstance(x, Tensor) and type(x) not in (Tensor, nn.Buffer) and torch.compiler.is_compiling()
+
+
+def _state(x: Tensor) -> tuple[int, int]:
+    return x._version, x.data_ptr()
 
 
 @torch.no_grad()

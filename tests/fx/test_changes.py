@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.utils import parametrizations, parametrize, prune
 
 import autofuse
@@ -142,6 +143,7 @@ MODEL: dict[str, Change] = {
         m.attn, "heads", pytest.importorskip("numpy").int64(2)
     ),
     "another buffer": lambda m: setattr(m.attn, "bias", torch.ones(1, 1, 32, 32).tril(1)),
+    "a buffer in other memory": lambda m: setattr(m.attn.bias, "data", torch.ones(1, 1, 32, 32).tril(2)),
     "a buffer written in place": lambda m: m.attn.bias.fill_(1),
     "double precision": lambda m: m.double(),
     "a forward of its own": lambda m: setattr(m, "forward", lambda x: m.ln_1(x) * 2),
@@ -277,6 +279,45 @@ def test_a_parameter_that_sharding_keeps_as_a_plain_tensor_is_still_read_past() 
             layer.__dict__["weight"] = view
     torch.testing.assert_close(fused(x), model(x), atol=1e-5, rtol=1e-5)
     assert not autofuse.report(fused).fallbacks
+
+
+class Norm(nn.Module):
+    """Reads parameters of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.rand(16)), nn.Parameter(torch.rand(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = x.mean(-1, keepdim=True), x.var(-1, unbiased=False, keepdim=True)
+        return (x - mean) / torch.sqrt(variance + 1e-5) * self.weight + self.bias
+
+
+def test_a_parametrization_of_the_module_itself_is_read_and_removed() -> None:
+    model, fused, x = pair(Norm, 2, 8, 16)
+    for m in (model, fused):
+        parametrize.register_parametrization(m, "weight", Halved())
+    assert_same(model, fused, x)
+    for m in (model, fused):
+        parametrize.remove_parametrizations(m, "weight")
+    assert_same(model, fused, x)
+    assert not autofuse.report(fused).fallbacks
+
+
+def test_parameters_given_to_a_call_are_used() -> None:
+    model, fused, x = pair(Norm, 2, 8, 16)
+    given = {"weight": torch.rand(16), "bias": torch.rand(16)}
+    torch.testing.assert_close(functional_call(fused, given, (x,)), functional_call(model, given, (x,)))
+
+
+def test_a_compiler_sees_a_change_that_was_made_before() -> None:
+    torch._dynamo.reset()
+    model, fused, x = pair(Block, 2, 8, 16)
+    for m in (model, fused):
+        m.attn.bias.fill_(1)
+        m.ln_2.register_forward_hook(doubled)
+    compiled = torch.compile(fused, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), model(x), atol=1e-5, rtol=1e-5)
 
 
 def test_what_is_changed_here_is_fused() -> None:
