@@ -94,7 +94,7 @@ class _Readable(ast.NodeTransformer):
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         match node:
             case ast.Subscript(value=ast.Attribute(value=owner, attr=table), slice=ast.Constant(value=str(name))) if (
-                table in ("_modules", "_parameters", "_buffers")
+                table in ("_modules", "_parameters", "_buffers", "__dict__")
             ):
                 return _named(self.visit(owner), name)
         return self.generic_visit(node)

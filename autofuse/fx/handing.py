@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from autofuse.fx.names import erase_dead
 from autofuse.fx.trace import Trace
-from autofuse.fx.watching import guard_path
+from autofuse.fx.watching import guard_inside, guard_path
 
 
 def handed(trace: Trace, count: int) -> list[str]:
@@ -43,5 +43,4 @@ def _reach(trace: Trace, target: str) -> str | None:
     for table in ("_parameters", "_buffers"):
         if name in module.__dict__[table]:
             return f'_held({reach}, "{table}", "{name}")'
-    plain = name.isidentifier() and not isinstance(module.__dict__.get(name, module), nn.Module)
-    return f"{reach}.{name}" if plain else None
+    return guard_inside(owner, name) if not isinstance(module.__dict__.get(name, module), nn.Module) else None

@@ -314,6 +314,11 @@ def guard_path(name: str) -> str:
     return "self" + "".join(f'._modules["{part}"]' for part in name.split(".") if part)
 
 
+def guard_inside(name: str, attribute: str) -> str:
+    """How a guard reads what the instance itself keeps, in the module called `name` below self."""
+    return f'{guard_path(name)}.__dict__["{attribute}"]'
+
+
 def is_known(kind: type) -> bool:
     """Whether modules of exactly this class are one operation of the vocabulary."""
     return kind.__module__.startswith("torch.nn.modules.") and f"torch.nn.{kind.__name__}" in MODULES
