@@ -65,16 +65,17 @@ def _of_probabilities(view: View, v: Value) -> bool:
 
 def known_to_keep_dtype(view: View, made: Value, operands: Iterable[Value]) -> bool:
     """Whether the front end knows that `made` has the dtype of an operand as it was before any cast."""
-    own = _known_dtypes(view, made)
-    return bool(own) and any(_known_dtypes(view, bare(v)) == own for v in operands)
+    own = known_dtypes(view, made)
+    return bool(own) and any(known_dtypes(view, bare(v)) == own for v in operands)
 
 
 def changes_dtype(view: View, v: Value) -> bool:
     """Whether `v` is a cast, but for one that the front end knows to go to the dtype that was there."""
-    own = _known_dtypes(view, v)
-    return v.op == CAST and not (own and own == _known_dtypes(view, bare(v)))
+    own = known_dtypes(view, v)
+    return v.op == CAST and not (own and own == known_dtypes(view, bare(v)))
 
 
-def _known_dtypes(view: View, v: Value) -> set[str | None]:
+def known_dtypes(view: View, v: Value) -> set[str | None]:
+    """The dtypes that the front end knows a value to have; empty where it knows none."""
     known = view.facts.known
     return {known[o].dtype for o in view.originals(v) if o in known} - {None}

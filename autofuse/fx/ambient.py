@@ -89,6 +89,17 @@ def _as_it_is(x: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
+def without_cached_casts() -> Iterator[None]:
+    """Keep autocast from remembering the weights of a run that is not the user's."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+@contextmanager
 def undisturbed_randomness() -> Iterator[None]:
     """Give torch's, Python's and numpy's generators back as they were found."""
     numpy: Any = sys.modules.get("numpy")  # never imported on the user's behalf

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from autofuse.fx.ambient import autocast, undisturbed_randomness
+from autofuse.fx.ambient import autocast, undisturbed_randomness, without_cached_casts
 from autofuse.fx.outside import unchanged_outside
 from autofuse.fx.trace import Call, quiet
 from autofuse.fx.twin import CODE, CONTAINERS, SCALARS, World, active
@@ -48,7 +48,7 @@ class CallLog:
     def missing(self, owner: Any, name: str) -> None:
         """Nothing to note."""
 
-    def stored(self, owner: Any, name: str) -> None:
+    def stored(self, owner: Any, name: str, value: Any) -> None:
         """A twin may be written to."""
 
 
@@ -100,7 +100,7 @@ def _run(twin: nn.Module, call: Call, training: bool, log: CallLog, arguments: W
     set_mode(twin, training)
     before, active.listener = active.listener, log
     try:
-        with undisturbed_randomness(), unchanged_outside(twin):
+        with undisturbed_randomness(), without_cached_casts(), unchanged_outside(twin):
             twin(*map(arguments.of, args), **{k: arguments.of(v) for k, v in kwargs.items()})
     except Untraceable:
         raise

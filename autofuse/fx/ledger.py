@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+import types
 from collections.abc import Hashable
 from dataclasses import replace
+from typing import Any, TypeGuard
 
 from torch import nn
 
 from autofuse.fx.checks import Verdict
+from autofuse.fx.places import is_users
 from autofuse.fx.plan import Found, Plan
 from autofuse.fx.reading import written_at
 from autofuse.fx.twin import plain_class
@@ -22,6 +25,7 @@ _LOG = logging.getLogger("autofuse")
 _RANK = ("fused", "rolled-back", "declined")  # of several words about one place, the best news stands
 NEVER_CALLED = "never called with these inputs; it is looked at when it is called"
 
+_HELPERS = 3  # how deep functions that a forward calls are looked into
 _WORTH_A_WORD = re.compile(r"softmax|@|matmul|einsum|bmm|rsqrt|\.mean\(|\.var\(|tanh|erf|sigmoid|gelu|silu|norm")
 
 
@@ -81,12 +85,26 @@ class Ledger:
 
 
 def worth_a_word(module: nn.Module) -> bool:
-    """Whether a forward that was not looked into may hold something that could have been fused."""
+    """Whether a forward that was not looked into, or what it calls, may hold something that could have been fused."""
+    cls = plain_class(type(module))
+    forward = inspect.unwrap(cls.forward)
+    return not isinstance(forward, types.FunctionType) or _may_hold_a_site(forward, cls, _HELPERS)
+
+
+def _may_hold_a_site(function: types.FunctionType, cls: type, depth: int) -> bool:
     try:
-        source = inspect.getsource(plain_class(type(module)).forward)
+        if _WORTH_A_WORD.search(inspect.getsource(function)):
+            return True
     except (OSError, TypeError):
         return True
-    return _WORTH_A_WORD.search(source) is not None
+    names = function.__code__.co_names if depth else ()
+    helpers = [f for n in names for f in (inspect.getattr_static(cls, n, None), function.__globals__.get(n))]
+    plain = [inspect.unwrap(getattr(f, "__func__", f)) for f in helpers if f is not None]
+    return any(_may_hold_a_site(f, cls, depth - 1) for f in plain if _is_the_users(f))
+
+
+def _is_the_users(function: Any) -> TypeGuard[types.FunctionType]:
+    return isinstance(function, types.FunctionType) and is_users(function.__code__.co_filename)
 
 
 def _site_report(name: str, found: Found, verdict: Verdict | None, status: str = "", why: str = "") -> SiteReport:

@@ -68,7 +68,10 @@ def _rule(names: str) -> Callable[[Rule], Rule]:
     "neg sqrt rsqrt square exp tanh erf sigmoid softmax log_softmax contiguous to float half bfloat16 double bool long "
     "int type type_as dropout gelu silu relu layer_norm rms_norm tril triu clone detach clamp abs sin cos log "
     "reciprocal cumsum masked_fill masked_fill_ logical_not bitwise_not invert pow ones_like zeros_like full_like "
-    "relu_ add_ sub_ mul_ div_"
+    "relu_ add_ sub_ mul_ div_ normalize roll flip sign round floor ceil tan atan sinh cosh asin acos log1p log2 log10 "
+    "expm1 softplus elu leaky_relu relu6 mish hardswish hardsigmoid selu celu logsigmoid nan_to_num erfc isnan isinf "
+    "isfinite clamp_min clamp_max cumprod softmin fill_ zero_ neg_ exp_ sqrt_ rsqrt_ tanh_ sigmoid_ clamp_ "
+    "triu_ tril_ rand_like randn_like empty_like batch_norm group_norm instance_norm conj positive requires_grad_"
 )
 def _same(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
     return look(args[0] if args else kwargs["input"])
@@ -76,7 +79,7 @@ def _same(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
 
 @_rule(
     "add sub mul div true_divide truediv floordiv mod where eq ne lt le gt ge and or logical_and logical_or maximum "
-    "minimum"
+    "minimum addcmul addcdiv lerp fmod remainder floor_divide bitwise_and bitwise_or bitwise_xor xor atan2 hypot rsub"
 )
 def _elementwise(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
     return broadcast([look(a) for a in (*args, *kwargs.values()) if isinstance(a, Tensor)])
@@ -95,6 +98,16 @@ def _common(sizes: list[Size]) -> Size:
             return s
     others = {s for s in sizes if s != 1}
     return others.pop() if len(others) == 1 else None if others else 1
+
+
+@_rule("view_as_complex")
+def _pairs_joined(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    return look(args[0])[:-1]
+
+
+@_rule("view_as_real")
+def _pairs_split(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    return (*look(args[0]), 2)
 
 
 @_rule("transpose swapaxes swapdims")

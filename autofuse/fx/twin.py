@@ -53,7 +53,7 @@ class Listener(Protocol):
     def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
     def read(self, owner: Any, name: str, value: Any) -> Any: ...
     def missing(self, owner: Any, name: str) -> None: ...
-    def stored(self, owner: Any, name: str) -> None: ...
+    def stored(self, owner: Any, name: str, value: Any) -> None: ...
 
 
 class _Active(threading.local):
@@ -74,6 +74,7 @@ class World:
         self._tensor, self._watched, self._deep = tensor, watched, deep
         self._memo: dict[int, tuple[Any, Any]] = {}  # id -> (original, kept alive; twin)
         self.originals: dict[int, nn.Module] = {}  # id of a twin module -> the module
+        self.functions: dict[int, types.FunctionType] = {}  # id of a function that was made anew -> the user's
 
     def of(self, value: Any) -> Any:
         """The twin of anything."""
@@ -96,7 +97,24 @@ class World:
             return types.MethodType(value.__func__, self.of(value.__self__))
         if type(value) is functools.partial:
             return functools.partial(self.of(value.func), *map(self.of, value.args), **self._values(value.keywords))
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
         return value if isinstance(value, CODE) else self._object(value)
+
+    def _function(self, function: types.FunctionType) -> types.FunctionType:
+        """A function that closes over modules or tensors, `lambda x: self.proj(x)`, made to close over their twins."""
+        cells = function.__closure__ or ()
+        if not any(map(_holds_state, cells)):
+            return function
+        closure = tuple(types.CellType() for _ in cells)
+        code, defaults = function.__code__, function.__defaults__
+        made = types.FunctionType(code, function.__globals__, function.__name__, defaults, closure)
+        made.__kwdefaults__ = function.__kwdefaults__
+        self._memo[id(function)] = (function, made)  # first: it may close over what holds it
+        self.functions[id(made)] = function
+        for new, cell in zip(closure, cells, strict=True):
+            new.cell_contents = self.of(cell.cell_contents) if _holds_state(cell) else cell.cell_contents
+        return made
 
     def _module(self, module: nn.Module) -> nn.Module:
         wraps = held(module)
@@ -116,7 +134,8 @@ class World:
         if name in ("_parameters", "_buffers", "_modules"):
             return type(value)((k, self.of(v)) for k, v in value.items())
         if self._watched and not isinstance(
-            value, (*SCALARS, *CONTAINERS, Tensor, nn.Module, types.MethodType, functools.partial)
+            value,
+            (*SCALARS, *CONTAINERS, Tensor, nn.Module, types.MethodType, types.FunctionType, functools.partial),
         ):
             return value  # copied when it is read: it may reach half of the program
         return self.of(value)
@@ -160,6 +179,19 @@ class World:
                 {k: self._attribute(k, v) for k, v in vars(value).items()} if self._watched else vars(value)
             )
         return made
+
+
+def _holds_state(cell: types.CellType) -> bool:
+    """Whether what a function closes over is a module, a tensor, or a function or method that may hold one."""
+    try:
+        content = cell.cell_contents
+    except ValueError:  # not bound yet
+        return False
+    if isinstance(content, types.FunctionType):
+        return content.__closure__ is not None and any(map(_holds_state, content.__closure__))
+    if isinstance(content, types.MethodType):
+        content = content.__self__
+    return isinstance(content, (nn.Module, Tensor))
 
 
 def plain_class(cls: type[nn.Module]) -> type[nn.Module]:
@@ -269,7 +301,7 @@ def _store(cls: type) -> Callable[[Any, str, Any], None]:
     def __setattr__(self: Any, name: str, value: Any) -> None:
         listener = active.listener
         if listener is not None and not listener.paused:
-            listener.stored(self, name)
+            listener.stored(self, name, value)
         plain(self, name, value)
 
     return __setattr__

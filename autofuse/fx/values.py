@@ -56,6 +56,7 @@ class Values:
         self.paused = False
         self.exact = False  # whether some answer holds for the example's sizes only
         self.held: dict[int, Held] = {}
+        self.itself: dict[int, Tensor] = {}  # id of a result that is an operand itself -> that operand
         self.items: dict[fx.Node, dict[Path, Item]] = {}  # what each call returned, leaf by leaf
         self.around = ambient()
 
@@ -84,7 +85,8 @@ class Values:
             if isinstance(make, Item):
                 leaves[make.path] = make
             if id(x) in inputs and id(x) not in written:
-                x = torch.ops.aten.alias.default(x)  # `x.float()` may be x itself: give it a name of its own
+                named = torch.ops.aten.alias.default(x)  # `x.float()` may be x itself: give it a name of its own
+                self.itself[id(named)], x = x, named
             self.held[id(x)] = Held(x, make, known)
             return x
 

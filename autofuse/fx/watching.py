@@ -21,6 +21,7 @@ from autofuse.fx.twin import CODE, CONTAINERS, SCALARS
 from autofuse.fx.values import Held, Untraceable, Values, tensors
 from autofuse.vocabulary import MODULES
 
+_NOTHING = object()
 _PARAMETERS = 2  # a weight and a bias
 
 
@@ -93,8 +94,23 @@ class Watching(Values):
         if text is not None:
             self.guards.add(f"_lacks({text}, {name!r})")
 
-    def stored(self, owner: Any, name: str) -> None:
+    def stored(self, owner: Any, name: str, value: Any) -> None:
+        """`self.mask = self.mask.to(x.device)` mostly assigns what is there already."""
+        if self._is_there(owner, name, value):
+            return
         self.refuse(f"assigns to {'self' if owner is self.root else type(owner).__name__}.{name}")
+
+    def _is_there(self, owner: Any, name: str, value: Any) -> bool:
+        inside = object.__getattribute__(owner, "__dict__")
+        tables = [inside, *(inside.get(t) or {} for t in ("_buffers", "_parameters"))]
+        there = next((t[name] for t in tables if name in t), _NOTHING)
+        if isinstance(value, Tensor):
+            return there is not _NOTHING and (value is there or self.itself.get(id(value)) is there)
+        text = self.owners.get(id(owner))
+        if text is None or not isinstance(value, SCALARS) or type(value) is not type(there) or value != there:
+            return False
+        self._guard_scalar(owner, text, name, value)
+        return True
 
     def _twin_of_object(self, owner: Any, name: str, value: Any) -> Any:
         """Objects that are neither tensors nor modules are copied when they are first read."""
@@ -127,7 +143,8 @@ class Watching(Values):
 
     def _same_code(self, text: str, value: Any) -> None:
         if not isinstance(value, (types.MethodType, functools.partial)):
-            self.guards.same(text, value)
+            self.guards.same(text, self.world.functions.get(id(value), value))
+            self._same_closure(text, value)
             return
         self.guards.same(f"type({text})", type(value))  # copies of a module have one of their own
         if isinstance(value, types.MethodType):
@@ -140,6 +157,15 @@ class Watching(Values):
         for key, given in value.keywords.items():
             if isinstance(given, SCALARS):
                 self.guards.equal(f"{text}.keywords.get({key!r})", given)
+
+    def _same_closure(self, text: str, value: Any) -> None:
+        """A copy of a module holds the same functions, which then run the original's children."""
+        if id(value) not in self.world.functions:
+            return
+        for place, cell in enumerate(value.__closure__):
+            if isinstance(cell.cell_contents, nn.Module) and id(cell.cell_contents) in self.paths:
+                reach = guard_path(self.paths[id(cell.cell_contents)])
+                self.guards.add(f"{text}.__closure__[{place}].cell_contents is {reach}")
 
     def _register_held(self, value: Any, owner: Any, text: str | None, name: str) -> None:
         if isinstance(value, Tensor):

@@ -137,7 +137,7 @@ def _native(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float
 ) -> Tensor:
     query, key, value = (t if t.stride(-1) == 1 else t.contiguous() for t in (query, key, value))
-    if beyond_kernels(query, key, value):
+    if beyond_kernels(query, key, value) or mask is not None and _needs_gradient_below(mask):
         return unfused(query, key, value, mask, p, is_causal, scale)
     if type(query) is not Tensor and is_distributed(query):
         return _on_parts(query, key, value, mask, p, is_causal, scale)
@@ -154,3 +154,14 @@ def _on_parts(
 
     found = attention_on_parts(kernel, query, key, value, mask) if p == 0.0 else None
     return attention_by_formula(query, key, value, mask, p, is_causal, scale) if found is None else found
+
+
+def _needs_gradient_below(mask: Tensor) -> bool:
+    """Whether a tensor of vmap's, which never says so, stands for one that needs a gradient, which no kernel gives."""
+    if torch.compiler.is_compiling():
+        return False
+    while torch._C._functorch.is_batchedtensor(mask):
+        mask = torch._C._functorch.get_unwrapped(mask)
+        if mask.requires_grad:
+            return True
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections import OrderedDict
 from collections.abc import Callable
@@ -153,3 +154,55 @@ def test_nothing_is_looked_up_in_a_table_of_the_program() -> None:
     model, x = Activated(F.silu), torch.randn(3, 8)
     autofuse.optimize(model, x)
     assert "AF304" in fused_rules(model)
+
+
+class Closes(nn.Module):
+    """An MLP as a lambda over its own children, as minGPT has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.mlp = lambda x: self.down(F.gelu(self.up(x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x + self.mlp(x)
+        return y
+
+
+def test_a_lambda_over_children_is_read_as_it_is_written() -> None:
+    model, x = Closes(), torch.randn(3, 8)
+    expected = model(x)
+    autofuse.optimize(model, x)
+    assert "AF304" in fused_rules(model)
+    torch.testing.assert_close(model(x), expected)
+
+
+def test_a_copy_whose_lambda_runs_the_children_of_the_original_goes_on_doing_so() -> None:
+    model, x = Closes(), torch.randn(3, 8)
+    autofuse.optimize(model, x)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.up.weight.zero_()
+    torch.testing.assert_close(other(x), model(x))
+
+
+class Moves(nn.Module):
+    """CLIP moves its mask to where the input is at each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.mask, self.bias = nn.Linear(8, 24), torch.zeros(6, 6), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mask = self.mask.to(dtype=x.dtype, device=x.device)
+        self.bias = self.bias.to(x.device) if self.bias is not None else None
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.mT + self.mask).softmax(-1) @ v
+
+
+def test_assigning_what_is_there_already_is_no_change() -> None:
+    model, x = Moves(), torch.randn(2, 6, 8)
+    expected, mask = model(x), model.mask
+    autofuse.optimize(model, x)
+    assert "AF101" in fused_rules(model) and model.mask is mask
+    torch.testing.assert_close(model(x), expected)

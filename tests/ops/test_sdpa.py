@@ -296,3 +296,11 @@ def test_a_row_dropped_whole_by_a_number_that_is_added_has_the_gradients_of_the_
     for ours, right in zip(given, exact, strict=True):
         assert ours.grad is not None and right.grad is not None
         torch.testing.assert_close(ours.grad.double(), right.grad, rtol=0, atol=float(1e3 * torch.finfo(dtype).eps))
+
+
+def test_a_mask_that_needs_a_gradient_is_taken_under_vmap() -> None:
+    query, key, value = torch.randn(3, 2, 2, 5, 4).unbind(0)
+    masks = torch.randn(3, 2, 5, 5, requires_grad=True)
+    found = torch.func.vmap(lambda mask: ops.attention(query, key, value, mask=mask))(masks.unsqueeze(1))
+    expected = torch.stack([ops.attention(query, key, value, mask=mask[None]) for mask in masks])
+    torch.testing.assert_close(found, expected)
