@@ -23,7 +23,7 @@ DATA = frozenset(
 UNHELD = frozenset(
     """
     backward register_hook register_post_accumulate_grad_hook retain_grad requires_grad_ detach_ set_ data_ptr storage
-    untyped_storage is_contiguous stride storage_offset is_shared share_memory_ __set__ __delete__ _set_grad_enabled
+    untyped_storage is_contiguous stride storage_offset is_shared share_memory_ __set__ __delete__
     resize_ resize_as_ __dlpack__ manual_seed
 """.split()
 )

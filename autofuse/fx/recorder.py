@@ -43,6 +43,8 @@ class Recorder(Watching, TorchFunctionMode):
             return self._attribute(args[0], function.__self__.__name__)
         if name in operations.DATA:
             self.refuse(f"needs the numbers in a tensor ({name.strip('_')})")
+        if name == "_set_grad_enabled":  # what is computed under it is looked at
+            return function(*args, **kwargs)
         if name in operations.UNHELD or name == "__setattr__":
             self.refuse(f"calls {name.strip('_')}, which a recorded graph does not repeat")
         if name in operations.CONSTANT_METHODS:
@@ -91,7 +93,7 @@ class Recorder(Watching, TorchFunctionMode):
 
     def _recorded(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `function` on fakes and write it down."""
-        self.check_surroundings()
+        self.check_surroundings((args, kwargs))
         self._guard_structure(getattr(function, "__name__", ""), args, kwargs)
         kind, target, spelled = operations.spelled(function, args)
         given = self.argument(spelled), self.argument(kwargs)

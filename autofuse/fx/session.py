@@ -149,6 +149,8 @@ class Session:
                     planner.plan(module, training, frozenset())
             self._remember(planner, module)
         self.settle(planner, real, tell)
+        for module in planner.passing:
+            self.install(module)
         for module, state in self.states.items():
             if not any(module in c for c in calls.values()) and worth_a_word(module):
                 state.armed = True
@@ -161,7 +163,8 @@ class Session:
         for training, calls in planner.calls.items():
             plan = planner.plans.get((module, (training, frozenset())))
             if module in calls and (plan is None or plan.variant is None):
-                state.barren.add(kind_of(calls[module], training))
+                if module not in planner.passing:
+                    state.barren.add(kind_of(calls[module], training))
                 state.armed = state.armed or plan is None or bool(plan.found)
 
     def settle(self, planner: Planner, real: Calls, tell: Tell = quietly) -> None:
@@ -286,6 +289,7 @@ class Planner:
         self.sharded = forms(m for mode in calls.values() for m in mode) | (sharded or {})
         self.world = fake_world(self.mode, self.sharded)
         self.plans: dict[tuple[nn.Module, _Key], Plan] = {}
+        self.passing: set[nn.Module] = set()  # what stands in the way there may be over at the next call
         self._inside: dict[Hashable, Trace | None] = {}
 
     def plan(
@@ -323,6 +327,7 @@ class Planner:
             set_mode(twin, training)
             trace = traced(module, *copy_of_call(call), self.world, self.mode, dropped)
         except Untraceable as error:
+            self.passing |= {module} if error.passing else set()
             self.session.ledger.note_untraceable(state.name, module, error)
             return None
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from autofuse.fx import foreign
-from autofuse.fx.ambient import ambient
+from autofuse.fx.ambient import Ambient, ambient
 from autofuse.fx.guards import Guards
 from autofuse.fx.lengths import Length, Size
 from autofuse.fx.numbers import Number
@@ -30,9 +30,10 @@ from autofuse.fx.twin import SCALARS, World
 class Untraceable(Exception):
     """Why a forward cannot be held by a graph: a sentence, and where in the user's code."""
 
-    def __init__(self, why: str, place: Place | None = None) -> None:
+    def __init__(self, why: str, place: Place | None = None, passing: bool = False) -> None:
         super().__init__(why)
         self.why, self.place = why, place
+        self.passing = passing  # whether it may be over at the next call: a cache that was filled
 
 
 @dataclass
@@ -230,12 +231,34 @@ class Values:
 
     # The rules of the house.
 
-    def check_surroundings(self) -> None:
-        if ambient() != self.around:
+    def check_surroundings(self, operands: Any = None) -> None:
+        now = ambient()
+        if now != self.around and not (operands is not None and self._has_no_gradient(now, operands)):
             self.refuse("runs a part under no_grad, autocast, checkpoint or the like")
 
-    def refuse(self, why: str) -> NoReturn:
-        raise Untraceable(f"forward {why}", user_place())
+    def _has_no_gradient(self, now: Ambient, operands: Any) -> bool:
+        """Whether `no_grad` around an operation says nothing: a mask that is made from sizes and constants."""
+        if now._replace(grad=self.around.grad) != self.around:
+            return False
+        return all(not t.is_floating_point() and not t.is_complex() or self.is_constant(t) for t in tensors(operands))
+
+    def is_constant(self, x: Tensor) -> bool:
+        """Whether a tensor follows from sizes and constants alone, as a cached mask does."""
+        held = self.held.get(id(x))
+        todo = [held.node] if held is not None and held.node is not None else []
+        known, seen = bool(todo), set[fx.Node]()
+        while todo:
+            node = todo.pop()
+            if node in seen or node.op == "call_method" and node.target == "size":
+                continue
+            if node.op in ("placeholder", "get_attr", "call_module") or node.meta.get("writes"):
+                return False
+            seen.add(node)
+            todo += node.all_input_nodes
+        return known
+
+    def refuse(self, why: str, passing: bool = False) -> NoReturn:
+        raise Untraceable(f"forward {why}", user_place(), passing)
 
     @contextmanager
     def silence(self) -> Iterator[None]:

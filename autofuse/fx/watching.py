@@ -34,9 +34,11 @@ class Watching(Values):
         self.seen_through: set[str] = set()  # children that were entered
         self.handed: dict[int, fx.Node] = {}  # id of a twin module that is an argument -> its placeholder
         self._snapshots: list[tuple[str, Any, list[Any], Place | None]] = []
+        self._tables: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
         self._keep: list[Any] = []
         self._written: set[int] = set()  # ids of foreign dicts
         for name, module in self.root.named_modules():
+            self._tables.append((module, dict(module._buffers)))
             self.owners[id(module)], self.paths[id(module)] = guard_path(name), name
         self._random = random_states()
 
@@ -45,29 +47,19 @@ class Watching(Values):
         for text, container, before, place in self._snapshots:
             after = _contents(container)
             if len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True)):
-                raise Untraceable(f"forward changes {text}", place)
+                raise Untraceable(f"forward changes {text}", place, passing=True)
+        for module, before in self._tables:
+            for name, x in module._buffers.items():
+                if x is not before.get(name) and self.itself.get(id(x), _NOTHING) is not before.get(name):
+                    self.refuse(f"registers the buffer {name}", passing=True)
         if random_states() != self._random:
             self.refuse("draws random numbers from Python or numpy")
 
     def check_kept(self, kept: Iterable[Any]) -> None:
         """Raises Untraceable where forward kept something outside of the module that differs from call to call."""
         for value in kept:
-            if not all(self._is_constant(t) for t in tensors(value)) or next(tensors(value), None) is None:
+            if not all(self.is_constant(t) for t in tensors(value)) or next(tensors(value), None) is None:
                 self.refuse("keeps something outside of the module (a global, a default argument, a class attribute)")
-
-    def _is_constant(self, x: Tensor) -> bool:
-        """Whether a tensor follows from sizes and constants alone, as a cached mask does."""
-        held = self.held.get(id(x))
-        todo = [held.node] if held is not None and held.node is not None else []
-        known = bool(todo)
-        while todo:
-            node = todo.pop()
-            if node.op == "call_method" and node.target == "size":
-                continue
-            if node.op in ("placeholder", "get_attr", "call_module") or node.meta.get("writes"):
-                return False
-            todo += node.all_input_nodes
-        return known
 
     # Attributes.
 
@@ -98,7 +90,7 @@ class Watching(Values):
         """`self.mask = self.mask.to(x.device)` mostly assigns what is there already."""
         if self._is_there(owner, name, value):
             return
-        self.refuse(f"assigns to {'self' if owner is self.root else type(owner).__name__}.{name}")
+        self.refuse(f"assigns to {'self' if owner is self.root else type(owner).__name__}.{name}", passing=True)
 
     def _is_there(self, owner: Any, name: str, value: Any) -> bool:
         inside = object.__getattribute__(owner, "__dict__")
