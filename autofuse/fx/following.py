@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from autofuse.fx.checks import Verdict
-from autofuse.fx.ranks import Decisions, Disagreement, Site, left_out, reason_of, sizes_of, this_rank
+from autofuse.fx.ranks import Decisions, Disagreement, Site, alone, left_out, reason_of, sizes_of, this_rank
 from autofuse.fx.trace import Call
 from autofuse.report.sites import SiteReport
 
@@ -24,6 +24,8 @@ _ROUNDS = 8  # what is left out may let something smaller be found in its place
 def decide_as_rank_0_does(session: Session, decide: Callable[[], None]) -> None:
     """Run `decide`, which fills the session, and again without what rank 0 left out. Raises Disagreement."""
     decide()
+    if alone():
+        return
     mine = _reported(session)
     theirs = session.ranks.at_optimize(mine)
     for _ in range(_ROUNDS):
@@ -49,6 +51,8 @@ def planned_as_others_do(
         planner.plans.clear()
         planner.plan(module, mode, frozenset())
         verdicts = session.check(planner, planner.calls[mode])
+        if alone():
+            return verdicts
         mine = _planned(session, planner, verdicts, call)
         theirs = theirs or session.ranks.at_call(name, mode, call, mine)
         out = left_out(mine, theirs)

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from autofuse.fx.sharding import tensors_of
 from autofuse.fx.wrappers import user_name
 from autofuse.ops.parts import is_distributed
 
@@ -142,14 +142,19 @@ def _why_not(mine: Decisions, theirs: Decisions, module: str, rule: str) -> str:
     )
 
 
+def alone() -> bool:
+    """Whether there is nobody to agree with."""
+    return _store() is None
+
+
 def this_rank() -> int:
     """The rank of this process, 0 where there are no others."""
-    return 0 if _store() is None else dist.get_rank()
+    return 0 if alone() else dist.get_rank()
 
 
 def sizes_of(call: Any) -> str:
     """The sizes of the tensors in a call, as a text."""
-    return str([tuple(x.shape) for x in pytree.tree_leaves(call) if isinstance(x, Tensor)])
+    return str([tuple(x.shape) for x in tensors_of(call)])
 
 
 def _store() -> Any:
@@ -168,13 +173,16 @@ def _likeness(model: nn.Module) -> str:
 
 def _kind(training: bool, call: Any) -> str:
     """Equal for calls that differ only in sizes and numbers."""
-    leaves, spec = pytree.tree_flatten(call)
-    return _short((training, repr(spec), [_kind_of(x) for x in leaves]))
+    return _short((training, _kind_of(call)))
 
 
-def _kind_of(x: object) -> Hashable:
+def _kind_of(x: Any) -> Hashable:
     if isinstance(x, Tensor):
         return str(x.dtype), x.dim(), x.requires_grad, is_distributed(x)
+    if type(x) in (tuple, list):
+        return tuple(map(_kind_of, x))
+    if type(x) is dict:
+        return tuple((str(k), _kind_of(v)) for k, v in x.items())
     return (type(x).__qualname__, repr(x)) if isinstance(x, (bool, str, type(None))) else type(x).__qualname__
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from autofuse.fx.wrappers import FSDP1
 from autofuse.ops.parts import is_distributed
@@ -31,6 +30,7 @@ class Form:
     requires_grad: bool
 
 
+Call = tuple[tuple[Any, ...], dict[str, Any]]
 Forms = dict[int, Form]  # id of a tensor that is not gathered -> what it will be
 
 
@@ -104,26 +104,39 @@ def register_views(original: nn.Module, copied: nn.Module) -> None:
             copied._parameters[name] = nn.Parameter(copied.__dict__.pop(name))
 
 
-def undistributed(call: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def undistributed(call: Call) -> Call:
     """A call with DTensors as one with tensors of the whole size, whose numbers are made up."""
     seeds = itertools.count()
 
-    def whole(x: Any) -> Any:
-        if not (isinstance(x, Tensor) and is_distributed(x)):
-            return x
-        form = Form(x.shape, x.dtype, x.device, x.requires_grad)
-        return filled(form, next(seeds)).requires_grad_(x.requires_grad)
+    def whole(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            form = Form(value.shape, value.dtype, value.device, value.requires_grad)
+            made = is_distributed(value)
+            return filled(form, next(seeds)).requires_grad_(value.requires_grad) if made else value
+        if type(value) in (tuple, list):
+            return type(value)(map(whole, value))
+        return {k: whole(v) for k, v in value.items()} if type(value) is dict else value
 
-    made: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(whole, call)
-    return made
+    return (whole(call[0]), whole(call[1])) if any(map(is_distributed, tensors_of(call))) else call
 
 
-def whole_forms(module: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]]) -> Forms:
+def whole_forms(module: nn.Module, call: Call) -> Forms:
     """Forms of the distributed parameters of a module that is handed DTensors: there a program speaks of whole ones."""
-    if not any(isinstance(x, Tensor) and is_distributed(x) for x in pytree.tree_leaves(call)):
+    if not any(map(is_distributed, tensors_of(call))):
         return {}
     held = (*module.parameters(), *module.buffers())
     return {id(p): Form(p.shape, p.dtype, p.device, p.requires_grad) for p in held if is_distributed(p)}
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """The tensors in plain containers; caches and the like are not opened."""
+    if isinstance(value, Tensor):
+        yield value
+    elif type(value) in (tuple, list):
+        for v in value:
+            yield from tensors_of(v)
+    elif type(value) is dict:
+        yield from tensors_of(list(value.values()))
 
 
 def _is_unit(module: nn.Module) -> bool:
