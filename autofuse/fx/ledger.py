@@ -6,7 +6,7 @@ import inspect
 import logging
 import re
 import types
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import replace
 from typing import Any, TypeGuard
 
@@ -77,10 +77,10 @@ class Ledger:
                 "", name, "declined", told.reason, "", None, file, told.line, told.advice, told.value, told.line,
             ))  # fmt: skip
 
-    def roll_back(self, why: str) -> None:
-        """Nothing is fused any more."""
+    def roll_back(self, why: str, names: Collection[str]) -> None:
+        """Nothing is fused any more in the modules of these names."""
         for key, site in self._sites.items():
-            if site.status == "fused":
+            if site.status == "fused" and site.module in names:
                 self._sites[key] = replace(site, status="rolled-back", reason=why, kernel="")
 
 

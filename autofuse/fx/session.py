@@ -9,7 +9,7 @@ import copy
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -192,14 +192,17 @@ class Session:
         for module in {m for m, _ in planner.plans if self.states[m].runs}:
             self.install(module)
 
-    def roll_back(self, why: str) -> None:
-        """Take everything back that was fused."""
-        for module, state in self.states.items():
+    def roll_back(self, why: str, modules: Iterable[nn.Module]) -> None:
+        """Take back what was fused in these modules."""
+        names = set()
+        for module in modules:
+            state = self.states[module]
             state.full.clear()
             state.narrow.clear()
             state.left = 0
             self.install(module)
-        self.ledger.roll_back(why)
+            names.add(state.name)
+        self.ledger.roll_back(why, names)
 
     def install(self, module: nn.Module) -> None:
         state = self.states[module]
