@@ -18,5 +18,4 @@ NOT_YET: dict[tuple[str, str], str] = {
     **{("text", name): reason for name, reason in _AUTOFUSE.items()},
     **{(door, "SmoothedByConfidence"): _SHARES for door in ("text", "safe")},
     ("live", "Indexed"): "an index that is a range is not written down by the trace",
-    ("live", "UnknownCallReadsScores"): "a list outside the module, to which forward appends, is not watched",
 }

@@ -57,8 +57,8 @@ def known() -> tuple[list[Row], list[str]]:
     for package in PACKAGES:
         try:
             rows += importlib.import_module(f"tools.models.{package}_models").ROWS
-        except ImportError as error:
-            absent.append(f"{package} ({error})")
+        except (ImportError, RuntimeError):  # a library may raise either where it finds not what it needs
+            absent.append(package)
     return rows, absent
 
 

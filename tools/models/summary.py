@@ -21,11 +21,12 @@ def as_markdown(rows: Sequence[Measured], absent: Sequence[str]) -> str:
 
 def _head(rows: Sequence[Measured], absent: Sequence[str]) -> str:
     packages = ", ".join(f"{p} {version(p)}" for p in sorted({r.package for r in rows}))
+    count = f"{len(rows)} architecture{'s' if len(rows) != 1 else ''}"
     python = platform.python_version().rpartition(".")[0]
     kept = sum(not any(True for _ in r.broken()) for r in rows)
     lines = (
         "# Models nobody here wrote\n",
-        f"autofuse {version('autofuse')} on {len(rows)} architectures of public packages, small and with random",
+        f"autofuse {version('autofuse')} on {count} of public packages, small and with random",
         f"weights, on a CPU in float32: {packages}; torch {version('torch').partition('+')[0]}, Python {python}.",
         f"{kept} of {len(rows)} keep every promise.\n",
         "This page is written by a command and never by hand, and holds no date: where it moves, the results moved.\n",
@@ -40,27 +41,31 @@ def _head(rows: Sequence[Measured], absent: Sequence[str]) -> str:
         "  the share of that bound which is used up.",
         f"- **trained**: the losses of {STEPS} steps of SGD against the same steps in float64, with the bound that",
         "  follows from the original's own error. The number is the share of it that is used up.",
-        "- **operators**: how many a profile of one training step counts, before and after.",
+        "- **operators**: how many a profile of one training step counts, before and after. torch's own composites",
+        "  (`rms_norm` on a CPU, attention with a mask that needs a gradient) count as what they are made of.",
+        "- **ran**: the calls of fused operations in one training step and one forward in evaluation, together.",
     )
     missing = [f"Left out, because they are not installed here: {', '.join(absent)}."] if absent else []
     return "\n".join((*lines, *(f"\n{m}" for m in missing)))
 
 
 def _models(rows: Sequence[Measured]) -> str:
-    head = ("model", "package", "modules", "unread", "fused", "left", "equal", "trained", "operators")
+    head = ("model", "package", "modules", "unread", "fused", "left", "equal", "trained", "operators", "ran")
     return "## By model\n\n" + table(head, map(_row, rows))
 
 
 def _row(r: Measured) -> tuple[object, ...]:
     if r.failure:
-        return r.name, r.package, *[""] * 4, f"**{r.failure}**", "", ""
+        return r.name, r.package, *[""] * 4, f"**{r.failure}**", "", "", ""
     fused = ", ".join(f"{rule} {n}" for rule, n in r.fused.items())
     left = sum(r.refused.values()) + sum(r.rolled_back.values())
     used = r.error / r.bound if r.bound else 0.0
     equal = f"**no**: {r.difference}" if r.difference else f"{used:.2f}"
     trained = f"{r.losses:.2f}" if r.losses <= 1 else f"**no**: {r.losses:.1e}"
     operators = f"{r.operators[0]} → {r.operators[1]}"
-    return r.name, r.package, r.modules, sum(r.unread.values()), fused or "nothing", left, equal, trained, operators
+    ran = ", ".join(f"{name} {n}" for name, n in r.calls.items())
+    unread = sum(r.unread.values())
+    return r.name, r.package, r.modules, unread, fused or "nothing", left, equal, trained, operators, ran
 
 
 def _rules(rows: Sequence[Measured]) -> str:

@@ -75,7 +75,7 @@ def _clip() -> nn.Module:
 def _sam() -> nn.Module:
     vision = {
         **_PLAIN, "output_channels": 16, "image_size": 32, "patch_size": 4, "window_size": 4,
-        "global_attn_indexes": [1], "mlp_dim": 48,
+        "global_attn_indexes": [1], "mlp_dim": 48, "num_pos_feats": 8,
     }  # fmt: skip
     prompts = {
         "hidden_size": 16,
@@ -135,7 +135,8 @@ ROWS = (
     _text("FunnelModel", "FunnelConfig", block_sizes=[1, 1], d_model=32, n_head=4, d_head=8, d_inner=48,
           hidden_dropout=0.0, attention_dropout=0.0, activation_dropout=0.0),
     _text("XLNetModel", "XLNetConfig", d_model=32, n_layer=2, n_head=4, d_inner=48, dropout=0.0),
-    _text("LongformerModel", "LongformerConfig", **_PLAIN, **_NO_DROPOUT, attention_window=4, expects=()),
+    _text("LongformerModel", "LongformerConfig", **_PLAIN, **_NO_DROPOUT, attention_window=4, expects=("AF203",),
+          note="its attention is made of windows that overlap"),
     _text("BigBirdModel", "BigBirdConfig", **_PLAIN, **_NO_DROPOUT, attention_type="original_full"),
     _row("ModernBertModel", "ModernBertConfig", _padded, **_PLAIN, **_SPECIAL, vocab_size=50, cls_token_id=1,
          sep_token_id=2, local_attention=4, global_attn_every_n_layers=2),
@@ -160,7 +161,7 @@ ROWS = (
     _text("Qwen3ForCausalLM", "Qwen3Config", **_GROUPED, head_dim=8),
     _text("GemmaForCausalLM", "GemmaConfig", **_GROUPED, head_dim=8),
     _text("Gemma2ForCausalLM", "Gemma2Config", **_GROUPED, head_dim=8, sliding_window=4, query_pre_attn_scalar=8,
-          expects=("AF103",)),
+          expects=("AF303",), note="its scores are soft-capped, for which torch has no kernel"),
     _text("Gemma3ForCausalLM", "Gemma3TextConfig", **_GROUPED, head_dim=8, sliding_window=4, query_pre_attn_scalar=8),
     _text("Phi3ForCausalLM", "Phi3Config", **_GROUPED),
     _text("CohereForCausalLM", "CohereConfig", **_GROUPED),
@@ -191,7 +192,8 @@ ROWS = (
     _row("PerceiverModel", "PerceiverConfig", _perceiver, num_latents=5, d_latents=32, d_model=24, num_blocks=1,
          num_self_attends_per_block=2, num_self_attention_heads=4, num_cross_attention_heads=4,
          attention_probs_dropout_prob=0.0),
-    _text("MambaForCausalLM", "MambaConfig", hidden_size=32, num_hidden_layers=2, state_size=4, expects=()),
+    _text("MambaForCausalLM", "MambaConfig", hidden_size=32, num_hidden_layers=2, state_size=4, expects=("AF202",),
+          note="no attention"),
     _text("RwkvForCausalLM", "RwkvConfig", hidden_size=32, attention_hidden_size=32, num_hidden_layers=2,
-          intermediate_size=48, context_length=32, expects=()),
+          intermediate_size=48, context_length=32, expects=(), note="no attention"),
 )  # fmt: skip
