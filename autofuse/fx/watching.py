@@ -11,12 +11,15 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse.fx import foreign
 from autofuse.fx.ambient import random_states
 from autofuse.fx.foreign import Foreign
 from autofuse.fx.places import Place, user_place
+from autofuse.fx.probing import probed
 from autofuse.fx.twin import CODE, CONTAINERS, SCALARS
 from autofuse.fx.values import Held, Untraceable, Values, tensors
 from autofuse.vocabulary import MODULES
@@ -233,9 +236,21 @@ class Watching(Values):
         given = self.argument(args), self.argument(kwargs)
         before = self.versions((args, kwargs))
         with self.silence():
-            result = module.forward(*self.concrete(args), **self.concrete(kwargs))
+            result = self._returned(module, self.concrete(args), self.concrete(kwargs))
             node = self.noted(self._call_of(module, path, *given), result)
             return self.kept(node, result, before, self._child_sizes(module, args, result))
+
+    def _returned(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """What a child returns, on fakes; where it needs numbers, on made-up ones."""
+        try:
+            return module.forward(*args, **kwargs)
+        except Exception as error:  # the child's code is the user's
+            mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+            assert isinstance(mode, FakeTensorMode)
+            try:
+                return probed(self.world.originals[id(module)], module.training, args, kwargs, mode)
+            except Exception:
+                raise error from None
 
     def _call_of(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> fx.Node:
         if path is not None:

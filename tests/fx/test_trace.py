@@ -86,7 +86,7 @@ class Yields(nn.Module):
         (ReadsNumbers, "needs the numbers in a tensor"),
         (BranchesOnData, "needs the numbers in a tensor"),
         (Prints, "needs the numbers in a tensor"),
-        (WithoutGradient, "set_grad_enabled"),
+        (WithoutGradient, "under no_grad"),
         (Autocasts, "under no_grad, autocast"),
         (DrawsInPython, "draws random numbers"),
         (Yields, "generator"),

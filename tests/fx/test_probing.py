@@ -1,0 +1,70 @@
+"""Children that cannot run without numbers, beside what can be fused."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+import autofuse
+from tests.fx.conftest import Attention, assert_same, fused_rules
+
+
+class Experts(nn.Module):
+    """Each row goes to the expert that its numbers say."""
+
+    def __init__(self, in_place: bool = False) -> None:
+        super().__init__()
+        self.router, self.in_place = nn.Linear(16, 2), in_place
+        self.experts = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(0, 1)
+        chosen = self.router(rows).argmax(-1)
+        result = torch.zeros_like(rows)
+        for number, expert in enumerate(self.experts):
+            places = (chosen == number).nonzero().flatten()
+            if places.numel():
+                result = result.index_add(0, places, expert(rows[places]))
+        if self.in_place:
+            x.mul_(1.0)
+        return result.view_as(x)
+
+
+class Block(nn.Module):
+    def __init__(self, experts: Experts) -> None:
+        super().__init__()
+        self.attention, self.norm, self.experts = Attention(), nn.LayerNorm(16), experts
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(x)
+        h = self.norm(x)
+        return x + self.experts(h)
+
+
+def test_what_stands_around_a_mixture_of_experts_is_fused() -> None:
+    plain, x = Block(Experts()), torch.randn(2, 5, 16)
+    model = autofuse.optimize(copy.deepcopy(plain), x)
+    assert fused_rules(model) == {"AF101", "AF203"}
+    for length in (5, 3):
+        assert_same(plain, model, torch.randn(2, length, 16))
+
+
+def test_at_its_first_call_too_and_the_random_numbers_stay() -> None:
+    plain, x = Block(Experts()), torch.randn(2, 5, 16)
+    model = autofuse.optimize(copy.deepcopy(plain))
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    model(x)
+    assert torch.equal(torch.rand(2), expected)
+    assert fused_rules(model) == {"AF101", "AF203"}
+    assert_same(plain, model, x)
+
+
+def test_one_that_writes_to_its_argument_is_not_guessed_at() -> None:
+    plain, x = Block(Experts(in_place=True)), torch.randn(2, 5, 16)
+    model = autofuse.optimize(copy.deepcopy(plain), x)
+    assert fused_rules(model) == {"AF101"}
+    assert_same(plain, model, x)
