@@ -58,10 +58,18 @@ def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], real: bool) -> Call:
     return tuple(map(world.of, args)), {k: world.of(v) for k, v in kwargs.items()}
 
 
+_PLAIN = frozenset({Tensor, type(None), bool, int, float, str})
+
+
 def kind_of(call: Call, training: bool) -> Hashable:
     """Equal for calls that differ in the numbers and the sizes of tensors at most."""
+    args, kwargs = call
+    around = autocast() if torch._C._is_any_autocast_enabled() else None
+    flat = (*args, *kwargs.values())
+    if all(type(x) in _PLAIN for x in flat):  # as most calls are: asked at each call of a module that is left alone
+        return training, around, len(args), tuple(kwargs), tuple(map(_leaf, flat))
     leaves, spec = pytree.tree_flatten(call)
-    return training, autocast(), spec, tuple(map(_leaf, leaves))
+    return training, around, spec, tuple(map(_leaf, leaves))
 
 
 def _leaf(x: object) -> Hashable:
