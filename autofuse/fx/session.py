@@ -313,8 +313,9 @@ class Planner:
             self.plans[key] = Plan(module)
 
     def narrow_rules(self, module: nn.Module) -> set[str]:
-        """The rules that apply in `module` where part of its result is left out."""
-        return {f.rule for (m, (_, d)), p in self.plans.items() if m is module and d for f in p.found if f.fused}
+        """The rules that apply in `module` where part of its result is left out, and those that only fill in for them."""
+        found = {f.rule for (m, (_, d)), p in self.plans.items() if m is module and d for f in p.found if f.fused}
+        return found | {r.rule.code for r in self.session.rules if found and r.rule.fallback}
 
     def forwards(self, module: nn.Module, dropped: frozenset[Path]) -> Hashable:
         """What tells the planned narrow forwards of a module apart."""

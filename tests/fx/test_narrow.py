@@ -46,3 +46,20 @@ def test_attention_is_fused_whole_where_the_caller_drops_the_probabilities() -> 
     assert _operations(lambda: model(x, keep)) == {"attention"}
     assert _operations(lambda: model.attention(x, keep)) == {"masked_softmax"}
     torch.testing.assert_close(model(x, keep), expected)
+
+
+class _Both(_Attention):
+    """Returns its scores too, so that in a call for everything nothing can be fused."""
+
+    def forward(self, x: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        scores = (q @ k.transpose(-2, -1) / math.sqrt(8)).masked_fill(~keep, float("-inf"))
+        weights = scores.softmax(dim=-1)
+        return (weights @ v).transpose(1, 2).flatten(2), weights, scores
+
+
+def test_what_a_fallback_could_not_take_is_no_news_where_attention_took_it() -> None:
+    model = _Block()
+    model.attention = _Both()
+    autofuse.optimize(model, (torch.randn(2, 5, 16), torch.ones(5, 5, dtype=torch.bool).tril()))
+    assert [(s.rule, s.status) for s in autofuse.report(model)] == [("AF101", "fused")]
