@@ -313,7 +313,7 @@ class Planner:
             self.plans[key] = Plan(module)
 
     def narrow_rules(self, module: nn.Module) -> set[str]:
-        """The rules that apply in `module` where part of its result is left out, and those that only fill in for them."""
+        """The rules that apply in `module` where part of its result is left out, and those that fill in for them."""
         found = {f.rule for (m, (_, d)), p in self.plans.items() if m is module and d for f in p.found if f.fused}
         return found | {r.rule.code for r in self.session.rules if found and r.rule.fallback}
 
