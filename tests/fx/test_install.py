@@ -201,14 +201,3 @@ def test_a_copy_is_looked_at_on_its_own_when_it_is_called(tokens: Tensor) -> Non
     assert "AF101" in fused_rules(average)
     assert_same(average, model, tokens)
     assert autofuse.optimize(model) is model and is_installed(model.blocks[0].attn)
-
-
-def test_symbolic_tracing_sees_the_original() -> None:
-    class Attend(nn.Module):
-        def forward(self, q: Tensor) -> Tensor:
-            return torch.softmax(q @ q.mT, -1) @ q
-
-    q = torch.randn(2, 4, 4)
-    fused = optimized(Attend(), q)
-    assert fused_rules(fused) == {"AF101"}
-    torch.testing.assert_close(torch.fx.symbolic_trace(fused)(q), fused(q))

@@ -1,0 +1,173 @@
+"""torch.compile and torch.export around an optimized model take the fused operators into their graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import autofuse
+from tests.fx.test_wrappings_training import bf16, checkpointed
+from tests.fx.wrapped import KERNEL, Wrapping, assert_close, assert_wrapped, fused_run, tokens
+from tests.fx.wrapped_models import model_of
+
+CALLS = ("scaled_dot_product_attention", "gelu", "silu", "rms_norm")
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Graphs:
+    """A backend that keeps the graphs that it is given."""
+
+    def __init__(self) -> None:
+        self.kept: list[torch.fx.GraphModule] = []
+
+    def __call__(self, graph: torch.fx.GraphModule, examples: object) -> torch.fx.GraphModule:
+        self.kept.append(graph)
+        return graph
+
+    @property
+    def called(self) -> list[str]:
+        """The fused functions that the graphs call."""
+        names = [getattr(n.target, "__name__", str(n.target)) for g in self.kept for n in g.graph.nodes]
+        return [name for name in names if name in CALLS]
+
+
+def whole(**options: Any) -> Callable[[nn.Module], nn.Module]:
+    return lambda model: torch.compile(model, fullgraph=True, **options)
+
+
+def blocks(**options: Any) -> Callable[[nn.Module], nn.Module]:
+    def wrap(model: nn.Module) -> nn.Module:
+        for place, block in enumerate(model.blocks):
+            model.blocks[place] = torch.compile(block, fullgraph=True, **options)
+        return model
+
+    return wrap
+
+
+def in_place(**options: Any) -> Callable[[nn.Module], nn.Module]:
+    def wrap(model: nn.Module) -> nn.Module:
+        for block in model.blocks:
+            block.compile(fullgraph=True, **options)
+        return model
+
+    return wrap
+
+
+WRAPPINGS = (
+    Wrapping("the whole", whole(backend="eager")),
+    Wrapping("the whole with dynamic shapes", whole(backend="eager", dynamic=True)),
+    Wrapping("each block", blocks(backend="eager")),
+    Wrapping("each block in place", in_place(backend="eager")),
+    Wrapping("the whole, ahead of time", whole(backend="aot_eager"), operators=(KERNEL,)),
+)
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize("wrapping", WRAPPINGS, ids=str)
+def test_a_compiled_model_trains_as_before_and_runs_the_fused_operators(wrapping: Wrapping, order: str) -> None:
+    """Without a break in its graph."""
+    for name in ("llama",) if wrapping.operators == (KERNEL,) else ("gpt",):
+        assert_wrapped(name, wrapping, order)
+
+
+def test_what_was_compiled_before_optimize_is_compiled_anew() -> None:
+    graphs = Graphs()
+    model = model_of("bert")
+    compiled = torch.compile(model, backend=graphs, fullgraph=True)
+    expected = compiled(tokens())
+    assert not graphs.called
+    autofuse.optimize(compiled, tokens(), verify=False)
+    assert_close(compiled(tokens()), expected)
+    assert sorted(graphs.called) == ["gelu"] * 2 + ["scaled_dot_product_attention"] * 2
+    autofuse.restore(compiled)
+    graphs.kept.clear()
+    assert_close(compiled(tokens()), expected)
+    assert not graphs.called
+
+
+def test_a_checkpoint_inside_of_a_compiled_model_recomputes_fused() -> None:
+    wrap = checkpointed(use_reentrant=False)
+    graphs = Graphs()
+    model = torch.compile(wrap(autofuse.optimize(model_of("gpt"), tokens(), verify=False)), backend="aot_eager")
+    loss = F.cross_entropy(model(tokens()).flatten(0, 1), tokens().flatten())
+    assert fused_run(loss.backward, (KERNEL,)) == {KERNEL: 2}
+    assert not graphs.called
+    plain = wrap(model_of("gpt"))
+    F.cross_entropy(plain(tokens()).flatten(0, 1), tokens().flatten()).backward()
+    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+        assert_close(one.grad, other.grad)
+
+
+def test_under_autocast_the_kind_of_call_must_have_been_seen() -> None:
+    """A compiler captures nothing anew. What it leaves out is told, with the guard; a call before it makes it good."""
+    graphs = Graphs()
+    model = autofuse.optimize(model_of("gpt"), tokens(), verify=False)
+    with bf16():
+        torch.compile(model, backend=graphs, fullgraph=True)(tokens())
+        assert not graphs.called
+        assert any("autocast" in fallback.guard for fallback in autofuse.report(model).fallbacks)
+        model(tokens())
+        torch.compile(model, backend=graphs, fullgraph=True)(tokens())
+    assert graphs.called.count("scaled_dot_product_attention") == 2
+
+
+def test_a_model_that_was_never_called_says_that_it_is_compiled_as_it_is() -> None:
+    model = autofuse.optimize(model_of("gpt"))
+    torch.compile(model, backend="eager", fullgraph=True)(tokens())
+    assert any("called before it was compiled" in fallback.guard for fallback in autofuse.report(model).fallbacks)
+
+
+def test_a_disabled_part_runs_fused_outside_of_the_graph() -> None:
+    model = autofuse.optimize(model_of("gpt"), tokens(), verify=False)
+    model.blocks[0].forward = torch.compiler.disable(model.blocks[0].forward)
+    compiled = torch.compile(model, backend="eager")
+    compiled(tokens())
+    assert fused_run(lambda: compiled(tokens()))["scaled_dot_product_attention"] == 2
+
+
+@pytest.mark.slow
+def test_inductor_runs_the_fused_kernel() -> None:
+    plain, model = model_of("gpt"), autofuse.optimize(model_of("gpt"), tokens(), verify=False)
+    compiled = torch.compile(model, fullgraph=True)
+    assert_close(compiled(tokens()), plain(tokens()))
+    assert fused_run(lambda: compiled(tokens()), (KERNEL,)) == {KERNEL: 2}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("name", ["bert", "gpt", "llama"])
+def test_an_exported_model_holds_the_fused_operators(name: str, strict: bool) -> None:
+    plain, model = model_of(name).eval(), autofuse.optimize(model_of(name).eval(), tokens(), verify=False)
+    size = {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", max=32)}
+    program = torch.export.export(model, (tokens(),), dynamic_shapes=(size,), strict=strict)
+    longer = tokens().repeat(3, 2)
+    assert_close(program.module()(longer), plain(longer))
+    assert fused_run(lambda: program.module()(longer))["scaled_dot_product_attention"] == 2
+
+
+def test_a_traced_model_holds_the_fused_operators() -> None:
+    plain, model = model_of("gpt").eval(), autofuse.optimize(model_of("gpt").eval(), tokens(), verify=False)
+    traced = torch.jit.trace(model, tokens())
+    assert_close(traced(tokens()), plain(tokens()))
+    assert "scaled_dot_product_attention" in str(traced.inlined_graph)
+
+
+def test_symbolic_tracing_sees_the_original() -> None:
+    class Attend(nn.Module):
+        def forward(self, q: Tensor) -> Tensor:
+            return torch.softmax(q @ q.mT, -1) @ q
+
+    q = torch.randn(2, 4, 4)
+    model = autofuse.optimize(Attend(), q)
+    assert fused_run(lambda: model(q))
+    assert_close(torch.fx.symbolic_trace(model)(q), model(q))
