@@ -7,6 +7,7 @@ and where the trace's example was not typical, the kernel is slower at most.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import defaultdict
 from typing import Any
@@ -61,13 +62,21 @@ def _make_plain(trace: Trace, node: fx.Node) -> None:
     p, training = given.get("dropout_p", 0.0), given.get("training", False)
     drops = not (p == 0.0 or training is False)
     operands: tuple[Any, ...] = (
-        *node.args, given.get("mask"), given.get("scale", 1.0), bool(given.get("is_causal")),
+        *node.args, given.get("mask"), _scale(trace, node), bool(given.get("is_causal")),
     )  # fmt: skip
     sources = {_source(n) for n in node.all_input_nodes[:3]}
     guarded = {n for n in trace.graph.nodes if n.op == "placeholder"}
     operands = *operands, len(sources) == 1 or sources <= guarded
     node.target, node.kwargs = plain.attention, {}
     node.args = (*operands, p, training) if drops else operands
+
+
+def _scale(trace: Trace, node: fx.Node) -> float | None:
+    """What the scores are multiplied with; None where it is what the kernel takes by itself, which is quicker."""
+    scale, query = float(node.kwargs.get("scale", 1.0)), node.all_input_nodes[0]  # type: ignore[arg-type]
+    width, sizes = query.meta["v"].shape[-1], trace.sizes.get(query, ())
+    fixed = bool(sizes) and f"{sizes[-1]} == {width}" in trace.guards.tests
+    return None if fixed and math.isclose(scale, width**-0.5, rel_tol=1e-12) else scale
 
 
 _SAME_DTYPE = frozenset("view reshape transpose permute contiguous split chunk unbind unflatten flatten".split())

@@ -17,29 +17,33 @@ from autofuse.ops import sdpa
 from autofuse.ops.derivatives import differentiable_twice
 
 _functorch: Any = torch._C._functorch
+_is_compiling = torch.compiler.is_compiling
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, is_causal: bool,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, is_causal: bool,
     same_dtype: bool, dropout_p: float = 0.0, training: bool = False,
 ) -> Tensor:  # fmt: skip
     """ops.attention outside of autocast, where the kernel likely takes its operands as they are.
 
     Shapes: query (B, H, T, d), key (B, H, S, d), value (B, H, S, d), contiguous in the last dimension. mask: boolean.
-    same_dtype: whether the operands are known to have one dtype.
+    scale: None for the kernel's own, 1 / sqrt(d). same_dtype: whether the operands are known to have one dtype.
     """
     if (
         type(query) is not Tensor  # distributed, say
-        or torch.compiler.is_compiling()
+        or _is_compiling()
         or forward_ad._current_level >= 0
         or _functorch.peek_interpreter_stack() is not None
         or not same_dtype
         and not (query.dtype is key.dtype is value.dtype)
     ):
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
         return sdpa.attention(
             query, key, value, mask=mask, scale=scale, is_causal=is_causal, dropout_p=dropout_p, training=training
         )
-    result = F.scaled_dot_product_attention(
-        query, key, value, mask, dropout_p if training else 0.0, is_causal, scale=scale
-    )
+    p = dropout_p if training else 0.0
+    if scale is None:
+        result = F.scaled_dot_product_attention(query, key, value, mask, p, is_causal)
+    else:
+        result = F.scaled_dot_product_attention(query, key, value, mask, p, is_causal, scale=scale)
     return result if result.grad_fn is None else differentiable_twice(result)
