@@ -82,7 +82,10 @@ def rejoin_calls(trace: Trace, calls: list[SplitCall], children: Children) -> li
 
 
 def call_of(node: fx.Node) -> Call:
-    """The example arguments of a child call."""
+    """The example arguments of a child call, as they were when it was made."""
+    passed: Call | None = node.meta.get("call")
+    if passed is not None:
+        return passed
     args: Any = fx.node.map_arg(node.args, lambda n: n.meta["v"])
     kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
     return tuple(args), dict(kwargs)

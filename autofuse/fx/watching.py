@@ -20,7 +20,7 @@ from autofuse.fx.ambient import random_states
 from autofuse.fx.foreign import Foreign
 from autofuse.fx.places import Place, user_place
 from autofuse.fx.probing import probed
-from autofuse.fx.twin import CODE, CONTAINERS, SCALARS
+from autofuse.fx.twin import CODE, CONTAINERS, SCALARS, World
 from autofuse.fx.values import Held, Untraceable, Values, tensors
 from autofuse.vocabulary import MODULES
 
@@ -236,8 +236,10 @@ class Watching(Values):
         given = self.argument(args), self.argument(kwargs)
         before = self.versions((args, kwargs))
         with self.silence():
+            call = self._as_passed(args, kwargs)
             result = self._returned(module, self.concrete(args), self.concrete(kwargs))
             node = self.noted(self._call_of(module, path, *given), result)
+            node.meta["call"] = call
             return self.kept(node, result, before, self._child_sizes(module, args, result))
 
     def _returned(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -251,6 +253,14 @@ class Watching(Values):
                 return probed(self.world.originals[id(module)], module.training, args, kwargs, mode)
             except Exception:
                 raise error from None
+
+    def _as_passed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The arguments as they are before the child changes them, where it may: a cache grows. None elsewhere."""
+        if not any(map(foreign.is_foreign, (*args, *kwargs.values()))):
+            return None
+        world = World(lambda x: x, watched=False, deep=True)
+        given, named = self.concrete(args), self.concrete(kwargs)
+        return tuple(map(world.of, given)), {k: world.of(v) for k, v in named.items()}
 
     def _call_of(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> fx.Node:
         if path is not None:

@@ -63,3 +63,42 @@ def test_what_a_fallback_could_not_take_is_no_news_where_attention_took_it() -> 
     model.attention = _Both()
     autofuse.optimize(model, (torch.randn(2, 5, 16), torch.ones(5, 5, dtype=torch.bool).tril()))
     assert [(s.rule, s.status) for s in autofuse.report(model)] == [("AF101", "fused")]
+
+
+class Grows:
+    """A cache that each call makes longer."""
+
+    def __init__(self) -> None:
+        self.keys: list[Tensor] = []
+
+    def update(self, key: Tensor) -> Tensor:
+        self.keys.append(key)
+        return torch.cat(self.keys, dim=-2)
+
+
+class AttendsToAll(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, mask: Tensor, cache: Grows) -> tuple[Tensor, Tensor]:
+        key = cache.update(self.k(x))
+        weights = (self.q(x) @ key.mT + mask).softmax(-1)
+        return weights @ key, weights
+
+
+class ReadsTheFirst(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = AttendsToAll()
+
+    def forward(self, x: Tensor, mask: Tensor, cache: Grows) -> Tensor:
+        return x + self.attend(x, mask, cache)[0]  # type: ignore[no-any-return]
+
+
+def test_a_cache_is_what_it_was_when_the_child_is_looked_into() -> None:
+    model, x, mask = ReadsTheFirst(), torch.randn(2, 5, 8), torch.zeros(5, 5)
+    expected = model(x, mask, Grows())
+    autofuse.optimize(model)
+    torch.testing.assert_close(model(x, mask, Grows()), expected)
+    assert "AF101" in {s.rule for s in autofuse.report(model).with_status("fused")}
