@@ -42,6 +42,7 @@ CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, t
 
 _HOOKS = frozenset(k for k in vars(nn.Module()) if "hook" in k and isinstance(vars(nn.Module())[k], dict))
 _STATE = frozenset(vars(nn.Module()))
+_COMPOSED = "__composable_api"  # how torch.distributed calls what it keeps on a user's module
 MACHINERY = (_STATE | {*dir(nn.Module)}) - {"training"}  # names that are torch's own business
 
 
@@ -123,8 +124,8 @@ class World:
         self._memo[id(module)] = (module, twin)  # first: children may refer to their parent
         self.originals[id(twin)] = module
         for name, value in vars(module).items():
-            if wraps and name not in _STATE:
-                continue  # what a wrapper keeps for its own work
+            if wraps and name not in _STATE or name.startswith(_COMPOSED):
+                continue  # what a wrapper keeps for its own work, and fully_shard, which cannot be copied
             twin.__dict__[name] = self._attribute(name, value)
         return twin
 

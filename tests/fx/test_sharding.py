@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autofuse
+from autofuse.fx.checks import copied
+from autofuse.fx.runs import in_double
 from autofuse.fx.sharding import Form, filled, forms, is_empty, postponed, stand_in
 from tests.fx.conftest import Block, Gpt, assert_same, fused_rules
 
@@ -94,3 +96,13 @@ def test_numbers_made_up_are_the_same_for_the_same_seed() -> None:
     form = Form(torch.Size((3, 4)), torch.bfloat16, torch.device("cpu"), True)
     assert torch.equal(filled(form, 1), filled(form, 1)) and not torch.equal(filled(form, 1), filled(form, 2))
     assert filled(form, 1).dtype is torch.bfloat16
+
+
+@needs_distributed
+def test_what_fully_shard_keeps_on_a_module_does_not_keep_its_copies_from_running_in_double(group: None) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    block = fully_shard(Block())
+    made = in_double(copied(block, {}, forms([block])))
+    assert {p.dtype for p in made.parameters()} == {torch.float64}
+    assert made(torch.randn(1, 8, 16, dtype=torch.float64)).dtype is torch.float64
