@@ -51,9 +51,9 @@ class Watching(Values):
             after = _contents(container)
             if len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True)):
                 raise Untraceable(f"forward changes {text}", place, passing=True)
-        for module, before in self._tables:
+        for module, buffers in self._tables:
             for name, x in module._buffers.items():
-                if x is not before.get(name) and self.itself.get(id(x), _NOTHING) is not before.get(name):
+                if x is not buffers.get(name) and self.itself.get(id(x), _NOTHING) is not buffers.get(name):
                     self.refuse(f"registers the buffer {name}", passing=True)
         if random_states() != self._random:
             self.refuse("draws random numbers from Python or numpy")
