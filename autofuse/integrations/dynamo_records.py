@@ -106,11 +106,9 @@ def files_of(model: object) -> frozenset[str] | None:
 
 
 def _file(kind: Any) -> str:
-    """Where a class or a function is written, "" where that is not known."""
-    try:
-        return inspect.getfile(kind)
-    except (OSError, TypeError):
-        return ""
+    """Where a function, or the forward of a class, is written; "" where that is not known."""
+    code = getattr(inspect.unwrap(getattr(kind, "forward", kind)), "__code__", None)
+    return code.co_filename if code is not None else ""
 
 
 def _stands_in(record: Record, files: frozenset[str] | None) -> bool:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from autofuse.integrations import dynamo
-from tests.integrations.recipe import recipe
+from tests.integrations.recipe import PAGE, recipe
 
 ROOT = Path(__file__).parents[2]
 # Attention whole, or the softmax of its masked scores where a caller may read the probabilities.
@@ -68,7 +68,8 @@ def test_the_analysis_that_is_shown_lists_what_the_text_says() -> None:
     torch._dynamo.reset()
     scope: dict[str, Any] = {"analyze": dynamo.analyze}  # in a source tree, torch does not know the name
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(recipe("What is unfused").replace('backend="autofuse"', "backend=analyze"), scope)
+        code = recipe("What is unfused").replace('backend="autofuse"', "backend=analyze")
+        exec(compile(code, str(PAGE), "exec"), scope)
     (site,) = (s for s in scope["found"] if s.rule == "AF101")
     assert (site.status, site.count) == ("unfused", 2)
     assert scope["found"].breaks
