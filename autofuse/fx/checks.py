@@ -17,6 +17,7 @@ from autofuse.fx.ambient import undisturbed_randomness
 from autofuse.fx.calls import Calls
 from autofuse.fx.install import base_of, install
 from autofuse.fx.outside import unchanged_outside
+from autofuse.fx.records import Path
 from autofuse.fx.room import lack_of_room
 from autofuse.fx.sharding import Forms, filled, local, register_views
 from autofuse.fx.trace import Call
@@ -63,6 +64,27 @@ class Checker:
             for child in _narrowed(planner, module, plans):
                 verdicts.setdefault(child, Verdict(self._known[key].max_error))
         return verdicts
+
+    def check_part(
+        self, planner: Planner, module: nn.Module, unread: frozenset[Path], call: Call
+    ) -> dict[nn.Module, Verdict]:
+        """Verdicts on the planned forward that leaves `unread` out; none where it does not hold or cannot be asked."""
+        plan = planner.plans[module, (module.training, unread)]
+        read_by_place = all(len(path) == 1 and isinstance(path[0], int) for path in unread)
+        if plan.variant is None or not read_by_place or lack_of_room(module):
+            return {}
+        with undisturbed_randomness(), unchanged_outside(module):
+            places = frozenset(int(path[0]) for path in unread)  # type: ignore[call-overload]
+            reference = Reference(copied(module, {}, planner.sharded), *call, unread=places)
+            made: dict[nn.Module, nn.Module] = {}
+            rewritten = copied(module, made, planner.sharded)
+            install_relaxed(planner, [module], made, module)
+            install(rewritten, (plan.variant.relaxed,), {}, _original, {})
+            outcome = reference.check(rewritten)
+        if not outcome.ok:
+            return {}
+        children = _narrowed(planner, module, {module.training: plan})
+        return dict.fromkeys((module, *children), Verdict(outcome.max_error))
 
     def _judged(self, planner: Planner, module: nn.Module, call: Call) -> Verdict:
         why = lack_of_room(module)
@@ -160,8 +182,10 @@ def _eased(plan: Plan, checked: bool) -> Variant:
     return plan.variant.relaxed if checked else plan.variant.loosened
 
 
-def _original(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-    return base_of(type(module)).forward(module, *args, **kwargs)
+def _original(
+    module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], unread: frozenset[Path]
+) -> object:  # fmt: skip
+    return module(*args, **kwargs) if unread else base_of(type(module)).forward(module, *args, **kwargs)
 
 
 def copied(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Forms | None = None) -> nn.Module:

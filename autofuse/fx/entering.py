@@ -8,23 +8,20 @@ and it must stay pristine (pristine.py). Small children that are pure are read; 
 from __future__ import annotations
 
 import itertools
-import re
 from typing import Any
 
 from torch import fx, nn
 
-from autofuse.fx.guards import Guards
 from autofuse.fx.names import erase_dead, is_harmless, operation_of
 from autofuse.fx.pristine import is_pristine
 from autofuse.fx.trace import Trace
 from autofuse.fx.twin import plain_class, signature_of
-from autofuse.fx.watching import guard_path, is_known, is_light
+from autofuse.fx.watching import is_known, is_light
 from autofuse.graph import Value
 from autofuse.vocabulary import OPS
 
 _LARGEST = 40  # nodes of a child that is read
 _MOST, _DEEPEST = 10, 8  # modules of a child that adds to scores; steps from scores back to their product
-_NAMED = re.compile(r"\b_c\d+\b")
 
 
 def may_enter(child: nn.Module) -> bool:
@@ -99,11 +96,3 @@ def parameters_of(trace: Trace, args: list[Any], kwargs: dict[str, Any]) -> list
         return None
     found = [bound.get(text) for text in trace.inputs]
     return None if any(f is None for f in found) else found
-
-
-def guard_entered(guards: Guards, child: Trace, path: str) -> None:
-    """Add what the child at `path` took for granted of itself."""
-    for test in child.guards.tests:
-        if "self" in test:
-            text = re.sub(r"\bself\b", guard_path(path), test)
-            guards.add(_NAMED.sub(lambda m: guards.name_of(child.guards.names[m[0]]), text))

@@ -12,6 +12,7 @@ from torch import nn
 
 from autofuse.fx.checks import Verdict
 from autofuse.fx.ranks import Decisions, Disagreement, Site, alone, left_out, reason_of, sizes_of, this_rank
+from autofuse.fx.records import Path
 from autofuse.fx.trace import Call
 from autofuse.report.sites import SiteReport
 
@@ -61,6 +62,23 @@ def planned_as_others_do(
         _leave_out(session, planner, out, theirs)
         _note(session, theirs, out)
     raise Disagreement(_endless(mine, theirs or mine))
+
+
+def part_is_planned_as_others_do(
+    session: Session, planner: Planner, module: nn.Module, unread: frozenset[Path], call: Call
+) -> dict[nn.Module, Verdict]:
+    """The same for a call of which `unread` is not read; nothing holds where another rank left something out."""
+    plan, checker = planner.plan(module, module.training, unread), session.checker
+    if plan is None or plan.variant is None:
+        return {}
+    verdicts = {m: Verdict() for m, _ in planner.plans}
+    if checker is not None:
+        verdicts = checker.check_part(planner, module, unread, planner.calls[module.training][module])
+    if not verdicts or alone():
+        return verdicts
+    mine = _planned(session, planner, verdicts, call)
+    name = f"{session.states[module].name} without {sorted(map(str, unread))}"
+    return {} if left_out(mine, session.ranks.at_call(name, module.training, call, mine)) else verdicts
 
 
 def _reported(session: Session) -> Decisions:

@@ -16,6 +16,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+_SELF, _NAMED = re.compile(r"\bself\b"), re.compile(r"\b_c\d+\b")
+
 
 @dataclass
 class Guards:
@@ -39,6 +41,13 @@ class Guards:
     def same(self, text: str, value: Any) -> None:
         """`text` must give that very object."""
         self.add(f"{text} is {self.name_of(value)}")
+
+    def add_childs(self, child: Guards, reach: str) -> None:
+        """Add what the child that a guard reaches by `reach` took for granted of itself."""
+        for test in child.tests:
+            if "self" in test:
+                text = _SELF.sub(reach, test)
+                self.add(_NAMED.sub(lambda m: self.name_of(child.names[m[0]]), text))
 
     def name_of(self, value: Any) -> str:
         """Text for a value: itself where that is short and exact, else a name bound to it."""

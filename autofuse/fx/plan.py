@@ -19,7 +19,6 @@ from autofuse.facts import Facts
 from autofuse.fx.build import Unwritable
 from autofuse.fx.capture import Captured, captured
 from autofuse.fx.codegen import Variant, variant_of
-from autofuse.fx.entering import guard_entered
 from autofuse.fx.names import erase_dead, structure_of
 from autofuse.fx.narrow import is_narrow_call, narrow_caller
 from autofuse.fx.places import Place
@@ -28,6 +27,7 @@ from autofuse.fx.reading import written
 from autofuse.fx.records import Path, tail_of
 from autofuse.fx.tails import Children, call_of, is_erased, rejoin_calls, split_calls, unread_paths
 from autofuse.fx.trace import Call, Trace
+from autofuse.fx.watching import guard_path
 from autofuse.fx.write import rewrite
 from autofuse.match import LoadedRule
 from autofuse.refusals import Refusal, refusal
@@ -175,7 +175,7 @@ def _guard_bypassed(trace: Trace, called: set[str], read: dict[str, Trace]) -> N
     narrowed = {str(n.args[0].target) for n in trace.graph.nodes if is_narrow_call(n.target)}
     guard_pristine(trace.guards, trace.module, bypassed - narrowed)
     for path in sorted(bypassed & read.keys()):
-        guard_entered(trace.guards, read[path], path)
+        trace.guards.add_childs(read[path].guards, guard_path(path))
 
 
 def _narrow(trace: Trace, plan: Plan, children: Planned) -> None:

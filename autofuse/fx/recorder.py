@@ -19,14 +19,14 @@ from autofuse.fx.lengths import Length
 from autofuse.fx.sizes import result_sizes
 from autofuse.fx.twin import World
 from autofuse.fx.values import holds_tensors, tensors
-from autofuse.fx.watching import Watching
+from autofuse.fx.watching import Inside, Watching
 
 
 class Recorder(Watching, TorchFunctionMode):
     """One run of one module's forward."""
 
-    def __init__(self, root: nn.Module, world: World) -> None:
-        super().__init__(root, world)
+    def __init__(self, root: nn.Module, world: World, inside: Inside) -> None:
+        super().__init__(root, world, inside)
         self.reads_dtype = False
         self.begin_watching()
 

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,8 +24,17 @@ from autofuse.fx.ambient import may_capture, unobserved
 from autofuse.fx.calls import Calls, kind_of, set_mode
 from autofuse.fx.checks import Checker, Verdict
 from autofuse.fx.codegen import Variant
-from autofuse.fx.following import planned_as_others_do
-from autofuse.fx.install import UNCALLED, Narrow, base_of, install, is_installed, restore
+from autofuse.fx.following import part_is_planned_as_others_do, planned_as_others_do
+from autofuse.fx.install import (
+    UNCALLED,
+    Narrow,
+    base_of,
+    install,
+    is_installed,
+    narrow_forward,
+    narrow_name,
+    restore,
+)
 from autofuse.fx.ledger import NEVER_CALLED, Ledger, worth_a_word
 from autofuse.fx.misses import Misses
 from autofuse.fx.options import Options, likeness
@@ -211,25 +221,22 @@ class Session:
 
     # At a call that no variant was made for.
 
-    def missed(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def missed(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], unread: frozenset[Path]) -> Any:
         """Look at a new kind of call, if there are not too many already; then run what fits."""
+        if unread:
+            return self._missed_part(module, (args, kwargs), unread)
         base = base_of(type(module))
         state = self.states.get(module)
         retried: set[int] = self._busy.__dict__.setdefault("modules", set())
-        if state is None or is_fx_symbolic_tracing() or id(module) in retried or self._busy.__dict__.get("capturing"):
+        if state is None or self._looks_away() or id(module) in retried:
             return base.forward(module, *args, **kwargs)
         guard = self.misses.guard(state.name, base.forward, state.variants, (module, args, kwargs))
         if why := _why_left(state, module, (args, kwargs)):
             self.misses.count(state.name, guard, "original", why)
             return base.forward(module, *args, **kwargs)
         known = len(state.variants)
-        with self._lock:
-            self._busy.capturing = True
-            try:
-                with unobserved():
-                    self._recapture(module, state, (args, kwargs))
-            finally:
-                self._busy.capturing = False
+        with self._capturing():
+            self._recapture(module, state, (args, kwargs))
         gained = len(state.variants) > known
         self.misses.count(state.name, guard, "captured anew" if gained else "original", "nothing could be fused")
         retried.add(id(module))  # where the new variant does not fit either, the original runs
@@ -237,6 +244,41 @@ class Session:
             return type(module).forward(module, *args, **kwargs)
         finally:
             retried.discard(id(module))
+
+    def _missed_part(self, module: nn.Module, call: Call, unread: frozenset[Path]) -> Any:
+        """The same for a caller that does not read all of the result; each kind of call is looked at once."""
+        state = self.states.get(module)
+        kind = (unread, kind_of(call, module.training))
+        may = state is not None and not self._looks_away() and state.left > 0 and kind not in state.barren
+        if state is None or not may or not may_capture() or is_empty(module):
+            return module(*call[0], **call[1])
+        state.barren.add(kind)
+        known = len(state.narrow[unread])
+        guard = self.misses.guard(state.name, base_of(type(module)).forward, state.narrow[unread], (module, *call))
+        with self._capturing():
+            state.left -= 1
+            planner = Planner(self, {module.training: {module: undistributed(call)}}, whole_forms(module, call))
+            self.adopt(planner, part_is_planned_as_others_do(self, planner, module, unread, call))
+        if len(state.narrow[unread]) == known:
+            return module(*call[0], **call[1])
+        self.misses.count(state.name, guard, "captured anew", "")
+        forward = narrow_forward(module, narrow_name(unread))
+        assert forward is not None
+        return forward(module, *call[0], **call[1])
+
+    def _looks_away(self) -> bool:
+        """Whether calls are somebody's who records them, or made by a capture."""
+        return is_fx_symbolic_tracing() or bool(self._busy.__dict__.get("capturing"))
+
+    @contextmanager
+    def _capturing(self) -> Iterator[None]:
+        with self._lock:
+            self._busy.capturing = True
+            try:
+                with unobserved():
+                    yield
+            finally:
+                self._busy.capturing = False
 
     def copied(self, original: nn.Module, made: nn.Module) -> None:
         """A module was copied, to be an average of it or another start: the copy is looked at as it was."""

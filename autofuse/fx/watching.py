@@ -7,8 +7,11 @@ to an attribute, or to a list or a dict that an attribute holds, ends the trace:
 from __future__ import annotations
 
 import functools
+import inspect
+import re
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,18 +21,37 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from autofuse.fx import foreign
 from autofuse.fx.ambient import random_states
 from autofuse.fx.foreign import Foreign
+from autofuse.fx.guards import Guards
 from autofuse.fx.places import Place, user_place
 from autofuse.fx.probing import probed
+from autofuse.fx.sizes import Sizes
 from autofuse.fx.twin import CODE, CONTAINERS, SCALARS, World
 from autofuse.fx.values import Held, Untraceable, Values, tensors
 from autofuse.vocabulary import MODULES
 
 _NOTHING = object()
+_SIZE = re.compile(r"(\w+)\.shape\[(\d+)\]")
 _PARAMETERS = 2  # a weight and a bias
 
 
+@dataclass(frozen=True)
+class Sized:
+    """What a small child takes for granted, and the sizes of its result, told by its own parameters' names."""
+
+    guards: Guards
+    sizes: Sizes
+    signature: inspect.Signature
+
+
+Inside = Callable[[nn.Module, Any, Any], Sized | None]  # of a call of a module
+
+
 class Watching(Values):
-    """The listener's half of a Recorder."""
+    """The listener's half of a Recorder. `inside` looks into small children."""
+
+    def __init__(self, root: nn.Module, world: World, inside: Inside) -> None:
+        super().__init__(root, world)
+        self.inside = inside
 
     def begin_watching(self) -> None:
         self.owners: dict[int, str] = {}  # id of a twin -> how a guard reaches it
@@ -240,7 +262,7 @@ class Watching(Values):
             result = self._returned(module, self.concrete(args), self.concrete(kwargs))
             node = self.noted(self._call_of(module, path, *given), result)
             node.meta["call"] = call
-            return self.kept(node, result, before, self._child_sizes(module, args, result))
+            return self.kept(node, result, before, self._child_sizes(module, path, (args, kwargs), result))
 
     def _returned(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """What a child returns, on fakes; where it needs numbers, on made-up ones."""
@@ -293,15 +315,36 @@ class Watching(Values):
             is_light(self.world.originals[id(m)]) or self._transparent(m) for m in module.children()
         )
 
-    def _child_sizes(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> list[Any]:
+    def _child_sizes(self, module: nn.Module, path: str | None, call: tuple[Any, Any], result: Any) -> list[Any]:
+        args, original = call[0], self.world.originals[id(module)]
         if not isinstance(result, Tensor) or not args or not isinstance(args[0], Tensor):
             return [(None,) * t.dim() for t in tensors(result)]
-        kind, given = type(self.world.originals[id(module)]), self.sizes_of(args[0])
+        kind, given = type(original), self.sizes_of(args[0])
         if kind is nn.Linear:
             return [(*given[:-1], int(result.shape[-1]))]
         if kind is nn.Embedding:
             return [(*given, int(result.shape[-1]))]
-        return [given if is_known(kind) else (None,) * result.dim()]
+        if is_known(kind):
+            return [given]
+        return [self._sizes_inside(original, path, call) or (None,) * result.dim()]
+
+    def _sizes_inside(self, child: nn.Module, path: str | None, call: tuple[Any, Any]) -> Sizes | None:
+        """The sizes of what a small child returns, told by those of its arguments; what it rests on is guarded."""
+        if path is None or not is_light(child):
+            return None
+        sized = self.inside(child, *map(self.concrete, call))
+        if sized is None:
+            return None
+        given = sized.signature.bind(child, *call[0], **call[1]).arguments
+        self.guards.add_childs(sized.guards, guard_path(path))
+        return tuple(self._size_inside(size, given) for size in sized.sizes)
+
+    def _size_inside(self, size: Any, given: Mapping[str, Any]) -> Any:
+        told = _SIZE.fullmatch(size) if isinstance(size, str) else None
+        if told is None:
+            return size if isinstance(size, int) else None
+        argument = given.get(told[1])
+        return self.sizes_of(argument)[int(told[2])] if isinstance(argument, Tensor) else None
 
     # Foreign objects.
 

@@ -102,3 +102,41 @@ def test_a_cache_is_what_it_was_when_the_child_is_looked_into() -> None:
     autofuse.optimize(model)
     torch.testing.assert_close(model(x, mask, Grows()), expected)
     assert "AF101" in {s.rule for s in autofuse.report(model).with_status("fused")}
+
+
+class _Cached(nn.Module):
+    """A block whose attention is called for whole sequences and for single queries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = _Attending()
+
+    def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        return x + self.attention(x, memory)[0]
+
+
+class _Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.kv = nn.Linear(16, 16), nn.Linear(16, 32)
+
+    def forward(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
+        keys = x if memory is None else torch.cat((memory, x), dim=1)
+        key, value = self.kv(keys).chunk(2, dim=-1)
+        weights = (self.q(x) @ key.mT / 4.0).softmax(dim=-1)
+        return weights @ value, weights
+
+
+def test_a_narrow_call_of_a_new_kind_is_captured_for_what_is_read() -> None:
+    """The block holds for any memory it hands on; its attention, called in part, is looked at anew."""
+    x, memory = torch.randn(2, 5, 16), torch.randn(2, 3, 16)
+    model = _Cached()
+    expected = [model(x), model(x, memory), model(x.double().float(), memory)]
+    autofuse.optimize(model, x)
+    assert _operations(lambda: model(x)) == {"attention"}
+    for _ in range(2):
+        found = [model(x), model(x, memory), model(x, memory)]
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+    assert _operations(lambda: model(x, memory)) == {"attention"}
+    assert not [f for f in autofuse.report(model).fallbacks if f.ran == "original"]
