@@ -28,7 +28,7 @@ from autofuse.report.progress import Tell
 if TYPE_CHECKING:
     from autofuse.fx.codegen import Variant
     from autofuse.fx.plan import Found, Plan
-    from autofuse.fx.session import Planner
+    from autofuse.fx.planner import Planner
 
 Plans = dict[bool, "Plan"]  # mode -> plan of the whole forward
 

@@ -17,7 +17,8 @@ from autofuse.fx.trace import Call
 from autofuse.report.sites import SiteReport
 
 if TYPE_CHECKING:
-    from autofuse.fx.session import Planner, Session
+    from autofuse.fx.planner import Planner
+    from autofuse.fx.session import Session
 
 _ROUNDS = 8  # what is left out may let something smaller be found in its place
 

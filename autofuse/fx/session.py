@@ -5,10 +5,8 @@ Knows how plans become installed forwards and how they are checked first. Module
 
 from __future__ import annotations
 
-import copy
 import logging
 import threading
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,13 +15,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from autofuse.fx.ambient import may_capture, unobserved
-from autofuse.fx.calls import Calls, kind_of, set_mode
+from autofuse.fx.calls import Calls, kind_of
 from autofuse.fx.checks import Checker, Verdict
-from autofuse.fx.codegen import Variant
 from autofuse.fx.following import part_is_planned_as_others_do, planned_as_others_do
 from autofuse.fx.install import (
     UNCALLED,
@@ -37,57 +33,19 @@ from autofuse.fx.install import (
 )
 from autofuse.fx.ledger import NEVER_CALLED, Ledger, worth_a_word
 from autofuse.fx.misses import Misses
-from autofuse.fx.options import Options, likeness
-from autofuse.fx.plan import Plan, SiteKey, plan_of
+from autofuse.fx.options import Options
+from autofuse.fx.planner import Planner
 from autofuse.fx.ranks import Ranks
 from autofuse.fx.records import Path
-from autofuse.fx.sharding import Forms, forms, is_empty, undistributed, whole_forms
-from autofuse.fx.trace import Call, Trace, fake_world, traced
+from autofuse.fx.sharding import is_empty, undistributed, whole_forms
+from autofuse.fx.state import PATTERNS, State
+from autofuse.fx.trace import Call
 from autofuse.fx.twin import plain_class
-from autofuse.fx.values import Untraceable
 from autofuse.fx.wrappers import user_name
 from autofuse.report.progress import Tell, quietly
 from autofuse.report.sites import Report, SiteReport
 
-PATTERNS = 8  # how many kinds of call of one module are looked at after optimize
-
 _LOG = logging.getLogger("autofuse")
-
-_Key = tuple[bool, frozenset[Path]]  # mode, what is left out
-
-
-class _State:
-    """What one module runs."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.full: list[Variant] = []
-        self.narrow: defaultdict[frozenset[Path], list[Variant]] = defaultdict(list)
-        self.left = PATTERNS
-        self.excluded: frozenset[SiteKey] = frozenset()  # they fail verification
-        self.left_out: set[SiteKey] = set()  # another rank did not fuse them
-        self.without: set[str] = set()  # rules that it has no use for in this module
-        self.armed = False  # whether other kinds of call are worth a look
-        self.barren: set[Hashable] = set()  # the kinds of call in which nothing was found
-        self.is_a_copys = False
-
-    def for_a_copy(self) -> _State:
-        """The same for a copy of the module, which goes its own way from here on."""
-        made = copy.copy(self)
-        made.full, made.left_out, made.barren = list(self.full), set(self.left_out), set(self.barren)
-        made.narrow = defaultdict(list, {unread: list(variants) for unread, variants in self.narrow.items()})
-        made.is_a_copys = True
-        return made
-
-    @property
-    def variants(self) -> list[Variant]:
-        """Every forward that the module may run."""
-        return self.full or [v for variants in self.narrow.values() for v in variants]
-
-    @property
-    def runs(self) -> bool:
-        """Whether the module runs a forward of autofuse's."""
-        return self.armed or bool(self.full or self.narrow)
 
 
 class Session:
@@ -96,9 +54,9 @@ class Session:
     def __init__(self, model: nn.Module, options: Options) -> None:
         self.options, self.rules = options, options.rules
         self.checker = Checker() if options.verify else None
-        self.states: WeakKeyDictionary[nn.Module, _State] = WeakKeyDictionary()
+        self.states: WeakKeyDictionary[nn.Module, State] = WeakKeyDictionary()
         for name, module in self._looked_at(model):
-            self.states[module] = _State(name)
+            self.states[module] = State(name)
         self.ledger, self.misses, self.ranks = Ledger(), Misses(), Ranks(model)
         self._classes: dict[Hashable, type] = {}
         self._lock = threading.RLock()
@@ -292,7 +250,7 @@ class Session:
         if names:
             self.misses.count(", ".join(names), guard, "original", "a compiler does not capture it anew")
 
-    def _recapture(self, module: nn.Module, state: _State, call: Call) -> None:
+    def _recapture(self, module: nn.Module, state: State, call: Call) -> None:
         state.left -= 1
         if state.left == 0:
             why = f"called in more than {PATTERNS} ways: further ones run the original forward"
@@ -314,7 +272,7 @@ class Session:
         self.ledger = Ledger()
 
 
-def _why_left(state: _State, module: nn.Module, call: Call) -> str:
+def _why_left(state: State, module: nn.Module, call: Call) -> str:
     """Why a call is not captured anew, as the end of a sentence; "" where it is."""
     if state.left <= 0:
         return f"it was called in more than {PATTERNS} ways"
@@ -323,103 +281,6 @@ def _why_left(state: _State, module: nn.Module, call: Call) -> str:
     if not may_capture():
         return "a call that others record or transform is not captured"
     return "its parameters are not here" if is_empty(module) else ""
-
-
-class Planner:
-    """Plans for the calls of one capture, each made once."""
-
-    def __init__(self, session: Session, calls: dict[bool, Calls], sharded: Forms | None = None) -> None:
-        self.session, self.calls = session, calls
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.sharded = forms(m for mode in calls.values() for m in mode) | (sharded or {})
-        self.world = fake_world(self.mode, self.sharded)
-        self.plans: dict[tuple[nn.Module, _Key], Plan] = {}
-        self.passing: set[nn.Module] = set()  # what stands in the way there may be over at the next call
-        self._inside: dict[Hashable, Trace | None] = {}
-
-    def plan(
-        self, module: nn.Module, training: bool, dropped: frozenset[Path], call: Call | None = None
-    ) -> Plan | None:
-        """The plan for a call of `module`; None where its forward cannot be traced."""
-        key = (module, (training, dropped))
-        if key not in self.plans:
-            made = self._made(module, training, dropped, self.calls[training].get(module) or call)
-            if made is None:
-                return None
-            self.plans[key] = made
-        return self.plans[key]
-
-    def forget(self, module: nn.Module) -> None:
-        """Plan nothing for `module`."""
-        for key in [k for k in self.plans if k[0] is module]:
-            self.plans[key] = Plan(module)
-
-    def narrow_rules(self, module: nn.Module) -> set[str]:
-        """The rules that apply in `module` where part of its result is left out, and those that fill in for them."""
-        found = {f.rule for (m, (_, d)), p in self.plans.items() if m is module and d for f in p.found if f.fused}
-        return found | {r.rule.code for r in self.session.rules if found and r.rule.fallback}
-
-    def forwards(self, module: nn.Module, dropped: frozenset[Path]) -> Hashable:
-        """What tells the planned narrow forwards of a module apart."""
-        plans = [p for (m, (_, d)), p in self.plans.items() if m is module and d == dropped]
-        return tuple((p.forward, *(self.forwards(c, d) for c, d in p.narrowed)) for p in plans if p.variant)
-
-    def _made(self, module: nn.Module, training: bool, dropped: frozenset[Path], call: Call | None) -> Plan | None:
-        state = self.session.states.get(module)
-        if state is None or call is None:
-            return None
-        try:
-            twin = self.world.of(module)
-            set_mode(twin, training)
-            trace = traced(module, *copy_of_call(call), self.world, self.mode, dropped)
-        except Untraceable as error:
-            self.passing |= {module} if error.passing else set()
-            self.session.ledger.note_untraceable(state.name, module, error)
-            return None
-
-        with torch.enable_grad():
-            rules = tuple(r for r in self.session.rules if r.rule.code not in state.without)
-            return plan_of(trace, rules, state.excluded | state.left_out, _Children(self, training))
-
-    def inside(self, child: nn.Module, call: Call) -> Trace | None:
-        """What a child does in a call, if that can be written down; nobody rewrites it."""
-        key = (child, self.world.of(child).training, likeness(call))
-        if key not in self._inside:
-            try:
-                self._inside[key] = traced(child, *copy_of_call(call), self.world, self.mode)
-            except Untraceable:
-                self._inside[key] = None
-        return self._inside[key]
-
-
-class _Children:
-    """What a planner tells about the children of a module that is planned for one mode."""
-
-    def __init__(self, planner: Planner, training: bool) -> None:
-        self._planner, self._training = planner, training
-        self.inside = planner.inside
-
-    def narrowed(self, child: nn.Module, call: Call, unread: frozenset[Path]) -> Plan | None:
-        whole = self._planner.plan(child, self._training, frozenset(), call)
-        part = self._planner.plan(child, self._training, unread, call)
-        return part if part and whole and _gains(part) > _gains(whole) else None
-
-    def undropped(self, child: nn.Module, call: Call, dropped: frozenset[Path]) -> bool:
-        plan = self._planner.plan(child, self._training, dropped, call)
-        return plan is not None and plan.variant is not None
-
-    def unused(self, child: nn.Module, dropped: frozenset[Path]) -> None:
-        self._planner.plans.pop((child, (self._training, dropped)), None)
-
-
-def copy_of_call(call: Call) -> Call:
-    """The containers of a call made anew: a trace may run forwards that change them."""
-    return copy.copy(call[0]), dict(call[1])
-
-
-def _gains(plan: Plan) -> int:
-    """How much a plan is worth: attention without its probabilities is worth more than their softmax alone."""
-    return sum(f.benefit for f in plan.found if f.fused) + len(plan.narrowed)
 
 
 def is_candidate(module: nn.Module) -> bool:
