@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from autofuse.fx import operations
+from autofuse.fx.calling import Calling, Inside
 from autofuse.fx.lengths import Length
 from autofuse.fx.sizes import result_sizes
 from autofuse.fx.twin import World
 from autofuse.fx.values import holds_tensors, tensors
-from autofuse.fx.watching import Inside, Watching
 
 
-class Recorder(Watching, TorchFunctionMode):
+class Recorder(Calling, TorchFunctionMode):
     """One run of one module's forward."""
 
     def __init__(self, root: nn.Module, world: World, inside: Inside) -> None:

@@ -1,57 +1,32 @@
-"""What a recorder does when its twin reads an attribute, calls a child, or touches a foreign object.
+"""What a recorder does when its twin reads an attribute, or touches a foreign object.
 
-Attributes that are plain values become guards, tensors become reads of that attribute, children become calls. Writing
-to an attribute, or to a list or a dict that an attribute holds, ends the trace: a graph would not repeat it.
+Attributes that are plain values become guards, tensors become reads of that attribute. Writing to an attribute, or to
+a list or a dict that an attribute holds, ends the trace: a graph would not repeat it.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
-import re
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse.fx import foreign
 from autofuse.fx.ambient import random_states
 from autofuse.fx.foreign import Foreign
-from autofuse.fx.guards import Guards
 from autofuse.fx.places import Place, user_place
-from autofuse.fx.probing import probed
-from autofuse.fx.sizes import Sizes
-from autofuse.fx.twin import CODE, CONTAINERS, SCALARS, World
+from autofuse.fx.twin import CODE, CONTAINERS, SCALARS
 from autofuse.fx.values import Held, Untraceable, Values, tensors
 from autofuse.vocabulary import MODULES
 
 _NOTHING = object()
-_SIZE = re.compile(r"(\w+)\.shape\[(\d+)\]")
 _PARAMETERS = 2  # a weight and a bias
 
 
-@dataclass(frozen=True)
-class Sized:
-    """What a small child takes for granted, and the sizes of its result, told by its own parameters' names."""
-
-    guards: Guards
-    sizes: Sizes
-    signature: inspect.Signature
-
-
-Inside = Callable[[nn.Module, Any, Any], Sized | None]  # of a call of a module
-
-
 class Watching(Values):
-    """The listener's half of a Recorder. `inside` looks into small children."""
-
-    def __init__(self, root: nn.Module, world: World, inside: Inside) -> None:
-        super().__init__(root, world)
-        self.inside = inside
+    """What a Recorder hears of attributes and foreign objects."""
 
     def begin_watching(self) -> None:
         self.owners: dict[int, str] = {}  # id of a twin -> how a guard reaches it
@@ -244,108 +219,6 @@ class Watching(Values):
     def _attribute_maker(self, name: str) -> Callable[[], fx.Node]:
         return lambda: self.graph.create_node("get_attr", name)
 
-    # Children.
-
-    def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A child is called: write the call down and compute its result on fakes."""
-        self.check_surroundings()
-        path = self.paths.get(id(module))
-        if path is None and id(module) not in self.handed:
-            self.refuse(f"calls a {type(module).__name__} that is not one of its children")
-        if path is not None and self._transparent(module):
-            self.seen_through.add(path)
-            return module.forward(*args, **kwargs)
-        given = self.argument(args), self.argument(kwargs)
-        before = self.versions((args, kwargs))
-        with self.silence():
-            call = self._as_passed(args, kwargs)
-            result = self._returned(module, self.concrete(args), self.concrete(kwargs))
-            node = self.noted(self._call_of(module, path, *given), result)
-            node.meta["call"] = call
-            return self.kept(node, result, before, self._child_sizes(module, path, (args, kwargs), result))
-
-    def _returned(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """What a child returns, on fakes; where it needs numbers, on made-up ones."""
-        try:
-            return module.forward(*args, **kwargs)
-        except Exception as error:  # the child's code is the user's
-            mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-            assert isinstance(mode, FakeTensorMode)
-            try:
-                return probed(self.world.originals[id(module)], module.training, args, kwargs, mode)
-            except Exception:
-                raise error from None
-
-    def _as_passed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The arguments as they are before the child changes them, where it may: a cache grows. None elsewhere."""
-        if not any(map(foreign.is_foreign, (*args, *kwargs.values()))):
-            return None
-        world = World(lambda x: x, watched=False, deep=True)
-        given, named = self.concrete(args), self.concrete(kwargs)
-        return tuple(map(world.of, given)), {k: world.of(v) for k, v in named.items()}
-
-    def _call_of(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> fx.Node:
-        if path is not None:
-            return self.graph.create_node("call_module", path, args, kwargs)
-        return self.graph.call_function(call_handed, (self.handed[id(module)], *args), kwargs)
-
-    def handed_in(self, module: nn.Module, node: fx.Node, text: str) -> nn.Module:
-        """A module that is an argument of forward: it may be called and passed on, and its plain attributes read."""
-        twin: nn.Module = self.world.of(self.world.originals.get(id(module), module))
-        if id(twin) not in self.paths:
-            self.handed[id(twin)] = node
-            self.owners.setdefault(id(twin), text)
-        node.meta["v"] = twin
-        return twin
-
-    def module(self, x: nn.Module) -> fx.Node:
-        if id(x) in self.handed:
-            return self.handed[id(x)]
-        path = self.paths.get(id(x))
-        if not path:
-            self.refuse(f"passes a {type(x).__name__} that is not one of its children to an operation")
-        node = self.graph.create_node("get_attr", path)
-        node.meta["v"] = x
-        return node
-
-    def _transparent(self, module: nn.Module) -> bool:
-        """Whether a Sequential holds light layers only, so that it says nothing that its parts do not."""
-        original = self.world.originals[id(module)]
-        return type(original) is nn.Sequential and all(
-            is_light(self.world.originals[id(m)]) or self._transparent(m) for m in module.children()
-        )
-
-    def _child_sizes(self, module: nn.Module, path: str | None, call: tuple[Any, Any], result: Any) -> list[Any]:
-        args, original = call[0], self.world.originals[id(module)]
-        if not isinstance(result, Tensor) or not args or not isinstance(args[0], Tensor):
-            return [(None,) * t.dim() for t in tensors(result)]
-        kind, given = type(original), self.sizes_of(args[0])
-        if kind is nn.Linear:
-            return [(*given[:-1], int(result.shape[-1]))]
-        if kind is nn.Embedding:
-            return [(*given, int(result.shape[-1]))]
-        if is_known(kind):
-            return [given]
-        return [self._sizes_inside(original, path, call) or (None,) * result.dim()]
-
-    def _sizes_inside(self, child: nn.Module, path: str | None, call: tuple[Any, Any]) -> Sizes | None:
-        """The sizes of what a small child returns, told by those of its arguments; what it rests on is guarded."""
-        if path is None or not is_light(child):
-            return None
-        sized = self.inside(child, *map(self.concrete, call))
-        if sized is None:
-            return None
-        given = sized.signature.bind(child, *call[0], **call[1]).arguments
-        self.guards.add_childs(sized.guards, guard_path(path))
-        return tuple(self._size_inside(size, given) for size in sized.sizes)
-
-    def _size_inside(self, size: Any, given: Mapping[str, Any]) -> Any:
-        told = _SIZE.fullmatch(size) if isinstance(size, str) else None
-        if told is None:
-            return size if isinstance(size, int) else None
-        argument = given.get(told[1])
-        return self.sizes_of(argument)[int(told[2])] if isinstance(argument, Tensor) else None
-
     # Foreign objects.
 
     def foreign_attribute(self, owner: Foreign, name: str) -> Any:
@@ -416,11 +289,6 @@ def is_light(module: nn.Module) -> bool:
         return True
     own = not type(module).__module__.startswith("torch.") and len(module._parameters) <= _PARAMETERS
     return own and all(is_known(type(m)) and not m._parameters for m in module.children())
-
-
-def call_handed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """A module that was an argument, called."""
-    return module(*args, **kwargs)
 
 
 def _getitem(container: Any, key: Any) -> Any:
