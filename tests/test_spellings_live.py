@@ -81,7 +81,8 @@ def runs_fused(s: Spelling, module: nn.Module, case: Case) -> bool:
     args = arguments(s, case)
     for training in (True, False):
         module.train(training)
-        found = {name for name, file in called(lambda: module(*args)) if file.startswith(folder)}
+        ran = called(lambda: module(*args))  # torch's own functions have no file
+        found = {name for name, file in ran if file.startswith(folder) or not file and name in ("gelu", "silu")}
         if not found & OPERATIONS[s.rule]:
             return False
     return True
