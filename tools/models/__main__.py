@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tools.models.row import Row
@@ -34,12 +35,13 @@ def main(argv: list[str] | None = None) -> int:
     if options.only and (unknown := set(options.only) - {r.name for r in rows}):
         print(f"No row is called {', '.join(sorted(unknown))}. Rows: {', '.join(r.name for r in rows)}.")
         return 2
+    chosen = [row for row in rows if not options.only or row.name in options.only]
     results = []
-    for row in rows:
-        if not options.only or row.name in options.only:
-            results.append(ran(row, options.seconds))
-            for sentence in results[-1].broken():
-                print(f"{row.name}: {sentence}", file=sys.stderr)
+    with ThreadPoolExecutor(options.jobs) as pool:  # a row has a process of its own
+        for result in pool.map(lambda row: ran(row, options.seconds), chosen):
+            results.append(result)
+            for sentence in result.broken():
+                print(f"{result.name}: {sentence}", file=sys.stderr)
     text = as_markdown(results, absent)
     if options.output:
         options.output.write_text(text)
@@ -67,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         "python -m tools.models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these rows")
+    parser.add_argument("--jobs", type=int, default=1, help="how many rows are measured at a time")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="the time limit of a row")
     parser.add_argument("--output", type=Path, help="the table; docs/models.md is kept by this")
     parser.add_argument("--json", type=Path, help="all that was measured, as JSON")
