@@ -13,6 +13,7 @@ from typing import Any
 from autofuse.fx.codegen import Forward, Variant, asker_of
 from autofuse.report.sites import Fallback, Ran
 
+NOT_CALLED = "the forward that is called is the one that was installed"  # where all guards hold, and yet nothing ran
 _LOOKS = 16  # calls of one module whose guards are asked one by one; later ones count as the last of these
 
 Asker = Callable[..., list[int]]

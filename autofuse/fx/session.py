@@ -32,7 +32,7 @@ from autofuse.fx.install import (
     restore,
 )
 from autofuse.fx.ledger import NEVER_CALLED, Ledger, worth_a_word
-from autofuse.fx.misses import Misses
+from autofuse.fx.misses import NOT_CALLED, Misses
 from autofuse.fx.options import Options
 from autofuse.fx.planner import Planner
 from autofuse.fx.ranks import Ranks
@@ -189,6 +189,7 @@ class Session:
         if state is None or self._looks_away() or id(module) in retried:
             return base.forward(module, *args, **kwargs)
         guard = self.misses.guard(state.name, base.forward, state.variants, (module, args, kwargs))
+        guard = guard or (NOT_CALLED if state.variants else "")
         if why := _why_left(state, module, (args, kwargs)):
             self.misses.count(state.name, guard, "original", why)
             return base.forward(module, *args, **kwargs)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import io
 import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -201,3 +203,33 @@ def test_a_copy_is_looked_at_on_its_own_when_it_is_called(tokens: Tensor) -> Non
     assert "AF101" in fused_rules(average)
     assert_same(average, model, tokens)
     assert autofuse.optimize(model) is model and is_installed(model.blocks[0].attn)
+
+
+class _Wrapping(nn.Module):
+    """Wraps the forward of each class that is derived from it, as layers of transformers do."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        forward = cls.forward
+
+        @functools.wraps(forward)
+        def wrapped(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return forward(self, *args, **kwargs)
+
+        cls.forward = wrapped  # type: ignore[method-assign]
+
+
+class _WrappedGelu(_Wrapping):
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1.0 + torch.erf(x * 0.7071067811865475))
+
+
+def test_a_class_derived_from_an_installed_one_gets_later_variants_whoever_wraps_its_forward() -> None:
+    model, x = autofuse.optimize(_WrappedGelu()), torch.randn(3, 4)
+    derived = type("Sharded", (type(model),), {})  # as fully_shard does
+    model.__class__ = derived
+    for _ in range(2):
+        with torch.profiler.profile() as profiler:
+            model(x)
+    assert "aten::gelu" in {e.key for e in profiler.key_averages()}
+    assert type(model).__name__ == "Sharded" and not autofuse.report(model).fallbacks
