@@ -190,7 +190,7 @@ class Session:
             return base.forward(module, *args, **kwargs)
         guard = self.misses.guard(state.name, base.forward, state.variants, (module, args, kwargs))
         guard = guard or (NOT_CALLED if state.variants else "")
-        if why := _why_left(state, module, (args, kwargs)):
+        if why := _why_left(state, module, kind_of((args, kwargs), module.training)):
             self.misses.count(state.name, guard, "original", why)
             return base.forward(module, *args, **kwargs)
         known = len(state.variants)
@@ -208,8 +208,7 @@ class Session:
         """The same for a caller that does not read all of the result; each kind of call is looked at once."""
         state = self.states.get(module)
         kind = (unread, kind_of(call, module.training))
-        may = state is not None and not self._looks_away() and state.left > 0 and kind not in state.barren
-        if state is None or not may or not may_capture() or is_empty(module):
+        if state is None or self._looks_away() or _why_left(state, module, kind):
             return module(*call[0], **call[1])
         state.barren.add(kind)
         known = len(state.narrow[unread])
@@ -273,11 +272,11 @@ class Session:
         self.ledger = Ledger()
 
 
-def _why_left(state: State, module: nn.Module, call: Call) -> str:
-    """Why a call is not captured anew, as the end of a sentence; "" where it is."""
+def _why_left(state: State, module: nn.Module, kind: Hashable) -> str:
+    """Why a call of that kind is not captured anew, as the end of a sentence; "" where it is."""
     if state.left <= 0:
         return f"it was called in more than {PATTERNS} ways"
-    if kind_of(call, module.training) in state.barren:
+    if kind in state.barren:
         return "nothing could be fused in this kind of call"
     if not may_capture():
         return "a call that others record or transform is not captured"
