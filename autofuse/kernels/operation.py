@@ -1,0 +1,149 @@
+"""An operation chooses, call by call, which of its providers computes it.
+
+Knows what a call looks like from outside (device, dtype, sizes, training) and whom to ask; must not know kernels.
+A choice is made once for each kind of call: the provider that was measured to be best, else the defaults in order
+(a kernel of our own, then torch's). The provider called "torch" takes every call: plain torch code that compilers,
+functorch and subclasses of tensors see through. Whatever is not plain eager execution goes to it at once, and so does
+what is small, where choosing and registration would cost more than a kernel saves.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from autofuse.kernels.decisions import Kind, decided
+from autofuse.kernels.packages import Unavailable
+from autofuse.kernels.provider import Provider
+
+PROVIDERS = "AUTOFUSE_PROVIDERS"  # an environment variable: names of the providers that may be chosen, by commas
+LEAST = 2**16  # elements; below this a call costs about as much as its kernel
+Sizes = Callable[..., tuple[int, ...]]
+
+OPERATIONS: dict[str, Operation] = {}
+_functorch: Any = torch._C._functorch
+_PLAIN = frozenset({Tensor, nn.Parameter, type(None), bool, int, float, str})
+_LOG = logging.getLogger("autofuse")
+
+
+def by_elements_and_width(x: Tensor, *others: Any, **named: Any) -> tuple[int, ...]:
+    """The sizes that most operations go by: elements to the next power of two, and the last size as it is."""
+    return (x.numel().bit_length(), x.shape[-1] if x.ndim else 1)
+
+
+class Operation:
+    """The providers of one operation. Called like its public function, the deciding tensor first."""
+
+    def __init__(
+        self, name: str, providers: Sequence[Provider], *, least: int = LEAST, sizes: Sizes = by_elements_and_width
+    ) -> None:
+        self.name, self.least, self.sizes = name, least, sizes
+        self.providers: tuple[Provider, ...] = tuple(providers)
+        self.torch = next(p for p in self.providers if p.name == "torch")
+        self.failures: dict[str, str] = {}  # provider -> what it raised
+        self.counts: dict[str, int] = {}  # provider -> calls that it took
+        self._orders: dict[tuple[Any, ...], tuple[Provider, ...]] = {}
+        OPERATIONS[name] = self
+
+    def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or x.numel() < self.least or not is_plain(x, *args, *kwargs.values()):
+            return self.torch.run(x, *args, **kwargs)
+        for provider in self._order(x, *args, **kwargs):
+            if provider is self.torch or not provider.check(x, *args, **kwargs):
+                try:
+                    result = provider.run(x, *args, **kwargs)
+                except torch.OutOfMemoryError:
+                    raise
+                except Exception as error:
+                    if provider is self.torch:
+                        raise
+                    self._give_up(provider, error)
+                    continue
+                self.counts[provider.name] = self.counts.get(provider.name, 0) + 1
+                return result
+        return self.torch.run(x, *args, **kwargs)
+
+    def provider(self, name: str) -> Provider:
+        """The provider called `name`. Raises ValueError where there is none."""
+        for provider in self.providers:
+            if provider.name == name:
+                return provider
+        names = ", ".join(p.name for p in self.providers)
+        raise ValueError(f"{self.name} has no provider called {name!r}. It has {names}.")
+
+    def add(self, *providers: Provider) -> None:
+        """More ways to compute the operation; they come after those that are there."""
+        self.providers = (*self.providers, *providers)
+        self.forget()
+
+    def forget(self) -> None:
+        """Choose anew: decisions, or what is installed, have changed."""
+        self._orders.clear()
+
+    def kind(self, x: Tensor, *args: Any, **kwargs: Any) -> Kind:
+        """What decides about a call."""
+        training = torch.is_grad_enabled() and x.requires_grad
+        dtype = str(x.dtype).removeprefix("torch.")
+        sizes = self.sizes(x, *args, **kwargs)
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        return Kind(self.name, x.device.type, dtype, sizes, training, deterministic)
+
+    def candidates(self, kind: Kind, dtype: torch.dtype) -> tuple[Provider, ...]:
+        """Every provider that may be measured for such calls; what `check` says of the arguments comes on top."""
+        return tuple(p for p in self.providers if not self.refusal(p, kind, dtype))
+
+    def refusal(self, provider: Provider, kind: Kind, dtype: torch.dtype) -> str:
+        """Why a provider takes no call of this kind, as a sentence; "" where it may."""
+        if provider is self.torch:
+            return ""
+        if provider.name in self.failures:
+            return self.failures[provider.name]
+        allowed = os.environ.get(PROVIDERS, "")
+        if allowed and provider.name not in allowed.replace(" ", "").split(","):
+            return f"{PROVIDERS}={allowed} leaves it out."
+        return provider.unsuited(kind.device, dtype, kind.deterministic)
+
+    def _order(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Provider, ...]:
+        """Whom to ask, in turn; the last takes every call."""
+        key = (
+            x.device.type,
+            x.dtype,
+            self.sizes(x, *args, **kwargs),
+            torch.is_grad_enabled() and x.requires_grad,
+            torch.are_deterministic_algorithms_enabled(),
+        )
+        found = self._orders.get(key)
+        if found is None:
+            found = self._orders[key] = self._ordered(self.kind(x, *args, **kwargs), x.dtype)
+        return found
+
+    def _ordered(self, kind: Kind, dtype: torch.dtype) -> tuple[Provider, ...]:
+        possible = self.candidates(kind, dtype)
+        best = decided(kind)
+        first = [p for p in possible if p.name == best]
+        if first and first[0] is self.torch:
+            return (self.torch,)
+        defaults = [p for p in possible if p.default and p.name != best and p is not self.torch]
+        return (*first, *defaults, self.torch)
+
+    def _give_up(self, provider: Provider, error: Exception) -> None:
+        """A package that is not what it seemed changes nothing but the choice."""
+        why = str(error) if isinstance(error, Unavailable) else f"It raised {type(error).__name__}: {error}"
+        self.failures[provider.name] = why
+        self.forget()
+        _LOG.warning("autofuse.ops.%s no longer asks %s: %s", self.name, provider.name, why)
+
+
+def is_plain(*arguments: Any) -> bool:
+    """Whether a call is plain eager execution on plain tensors: nobody traces, transforms or subclasses it."""
+    if _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+        return False
+    if torch._C._get_tracing_state() is not None:
+        return False
+    return all(type(a) in _PLAIN or not isinstance(a, Tensor) for a in arguments)

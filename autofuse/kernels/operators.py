@@ -1,0 +1,82 @@
+"""Operators of our own in torch's dispatcher: what opaque kernels are called through.
+
+Knows torch.library; must not know kernels. torch.library's functions are used one by one and not by `custom_op`, which
+wraps them all: measured on a CPU, forward and backward of an empty operator cost 34 microseconds so, and 72 with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from autofuse.kernels.packages import loaded
+
+NAMESPACE = "autofuse"
+_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
+
+
+def define(
+    function: Callable[..., Any], fake: Callable[..., Any], flops: Callable[..., int] | None = None
+) -> Callable[..., Any]:
+    """`function` as torch.ops.autofuse.<its name without leading underscores>, for all devices.
+
+    The schema is read off its annotations. It must write into none of its arguments, return none of them nor views of
+    them, and see tensors without autograd. `fake` gives results of the same shapes, dtypes and strides without
+    computing. `flops` takes shapes in place of tensors, as torch.utils.flop_counter has it; None counts none, which is
+    right for what is no matrix product.
+    """
+    name = function.__name__.strip("_")
+    library: Any = _LIBRARY
+    library.define(name + torch.library.infer_schema(function, mutates_args=()), tags=(torch.Tag.pt2_compliant_tag,))
+    library.impl(name, function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
+    packet = getattr(getattr(torch.ops, NAMESPACE), name)
+    if flops is not None:
+        register_flop_formula(packet)(flops)
+    made: Callable[..., Any] = packet.default
+    return made
+
+
+def differentiate(operator: Any, backward: Callable[..., Any], save: Callable[..., None]) -> None:
+    """Give an operator its gradient: `save(ctx, inputs, output)` in the forward pass, `backward(ctx, *gradients)`."""
+    torch.library.register_autograd(operator._name, backward, setup_context=save, lib=_LIBRARY)
+
+
+def by_formula(
+    formula: Callable[..., Any], inputs: Sequence[Any], gradients: Sequence[Tensor | None], wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients of `formula(*inputs)` as functions that have derivatives themselves.
+
+    For a backward pass that builds a graph of itself (torch.is_grad_enabled() there), which kernels cannot. One entry
+    for each input, None where it is not `wanted`.
+    """
+    with torch.enable_grad():
+        own = [x.view_as(x) if isinstance(x, Tensor) and w else x for x, w in zip(inputs, wanted, strict=True)]
+        made = formula(*own)
+        results = made if isinstance(made, tuple) else (made,)
+        pairs = [(r, g) for r, g in zip(results, gradients, strict=True) if g is not None]
+        places = [i for i, w in enumerate(wanted) if w]
+        found = torch.autograd.grad(
+            [r for r, _ in pairs], [own[i] for i in places], [g for _, g in pairs], create_graph=True, allow_unused=True
+        )
+    answers: list[Tensor | None] = [None] * len(own)
+    for place, gradient in zip(places, found, strict=True):
+        answers[place] = gradient
+    return answers
+
+
+class Kernels:
+    """The implementations of an operator by name: modules with functions of equal signatures, loaded when asked for.
+
+    `Kernels(triton="autofuse.kernels.triton.norm")["triton"].forward(...)`.
+    """
+
+    def __init__(self, **modules: str) -> None:
+        self._modules = modules
+
+    def __getitem__(self, name: str) -> Any:
+        return loaded(self._modules[name])

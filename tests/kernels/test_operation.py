@@ -1,0 +1,93 @@
+"""An operation picks a provider that can take the call, and says what it gave up."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from autofuse.kernels import operation as operation_module
+from autofuse.kernels.operation import OPERATIONS, Operation
+from autofuse.kernels.packages import TORCH, Package
+from autofuse.kernels.provider import Provider
+
+ABSENT = Package("absent", lambda: "It is not installed.", "pip install it")
+
+
+def _provider(name: str, run: object, **more: object) -> Provider:
+    return Provider("doubled", name, more.pop("package", TORCH), run, "Adds.", "Torch's.", **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(operation_module, "OPERATIONS", dict(OPERATIONS))
+
+    def make(*providers: Provider) -> Operation:
+        return Operation("doubled", (*providers, _provider("torch", lambda x: x + x)), least=4)
+
+    return make
+
+
+def _twice(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def test_a_default_comes_before_torch_where_it_takes_the_call(made) -> None:  # type: ignore[no-untyped-def]
+    doubled = made(_provider("own", _twice, default=True, check=lambda x: "" if x.ndim == 1 else "Only vectors."))
+    doubled(torch.ones(8))
+    doubled(torch.ones(4, 2))
+    assert doubled.counts == {"own": 1, "torch": 1}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"package": ABSENT},
+        {"devices": ("cuda",)},
+        {"dtypes": (torch.bfloat16,)},
+        {"default": False},
+    ],
+)
+def test_what_is_absent_or_elsewhere_or_unmeasured_is_not_asked(made, more) -> None:  # type: ignore[no-untyped-def]
+    doubled = made(_provider("own", _twice, **{"default": True} | more))
+    doubled(torch.ones(8))
+    assert doubled.counts == {"torch": 1}
+
+
+def test_one_that_raises_changes_nothing_but_the_choice(made) -> None:  # type: ignore[no-untyped-def]
+    def broken(x: Tensor) -> Tensor:
+        raise TypeError("unexpected keyword")
+
+    doubled = made(_provider("own", broken, default=True))
+    for _ in range(2):
+        assert torch.equal(doubled(torch.ones(8)), torch.full((8,), 2.0))
+    assert doubled.failures == {"own": "It raised TypeError: unexpected keyword"}
+
+
+def test_what_is_small_double_or_transformed_goes_to_torch(made) -> None:  # type: ignore[no-untyped-def]
+    doubled = made(_provider("own", _twice, default=True))
+    doubled(torch.ones(2))
+    doubled(torch.ones(8, dtype=torch.float64))
+    torch.func.vmap(doubled)(torch.ones(2, 8))
+    torch.func.jvp(doubled, (torch.ones(8),), (torch.ones(8),))
+    torch.compile(doubled, backend="eager", fullgraph=True)(torch.ones(8))
+    assert "own" not in doubled.counts
+
+
+def test_deterministic_mode_leaves_out_what_is_not(made) -> None:  # type: ignore[no-untyped-def]
+    doubled = made(_provider("own", _twice, default=True, deterministic=False))
+    doubled(torch.ones(8))
+    torch.use_deterministic_algorithms(True)
+    try:
+        doubled(torch.ones(8))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert doubled.counts == {"own": 1, "torch": 1}
+
+
+def test_the_environment_restricts_who_may_be_chosen(made, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv(operation_module.PROVIDERS, "torch, liger")
+    doubled = made(_provider("own", _twice, default=True))
+    doubled(torch.ones(8))
+    assert doubled.counts == {"torch": 1}
+    assert "AUTOFUSE_PROVIDERS" in doubled.refusal(doubled.provider("own"), doubled.kind(torch.ones(8)), torch.float32)
