@@ -48,9 +48,17 @@ def is_pure(node: fx.Node) -> bool:
 
 def erase_dead(graph: fx.Graph, gone: Collection[fx.Node] = ()) -> None:
     """Erase what is pure or `gone` and has no users, the last first."""
+    for node in dead(graph, gone):
+        graph.erase_node(node)
+
+
+def dead(graph: fx.Graph, gone: Collection[fx.Node] = ()) -> list[fx.Node]:
+    """What is pure or `gone` and has no users but such, the last first."""
+    found: dict[fx.Node, None] = {}
     for node in reversed(graph.nodes):
-        if not node.users and (node in gone or is_pure(node)):
-            graph.erase_node(node)
+        if all(user in found for user in node.users) and (node in gone or is_pure(node)):
+            found[node] = None
+    return list(found)
 
 
 def structure_of(graph: fx.Graph) -> Hashable:

@@ -19,6 +19,7 @@ from autofuse.facts import Facts
 from autofuse.fx.build import Unwritable
 from autofuse.fx.capture import Captured, captured
 from autofuse.fx.codegen import Variant, variant_of
+from autofuse.fx.excerpt import Excerpt
 from autofuse.fx.names import erase_dead, structure_of
 from autofuse.fx.narrow import is_narrow_call, narrow_caller
 from autofuse.fx.places import Place
@@ -51,6 +52,7 @@ class Found:
     refusal: Refusal | None = None
     mask: str = ""
     benefit: int = 0
+    excerpt: Excerpt | None = field(default=None, compare=False, repr=False)  # of what is `fused`, but for parts of it
 
 
 @dataclass
@@ -126,10 +128,10 @@ def _fuse_round(
         found = _found(lowered, site, key)
         if isinstance(site.verdict, Holds):
             try:
-                rewrite(lowered, view, site)
+                taken = rewrite(lowered, view, site)
                 done = True
                 kept += [replace(found, rule=code, reason=f"as part of {found.rule}") for code in site.covers]
-                kept.append(found)
+                kept.append(replace(found, excerpt=taken))
                 continue
             except Unwritable as error:
                 found = Found(found.rule, key, found.place, False, str(error))
