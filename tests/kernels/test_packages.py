@@ -1,0 +1,126 @@
+"""Packages are found without being imported, and what is wrong with one is a sentence."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from autofuse.kernels import packages
+from autofuse.kernels.packages import Package, Parts, Unavailable, found, loaded
+
+_RAISES = "raise RuntimeError('imported')\n"
+OTHERS = [value for value in vars(packages).values() if isinstance(value, Package)]
+
+
+def _written(folder: Path, *files: str) -> None:
+    for file in files:
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_RAISES, encoding="utf-8")
+
+
+def _parts(package: Package) -> Parts:
+    return package.missing.__wrapped__.__self__  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_module_of_any_depth_is_found_and_nothing_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _written(tmp_path, "outer_x/__init__.py", "outer_x/inner/__init__.py", "outer_x/inner/leaf.py", "single_x.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("outer_x", "outer_x.inner", "outer_x.inner.leaf", "single_x"):
+        assert found(name) is not None
+    for name in ("outer_y", "outer_x.other", "outer_x.inner.leaf.more", "single_x.more"):
+        assert found(name) is None
+    assert not {"outer_x", "outer_x.inner", "single_x"} & set(sys.modules)
+
+
+def test_parts_of_namespaces_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _written(tmp_path, "one/space_x/first/__init__.py", "two/space_x/second/deep/part.py")
+    monkeypatch.syspath_prepend(str(tmp_path / "one"))
+    monkeypatch.syspath_prepend(str(tmp_path / "two"))
+    assert found("space_x.first") is not None
+    assert found("space_x.second.deep.part") is not None
+
+
+def test_what_a_program_blocks_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _written(tmp_path, "blocked_x/__init__.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "blocked_x", None)
+    assert found("blocked_x") is None
+
+
+def test_a_finder_that_raises_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            raise ValueError(name)
+
+    _written(tmp_path, "behind_x/__init__.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", [Broken, *sys.meta_path])
+    assert found("behind_x") is not None
+
+
+@pytest.mark.parametrize(
+    ("package", "files", "said"),
+    [
+        (packages.APEX_NORMS, (), "NVIDIA apex is not installed."),
+        (packages.APEX_NORMS, ("apex/__init__.py", "apex/forms.py"), "is not NVIDIA's"),
+        (packages.APEX_NORMS, ("apex.py",), "is not NVIDIA's"),
+        (packages.APEX_NORMS, ("apex/notes.txt",), "is not NVIDIA's"),
+        (
+            packages.APEX_NORMS,
+            ("apex/__init__.py", "apex/normalization/__init__.py", "apex/normalization/fused_layer_norm.py"),
+            "was compiled without fused_layer_norm_cuda",
+        ),
+        (packages.FLASH_ATTN, ("flash_attn/__init__.py",), "is not flash-attn 2"),
+        (packages.FLASH_ATTN, ("flash_attn/cute/__init__.py",), "is not flash-attn 2"),
+        (
+            packages.FLASH_ATTN,
+            ("flash_attn/__init__.py", "flash_attn/flash_attn_interface.py"),
+            "flash_attn_2_cuda, is missing",
+        ),
+        (
+            packages.FLASH_ATTN_4,
+            ("flash_attn/__init__.py", "flash_attn/flash_attn_interface.py"),
+            "no part called cute",
+        ),
+        (packages.FLASH_ATTN_4, ("flash_attn/cute/interface.py",), "nvidia-cutlass-dsl"),
+        (packages.LIGER, ("liger_kernel.py",), "it is not liger-kernel"),
+        (packages.QUACK, ("quack/__init__.py",), "is not quack-kernels"),
+        (packages.QUACK, ("quack/rmsnorm.py",), "nvidia-cutlass-dsl"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    package: Package, files: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _written(tmp_path, *files)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert said in _parts(package).missing()
+
+
+@pytest.mark.parametrize("package", OTHERS, ids=lambda package: package.name)
+def test_every_package_says_how_it_is_got_and_none_gets_the_unrelated_apex(package: Package) -> None:
+    assert package.install.endswith((".", ")", "-4", "packaging", "kernels"))
+    assert "pip install apex" not in package.install
+    assert not package.missing() or package.missing().endswith(".")
+
+
+def test_the_versions_are_those_of_the_metadata_and_empty_where_there_are_none() -> None:
+    assert packages.TORCH.version()[0].isdigit()
+    assert Parts("no-such-distribution", {"torch": ""}).version() == ""
+
+
+@pytest.mark.parametrize("body", ["raise RuntimeError('no driver\\nmore')", "import sys; sys.exit(3)", "1 / 0"])
+def test_a_module_that_cannot_be_imported_is_unavailable_and_tried_once(
+    body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"broken_{abs(hash(body))}"
+    count = tmp_path / "count"
+    (tmp_path / f"{name}.py").write_text(f"open({str(count)!r}, 'a').write('x')\n{body}\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=f"{name} cannot be imported: [A-Za-z]+: [^\n]+$"):
+            loaded(name)
+    assert count.read_text(encoding="utf-8") == "x"
