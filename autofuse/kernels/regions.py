@@ -86,6 +86,7 @@ class Region:
 def _compile(function: Callable[..., Any], args: Sequence[Any], by_row: Sequence[bool]) -> Callable[..., Any]:
     """`function` for arguments like `args`, with any number of rows that the compiler's guards admit."""
     inductor, config = loaded("torch._inductor.compile_fx"), loaded("torch._inductor.config")
+    spelled_out = loaded("torch._inductor.decomposition").select_decomp_table()  # casts and ranges have no loop else
     places = [i for i, x in enumerate(args) if isinstance(x, Tensor)]
     shapes, single = ShapeEnv(), list[bool]()
     mode = FakeTensorMode(shape_env=shapes)
@@ -100,7 +101,7 @@ def _compile(function: Callable[..., Any], args: Sequence[Any], by_row: Sequence
             single.append(not isinstance(made, tuple))
             return (made,) if single[-1] else made
 
-        graph = make_fx(of_tensors)(*fakes)
+        graph = make_fx(of_tensors, spelled_out)(*fakes)
     settings = {"cpp.threads": torch.get_num_threads(), "compile_threads": 1}  # no pool of processes for one file
     with torch.no_grad(), config.patch(settings):
         compiled = inductor.compile_fx_inner(graph, fakes)
