@@ -23,6 +23,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{programs} programs rewritten at random, and executed before and after")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What was measured on this machine for its user must not choose the kernels that are tested, nor be added to."""
+    os.environ["AUTOFUSE_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def tree() -> dict[str, bytes]:
     """Every file of this repository that is committed, or would be, by its path."""

@@ -10,7 +10,6 @@ what is small, where choosing and registration would cost more than a kernel sav
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,9 +19,9 @@ from torch.autograd import forward_ad
 
 from autofuse.kernels.decisions import Kind, decided
 from autofuse.kernels.packages import Unavailable
+from autofuse.kernels.policy import PROVIDERS, on_change, settings
 from autofuse.kernels.provider import Provider
 
-PROVIDERS = "AUTOFUSE_PROVIDERS"  # an environment variable: names of the providers that may be chosen, by commas
 LEAST = 2**16  # elements; below this a call costs about as much as its kernel
 Sizes = Callable[..., tuple[int, ...]]
 
@@ -91,8 +90,7 @@ class Operation:
         training = torch.is_grad_enabled() and x.requires_grad
         dtype = str(x.dtype).removeprefix("torch.")
         sizes = self.sizes(x, *args, **kwargs)
-        deterministic = torch.are_deterministic_algorithms_enabled()
-        return Kind(self.name, x.device.type, dtype, sizes, training, deterministic)
+        return Kind(self.name, x.device.type, dtype, sizes, training, settings().repeatable)
 
     def candidates(self, kind: Kind, dtype: torch.dtype) -> tuple[Provider, ...]:
         """Every provider that may be measured for such calls; what `check` says of the arguments comes on top."""
@@ -104,9 +102,8 @@ class Operation:
             return ""
         if provider.name in self.failures:
             return self.failures[provider.name]
-        allowed = os.environ.get(PROVIDERS, "")
-        if allowed and provider.name not in allowed.replace(" ", "").split(","):
-            return f"{PROVIDERS}={allowed} leaves it out."
+        if not settings().allows(provider.name):
+            return f"The settings ({PROVIDERS}) leave it out."
         return provider.unsuited(kind.device, dtype, kind.deterministic)
 
     def _order(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Provider, ...]:
@@ -125,12 +122,11 @@ class Operation:
 
     def _ordered(self, kind: Kind, dtype: torch.dtype) -> tuple[Provider, ...]:
         possible = self.candidates(kind, dtype)
-        best = decided(kind)
-        first = [p for p in possible if p.name == best]
-        if first and first[0] is self.torch:
-            return (self.torch,)
-        defaults = [p for p in possible if p.default and p.name != best and p is not self.torch]
-        return (*first, *defaults, self.torch)
+        measured = [p for name in decided(kind) for p in possible if p.name == name]
+        if self.torch in measured:
+            return tuple(measured[: measured.index(self.torch) + 1])
+        defaults = [p for p in possible if p.default and p not in measured and p is not self.torch]
+        return (*measured, *defaults, self.torch)
 
     def _give_up(self, provider: Provider, error: Exception) -> None:
         """A package that is not what it seemed changes nothing but the choice."""
@@ -147,3 +143,11 @@ def is_plain(*arguments: Any) -> bool:
     if torch._C._get_tracing_state() is not None:
         return False
     return all(type(a) in _PLAIN or not isinstance(a, Tensor) for a in arguments)
+
+
+def _forget_all() -> None:
+    for operation in OPERATIONS.values():
+        operation.forget()
+
+
+on_change(_forget_all)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import accumulate
@@ -13,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from autofuse.measure.timing import Action, synchronize
 
+_LEVEL = "KINETO_LOG_LEVEL"  # an environment variable
 _COUNTED_BEFORE = ("Parameter", "Buffer", "Optstate", "Total")
 
 
@@ -43,6 +46,26 @@ def peak_of(action: Action, device: torch.device) -> Peak:
     return Peak(None, "this torch offers neither allocation events nor MemTracker")
 
 
+def held_by(action: Action, device: torch.device) -> Peak:
+    """What is allocated at the end of one run that was not at its start, while its result is alive.
+
+    Of a forward that keeps tensors for a backward, these and its outputs.
+    """
+    if device.type == "cuda":
+        synchronize(device)
+        start = torch.cuda.memory_allocated(device)
+        result = action()
+        held = torch.cuda.memory_allocated(device) - start
+        del result
+        return Peak(held, "torch.cuda.memory_allocated")
+    if device.type != "cpu":
+        return Peak(None, f"no source for {device.type}")
+    try:
+        return Peak(sum(_allocations(action)), "torch.profiler")
+    except AttributeError:
+        return Peak(None, "this torch offers no allocation events")
+
+
 def _cuda_peak(action: Action, device: torch.device) -> Peak:
     synchronize(device)
     start = torch.cuda.memory_allocated(device)
@@ -58,12 +81,30 @@ def allocation_events_peak(action: Action) -> int:
     A free of memory from before the run is no event, so memory that is freed and taken again counts as new.
     `key_averages().self_cpu_memory_usage` is no peak: it nets out what a step frees again.
     """
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        action()
+    return max(accumulate(_allocations(action), initial=0))
+
+
+def _allocations(action: Action) -> list[int]:
+    """Bytes that one run takes on the CPU, in order, frees negative; what its result holds stays taken."""
+    with _quiet_profiler(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        result = action()
     profiler: Any = profiled.profiler
     events = profiler.kineto_results.events()
-    changes: Iterator[int] = (event.nbytes() for event in events if event.name() == "[memory]")
-    return max(accumulate(changes, initial=0))
+    changes = [event.nbytes() for event in events if event.name() == "[memory]"]
+    del result
+    return changes
+
+
+@contextmanager
+def _quiet_profiler() -> Iterator[None]:
+    """The profiler writes lines of its own to stderr at any lower level; a level that the user has set stays."""
+    was_set = _LEVEL in os.environ
+    os.environ.setdefault(_LEVEL, "6")
+    try:
+        yield
+    finally:
+        if not was_set:
+            del os.environ[_LEVEL]
 
 
 def mem_tracker_peak(action: Action) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 from autofuse.kernels import operation as operation_module
 from autofuse.kernels.operation import OPERATIONS, Operation
 from autofuse.kernels.packages import TORCH, Package
+from autofuse.kernels.policy import using
 from autofuse.kernels.provider import Provider
 
 ABSENT = Package("absent", lambda: "It is not installed.", "pip install it")
@@ -85,9 +86,20 @@ def test_deterministic_mode_leaves_out_what_is_not(made) -> None:  # type: ignor
     assert doubled.counts == {"own": 1, "torch": 1}
 
 
-def test_the_environment_restricts_who_may_be_chosen(made, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setenv(operation_module.PROVIDERS, "torch, liger")
+def test_the_settings_restrict_who_may_be_chosen(made) -> None:  # type: ignore[no-untyped-def]
     doubled = made(_provider("own", _twice, default=True))
-    doubled(torch.ones(8))
+    with using(providers=("torch", "liger")):
+        doubled(torch.ones(8))
+        refusal = doubled.refusal(doubled.provider("own"), doubled.kind(torch.ones(8)), torch.float32)
     assert doubled.counts == {"torch": 1}
-    assert "AUTOFUSE_PROVIDERS" in doubled.refusal(doubled.provider("own"), doubled.kind(torch.ones(8)), torch.float32)
+    assert "AUTOFUSE_PROVIDERS" in refusal
+    doubled(torch.ones(8))
+    assert doubled.counts == {"torch": 1, "own": 1}
+
+
+def test_what_was_measured_goes_before_the_defaults_and_torch_ends_the_list(made, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    doubled = made(_provider("own", _twice, default=True), _provider("other", _twice))
+    monkeypatch.setattr(operation_module, "decided", lambda kind: ("other", "absent", "torch", "own"))
+    doubled(torch.ones(8))
+    assert doubled.counts == {"other": 1}
+    assert [p.name for p in doubled._order(torch.ones(8))] == ["other", "torch"]

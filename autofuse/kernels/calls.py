@@ -1,0 +1,199 @@
+"""One call of one operation, to be made again and again: copies of its arguments, its outcome, a step to time.
+
+Knows arguments as trees of tensors; must not know which operation they belong to, what is right, nor clocks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+Run = Callable[..., Any]
+_SEED = 2026
+_DOUBLE = {torch.complex64: torch.complex128, torch.complex128: torch.complex128}
+_RATE = "dropout_p"
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call. Tensors that require a gradient are leaves, and share no memory with the user's.
+
+    `backward`: whether gradients are asked for as well.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    backward: bool
+
+    @classmethod
+    def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any], backward: bool) -> Call:
+        """A copy with the same sizes, strides and requirements of gradients.
+
+        No gradient is asked for where no tensor requires one.
+        """
+        own_args, own_kwargs = tree_map(_copied, (tuple(args), dict(kwargs)))
+        copied = cls(own_args, own_kwargs, backward)
+        return copied if copied.leaves else cls(own_args, own_kwargs, False)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in order."""
+        return list(tensors_in((self.args, dict(self.kwargs))))
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """Those that a gradient is asked for of."""
+        return [t for t in self.tensors if t.requires_grad]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the first tensor is."""
+        return self.tensors[0].device
+
+    @property
+    def bytes(self) -> int:
+        """What the tensors take."""
+        return sum(t.numel() * t.element_size() for t in self.tensors)
+
+    def copied(self) -> Call:
+        """The same once more, for who may write into it."""
+        return Call.of(self.args, self.kwargs, self.backward)
+
+    def doubled(self) -> Call:
+        """In float64, on the CPU where the device has none."""
+        device = self.device if self.device.type in ("cpu", "cuda", "xpu") else torch.device("cpu")
+        args, kwargs = tree_map(lambda x: _doubled(x, device), (self.args, dict(self.kwargs)))
+        return Call(args, kwargs, self.backward)
+
+    def dropout_rate(self, run: Run) -> float:
+        """The rate of the dropout that `run` applies; 0 where it has none, or is told not to train."""
+        named = self._bound(run).arguments
+        return float(named.get(_RATE) or 0.0) if named.get("training", True) else 0.0
+
+    def undropped(self, run: Run) -> Call:
+        """The same call of `run` without dropout."""
+        bound = self._bound(run)
+        bound.arguments[_RATE] = 0.0
+        return Call(bound.args, bound.kwargs, self.backward)
+
+    def made(self, run: Run) -> Any:
+        """What `run` gives, with what it keeps for a backward alive."""
+        with torch.set_grad_enabled(self.backward):
+            return run(*self.args, **self.kwargs)
+
+    def outcome(self, run: Run) -> Outcome:
+        """What one run gives, from the same random state as every other, and whether it writes into what it is given.
+
+        The gradients that come in are the same for all runs whose outputs have the same shapes.
+        """
+        own = self.copied()
+        seeded(self.device)
+        outputs = list(tensors_in(own.made(run)))
+        incoming = incoming_of(outputs) if self.backward else []
+        gradients = _gradients(outputs, own.leaves, [g.clone() for g in incoming]) if self.backward else []
+        untouched = all(map(same_bits, self.tensors, own.tensors))
+        return Outcome(tuple(o.detach() for o in outputs), tuple(gradients), untouched)
+
+    def step(self, run: Run) -> Callable[[], object]:
+        """What is timed: forward and backward, or the forward where no gradient is asked for."""
+        if not self.backward:
+            return lambda: self.made(run)
+        leaves, incoming = self.leaves, incoming_of(list(tensors_in(self.made(run))))
+        return lambda: _gradients(list(tensors_in(self.made(run))), leaves, incoming)
+
+    def _bound(self, run: Run) -> inspect.BoundArguments:
+        bound = inspect.signature(run).bind(*self.args, **self.kwargs)
+        bound.apply_defaults()
+        return bound
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one call gave: its outputs, then the gradient of each tensor that requires one (None where it has none).
+
+    `untouched`: whether the arguments are as they were.
+    """
+
+    outputs: tuple[Tensor, ...]
+    gradients: tuple[Tensor | None, ...]
+    untouched: bool
+
+    @property
+    def all(self) -> tuple[Tensor | None, ...]:
+        """Outputs and gradients."""
+        return self.outputs + self.gradients
+
+    def name(self, place: int) -> str:
+        """What the tensor at that place of `all` is, for a sentence."""
+        outputs = len(self.outputs)
+        if place >= outputs:
+            return f"gradient {place - outputs + 1}"
+        return "the result" if outputs == 1 else f"result {place + 1}"
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in a tree, in order."""
+    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
+
+
+def seeded(device: torch.device) -> None:
+    """Start the generators that a kernel on `device` draws from anew; nobody else's, and no device is woken up."""
+    torch.default_generator.manual_seed(_SEED)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(_SEED)
+
+
+def incoming_of(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """A gradient for each output that carries one: the same numbers for equal shapes, ones for a single number."""
+    return [_drawn(o, place) for place, o in enumerate(outputs) if o.requires_grad]
+
+
+def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
+    """Whether two tensors are equal, NaN included."""
+    if a is None or b is None:
+        return a is b
+    equal = a.detach() == b.detach()
+    return bool((equal | (a != a) & (b != b)).all())
+
+
+def _drawn(like: Tensor, place: int) -> Tensor:
+    if like.numel() == 1:
+        return torch.ones_like(like)
+    generator = torch.Generator().manual_seed(_SEED + place)
+    numbers = torch.randn(like.shape, generator=generator, dtype=torch.float32)
+    return numbers.to(like.device, like.dtype)
+
+
+def _gradients(outputs: Iterable[Tensor], leaves: Sequence[Tensor], incoming: Sequence[Tensor]) -> list[Tensor | None]:
+    reached = [o for o in outputs if o.requires_grad]
+    if not reached:
+        return [None] * len(leaves)
+    return list(torch.autograd.grad(reached, leaves, incoming, allow_unused=True))
+
+
+def _copied(x: Any) -> Any:
+    """A tensor's copy with its strides; what is expanded stays so."""
+    if not isinstance(x, Tensor):
+        return x
+    source = x.detach()
+    for dim, stride in enumerate(source.stride()):
+        if stride == 0 and source.shape[dim] > 1:
+            source = source.narrow(dim, 0, 1)
+    copy = torch.empty_strided(source.shape, source.stride(), dtype=x.dtype, device=x.device).copy_(source)
+    return (copy if copy.shape == x.shape else copy.expand(x.shape)).requires_grad_(x.requires_grad)
+
+
+def _doubled(x: Any, device: torch.device) -> Any:
+    if isinstance(x, torch.dtype):
+        return torch.float64 if x.is_floating_point else _DOUBLE.get(x, x)
+    if not isinstance(x, Tensor):
+        return x
+    dtype = torch.float64 if x.is_floating_point() else _DOUBLE.get(x.dtype, x.dtype)
+    return x.detach().to(device, dtype).requires_grad_(x.requires_grad)

@@ -1,0 +1,101 @@
+"""Times any number of actions against each other: rounds in random order, until the time is used up.
+
+Knows clocks, devices and numbers; must not know what the actions compute.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from autofuse.measure.statistics import LEVEL
+from autofuse.measure.timing import Action, seconds_of, synchronize, without_garbage_collection
+from autofuse.report.comparison import Interval
+
+FEWEST, MOST = 8, 100  # rounds
+# After the first rounds an action is let go whose best took this many times as long as the worst of another.
+HOPELESS = 1.5
+_FIRST = 3
+_SAMPLE = 1e-3  # seconds: on an accelerator that many calls are queued that a sample takes about so long
+_RESAMPLES = 400
+
+Samples = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Race:
+    """Seconds a call, by action, in order of the rounds, and of the control, which repeats the first action.
+
+    An action that was let go early has fewer of them; the i-th of all that have an i-th ran in the same round.
+    """
+
+    samples: Samples
+    control: Sequence[float]
+
+
+def race(actions: Mapping[str, Action], *, seconds: float, seed: int, device: torch.device) -> Race:
+    """Run every action once a round, in random order, for `seconds` each (8 rounds at least, 100 at most).
+
+    All have to be warm. An action that is plainly slower is let go after three rounds. The first action runs twice a
+    round: what its two lists differ by is this machine's noise.
+    The garbage collector rests meanwhile; the number of threads stays as the caller set it.
+    Raises ValueError where there is no action.
+    """
+    if not actions:
+        raise ValueError("There is nothing to time: pass one action or more.")
+    order = random.Random(seed)
+    first = next(iter(actions))
+    runners: list[_Runner] = [_Runner(action, device) for action in actions.values()]
+    control = _Runner(actions[first], device)
+    with without_garbage_collection():
+        going = [*runners, control]
+        until = time.perf_counter() + seconds * len(going)
+        for done in range(MOST):
+            if done >= FEWEST and time.perf_counter() > until:
+                break
+            for runner in order.sample(going, len(going)):
+                runner.run()
+            if done + 1 == _FIRST:
+                best = min(max(r.seconds) for r in going)
+                let_go = [r for r in runners[1:] if min(r.seconds) > HOPELESS * best]
+                until -= seconds * len(let_go)
+                going = [r for r in going if r not in let_go]
+    return Race({name: tuple(r.seconds) for name, r in zip(actions, runners, strict=True)}, tuple(control.seconds))
+
+
+class _Runner:
+    """One action with its samples. `calls` is how many of them make up a sample."""
+
+    def __init__(self, action: Action, device: torch.device) -> None:
+        self.action, self.device = action, device
+        self.calls = 1 if device.type == "cpu" else _calls(action, device)
+        self.seconds: list[float] = []
+
+    def run(self) -> None:
+        synchronize(self.device)
+        start = time.perf_counter()
+        for _ in range(self.calls):
+            self.action()
+        synchronize(self.device)
+        self.seconds.append((time.perf_counter() - start) / self.calls)
+
+
+def _calls(action: Action, device: torch.device) -> int:
+    """How many calls to queue: a model does not wait for the device after each, so a sample should not either."""
+    return max(1, min(100, math.ceil(_SAMPLE / seconds_of(action, device))))
+
+
+def median_interval(times: Sequence[float], *, seed: int = 0) -> Interval:
+    """The 95 % percentile bootstrap interval of the median. Raises ValueError where there are no times."""
+    if not times:
+        raise ValueError("No median can be taken of no times.")
+    draws = random.Random(seed)
+    medians = sorted(median(draws.choices(times, k=len(times))) for _ in range(_RESAMPLES))
+    outside = (1 - LEVEL) / 2
+    return Interval(medians[math.floor(outside * _RESAMPLES)], medians[math.ceil((1 - outside) * _RESAMPLES) - 1])

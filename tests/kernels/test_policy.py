@@ -1,0 +1,64 @@
+"""What a user prefers: by default, from the environment, for a process and for a block."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from autofuse.kernels.policy import Settings, from_environment, on_change, settings, use, using
+
+
+def test_speed_and_everybody_is_the_default() -> None:
+    assert from_environment({}) == Settings("speed", deterministic=False, providers=None, measured=True)
+
+
+def test_the_environment_is_read() -> None:
+    found = from_environment(
+        {"AUTOFUSE_POLICY": "Memory", "AUTOFUSE_PROVIDERS": "triton, liger", "AUTOFUSE_MEASURED": "0"}
+    )
+    assert found == Settings("memory", providers=frozenset({"triton", "liger"}), measured=False)
+
+
+def test_plain_torch_code_cannot_be_left_out() -> None:
+    wishes = Settings(providers=frozenset({"triton"}))
+    assert wishes.allows("torch") and wishes.allows("triton")
+    assert not wishes.allows("liger")
+
+
+def test_an_unknown_policy_is_named_with_those_that_there_are() -> None:
+    with pytest.raises(ValueError, match=r"AUTOFUSE_POLICY is 'fast'.*speed, memory, accuracy"):
+        from_environment({"AUTOFUSE_POLICY": "fast"})
+    with pytest.raises(ValueError, match="no policy 'fast'"):
+        use(policy="fast")  # type: ignore[arg-type]
+
+
+def test_a_block_ends_with_what_held_before_also_by_an_error() -> None:
+    before = settings()
+    with pytest.raises(RuntimeError), using(policy="accuracy", providers=["triton"]) as inside:
+        assert inside is settings()
+        assert inside.policy == "accuracy" and inside.providers == {"triton"}
+        raise RuntimeError
+    assert settings() is before
+
+
+def test_what_is_not_named_stays() -> None:
+    with using(policy="memory"), using(deterministic=True):
+        assert settings().policy == "memory"
+
+
+def test_listeners_hear_of_changes_only() -> None:
+    heard = list[str]()
+    on_change(lambda: heard.append(settings().policy))
+    with using(policy="memory"), using(policy="memory"):
+        pass
+    assert heard == ["memory", "speed"]
+
+
+def test_torchs_own_wish_for_determinism_counts() -> None:
+    assert not Settings().repeatable
+    assert Settings(deterministic=True).repeatable
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert Settings().repeatable
+    finally:
+        torch.use_deterministic_algorithms(False)
