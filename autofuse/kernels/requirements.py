@@ -81,6 +81,12 @@ def alike(x: Tensor, other: Tensor, names: str) -> str:
     return f"It takes {names} of one shape and dtype."
 
 
+def one_dtype(x: Tensor, *others: Tensor | None) -> str:
+    if all(t is None or t.dtype is x.dtype for t in others):
+        return ""
+    return "It takes operands of one dtype."
+
+
 def no_dropout(p: float, training: bool) -> str:
     return "It has no dropout." if training and p else ""
 

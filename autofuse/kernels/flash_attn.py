@@ -1,0 +1,141 @@
+"""flash-attn 2: attention.
+
+Knows how it is called and what it refuses; the kernels that come with it are in flash_attn_parts.py. Version 2.8.3 was
+read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofuse.kernels.borrowed import Borrowed, once_differentiable, twice_differentiable
+from autofuse.kernels.heads import attendable, by_heads, packed_misfit
+from autofuse.kernels.packages import FLASH_ATTN
+from autofuse.kernels.provider import Provider
+from autofuse.kernels.requirements import HALVES, capability, device_capability, first, no_dropout
+
+_LEAST = (8, 0)
+_OPTIONS = ("dropout_p", "softmax_scale", "causal", "softcap", "deterministic")
+_ATTENTION = Borrowed("flash_attn.flash_attn_interface", "flash_attn_func", ("q", "k", "v"), _OPTIONS)
+_VARLEN = Borrowed(
+    "flash_attn.flash_attn_interface", "flash_attn_varlen_func",
+    ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"), _OPTIONS,
+)  # fmt: skip
+
+
+def _attention_misfit(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: Any = 1.0, dropout_p: float = 0.0,
+    training: bool = False, is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
+) -> str:  # fmt: skip
+    p = dropout_p if training else 0.0
+    return first(attendable(query, key, value, mask, scale, is_causal, mask_is_causal), _kernel_misfit(query, value, p))
+
+
+def _kernel_misfit(query: Tensor, value: Tensor, p: float) -> str:
+    width = max(query.shape[-1], value.shape[-1])
+    return first(
+        "" if width <= 256 else f"It takes heads of at most 256 entries; these have {width}.",
+        "" if p < 1 else "It cannot drop everything.",
+        capability(query, _LEAST),
+        _wide_dropout_misfit(query, width, p),
+    )
+
+
+def _wide_dropout_misfit(query: Tensor, width: int, p: float) -> str:
+    """The backward pass of wide heads with dropout needs the shared memory of data-centre devices."""
+    if width <= 192 or not p or device_capability(query) in (None, (8, 0), (9, 0), (10, 0)):
+        return ""
+    return "On this device it has no backward pass for dropout in heads of more than 192 entries."
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: Any = 1.0, dropout_p: float = 0.0,
+    training: bool = False, is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
+) -> Tensor:  # fmt: skip
+    causal = is_causal or mask is not None  # a mask that passes the check is the causal one
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        result: Tensor = _ATTENTION(
+            q, k, v, dropout_p=dropout_p if training else 0.0, softmax_scale=scale, causal=causal, softcap=0.0,
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+        )  # fmt: skip
+        return result
+
+    return by_heads(attend, query, key, value, causal)
+
+
+def _derived_attention(*args: Any, dropout_p: float = 0.0, training: bool = False, **kwargs: Any) -> Any:
+    """Which weights were dropped, only the kernel knows: no formula has a second derivative of that."""
+    run = _attention_dropped if training and dropout_p else _attention_kept
+    return run(*args, dropout_p=dropout_p, training=training, **kwargs)
+
+
+_attention_dropped = once_differentiable("flash-attn", _attention)
+_attention_kept = twice_differentiable("attention", _attention)
+
+
+def _soft_capped_misfit(
+    query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
+    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+) -> str:  # fmt: skip
+    return first(
+        attendable(query, key, value, mask, scale, False, False),
+        no_dropout(dropout_p, training),
+        "" if cap > 0 else "It takes a cap above 0.",
+        _kernel_misfit(query, value, 0.0),
+    )
+
+
+def _soft_capped(
+    query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
+    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+) -> Tensor:  # fmt: skip
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        result: Tensor = _ATTENTION(  # it divides scaled scores by the cap itself
+            q, k, v, dropout_p=0.0, softmax_scale=scale * cap, causal=False, softcap=cap,
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+        )  # fmt: skip
+        return result
+
+    return by_heads(attend, query, key, value, False)
+
+
+def _varlen_misfit(
+    query: Tensor, key: Tensor, value: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_q: int, max_k: int,
+    *, scale: Any = None, is_causal: bool = False, dropout_p: float = 0.0, training: bool = False,
+) -> str:  # fmt: skip
+    p = dropout_p if training else 0.0
+    return first(
+        packed_misfit(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal), _kernel_misfit(query, value, p)
+    )
+
+
+def _varlen(
+    query: Tensor, key: Tensor, value: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_q: int, max_k: int,
+    *, scale: Any = None, is_causal: bool = False, dropout_p: float = 0.0, training: bool = False,
+) -> Any:  # fmt: skip
+    return _VARLEN(
+        query, key, value, cu_seqlens_q, cu_seqlens_k, max_q, max_k, dropout_p=dropout_p if training else 0.0,
+        softmax_scale=scale, causal=is_causal, softcap=0.0,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+    )  # fmt: skip
+
+
+_ITS_OWN = "flash-attn's own backward."
+PROVIDERS = (
+    Provider(
+        "attention", "flash-attn", FLASH_ATTN, _derived_attention, "flash-attn 2's attention.", _ITS_OWN,
+        _attention_misfit, devices=("cuda",), dtypes=HALVES,
+    ),
+    Provider(
+        "soft_capped_attention", "flash-attn", FLASH_ATTN, twice_differentiable("soft_capped_attention", _soft_capped),
+        "flash-attn 2's attention with soft-capping.", _ITS_OWN, _soft_capped_misfit, devices=("cuda",), dtypes=HALVES,
+    ),
+    Provider(
+        "varlen_attention", "flash-attn", FLASH_ATTN, once_differentiable("flash-attn", _varlen),
+        "flash-attn 2's attention of packed sequences.", _ITS_OWN, _varlen_misfit, devices=("cuda",), dtypes=HALVES,
+    ),
+)  # fmt: skip

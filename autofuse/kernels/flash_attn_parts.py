@@ -1,0 +1,216 @@
+"""flash-attn's kernels beside attention: norms, rotary embedding, SwiGLU, cross entropy, Linear-activation-Linear.
+
+Knows how each is called and where it quietly computes otherwise: its fused MLP falls back to unfused code for dtypes,
+sizes and devices that are asked for here beforehand. Its bias_gelu is no provider: it is scripted code that torch runs
+op by op, in the dtype of its operands. Version 2.8.3 was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofuse.kernels.borrowed import Borrowed, once_differentiable, twice_differentiable
+from autofuse.kernels.packages import (
+    FLASH_ATTN_ACTIVATIONS,
+    FLASH_ATTN_DENSE,
+    FLASH_ATTN_LOSSES,
+    FLASH_ATTN_NORMS,
+    FLASH_ATTN_ROTARY,
+    Package,
+)
+from autofuse.kernels.provider import HALVES_AND_SINGLE, Check, Provider
+from autofuse.kernels.requirements import (
+    HALVES,
+    affine,
+    alike,
+    capability,
+    device_capability,
+    divides,
+    first,
+    lowered,
+    no_autocast,
+    no_dropout,
+    one_dtype,
+    width_at_most,
+)
+from autofuse.kernels.rows import as_rows, ignored, reduced, row_wise
+from autofuse.kernels.turning import turnable, turned
+
+_LEAST = (8, 0)
+_NORM = Borrowed(
+    "flash_attn.ops.triton.layer_norm", "layer_norm_fn", ("x", "weight", "bias"),
+    ("residual", "eps", "dropout_p", "prenorm", "is_rms_norm"),
+)  # fmt: skip
+_ROTARY = Borrowed("flash_attn.layers.rotary", "apply_rotary_emb", ("x", "cos", "sin"), ("interleaved",))
+_SWIGLU = Borrowed("flash_attn.ops.activations", "SwiGLUFunction", ("x", "y"))
+_CROSS_ENTROPY = Borrowed(
+    "flash_attn.ops.triton.cross_entropy", "cross_entropy_loss", ("logits", "labels"),
+    ("label_smoothing", "ignore_index"),
+)  # fmt: skip
+_MLP = Borrowed(
+    "flash_attn.ops.fused_dense", "fused_mlp_func", ("x", "weight1", "weight2"), ("bias1", "bias2", "activation")
+)
+_ACTIVATIONS: Mapping[str, str] = MappingProxyType({"gelu_tanh": "gelu_approx", "relu": "relu"})
+
+
+# Norms, with dropout and residual in them.
+
+
+def _norm_misfit(x: Tensor, weight: Any, bias: Any) -> str:
+    return first(
+        affine(x, weight, "weight", needed=True), affine(x, bias, "bias"), no_autocast(x), capability(x, _LEAST),
+        width_at_most(x, 65536 // x.element_size()),
+    )  # fmt: skip
+
+
+def _rms_norm_misfit(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
+    return _norm_misfit(x, weight, None)
+
+
+def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
+    return _NORM(x, weight, None, residual=None, eps=eps, dropout_p=0.0, prenorm=False, is_rms_norm=True)
+
+
+def _layer_norm_misfit(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
+    return _norm_misfit(x, weight, bias)
+
+
+def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    return _NORM(x, weight, bias, residual=None, eps=eps, dropout_p=0.0, prenorm=False, is_rms_norm=False)
+
+
+def _dropout_add_norm_misfit(
+    x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
+    training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
+) -> str:  # fmt: skip
+    return first(
+        alike(x, residual, "x and residual"),
+        "It keeps the residual in the residual's dtype." if residual_in_fp32 and x.dtype is not torch.float32 else "",
+        "" if not training or dropout_p < 1 else "It cannot drop everything.",
+        _norm_misfit(x, weight, bias),
+    )
+
+
+def _dropout_add_norm(
+    x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
+    training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
+) -> Any:  # fmt: skip
+    made = _NORM(
+        x, weight, bias, residual=residual, eps=eps, dropout_p=dropout_p if training else 0.0, prenorm=prenorm,
+        is_rms_norm=norm == "rms",
+    )  # fmt: skip
+    return (made[1], made[0]) if prenorm else made
+
+
+# Elementwise, losses, Linear-activation-Linear.
+
+
+def _rotary_misfit(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
+    return first(turnable(x, cos, sin), width_at_most(x, 256), capability(x, _LEAST))
+
+
+def _rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    return turned(_turn, x, cos, sin, interleaved)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    result: Tensor = _ROTARY(x, cos, sin, interleaved=interleaved)
+    return result
+
+
+def _gated_product_misfit(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> str:
+    return first("" if activation == "silu" else "It has the activation silu.", alike(gate, up, "gate and up"))
+
+
+def _gated_product(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> Any:
+    return _SWIGLU(gate, up)
+
+
+def _cross_entropy_misfit(
+    logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
+    reduction: str = "mean", label_smoothing: float = 0.0,
+) -> str:  # fmt: skip
+    return first(row_wise(logits, target, dim, weight), capability(logits, _LEAST))
+
+
+def _cross_entropy(
+    logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
+    reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    rows, flat = as_rows(logits, target, dim)
+    losses = _CROSS_ENTROPY(rows, flat, label_smoothing=label_smoothing, ignore_index=ignored(ignore_index))[0]
+    return reduced(losses, rows, target, ignore_index, reduction)
+
+
+def _mlp_misfit(
+    x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
+    *, activation: Any = "gelu", dropout_p: float = 0.0, training: bool = False,
+) -> str:  # fmt: skip
+    known = isinstance(activation, str) and activation in _ACTIVATIONS
+    found = device_capability(x)
+    return first(
+        "" if known else "It has the activations gelu_tanh and relu.",
+        no_dropout(dropout_p, training),
+        one_dtype(x, up_weight, up_bias, down_weight, down_bias),
+        divides((*up_weight.shape, *down_weight.shape), 128 if activation == "relu" else 8),
+        capability(x, _LEAST),
+        "From compute capability 9.0 on it does not fuse either." if found is not None and found >= (9, 0) else "",
+        lowered(x),
+    )
+
+
+def _mlp(
+    x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
+    *, activation: Any = "gelu", dropout_p: float = 0.0, training: bool = False,
+) -> Any:  # fmt: skip
+    return _MLP(x, up_weight, down_weight, bias1=up_bias, bias2=down_bias, activation=_ACTIVATIONS[activation])
+
+
+_ITS_OWN = "flash-attn's own backward."
+
+
+def _provider(
+    operation: str, package: Package, run: Any, check: Check, summary: str, gradient: str = _ITS_OWN,
+    dtypes: tuple[torch.dtype, ...] = HALVES_AND_SINGLE,
+) -> Provider:  # fmt: skip
+    return Provider(operation, "flash-attn", package, run, summary, gradient, check, devices=("cuda",), dtypes=dtypes)
+
+
+def _once(run: Any) -> Any:
+    return once_differentiable("flash-attn", run)
+
+
+PROVIDERS = (
+    _provider(
+        "rms_norm", FLASH_ATTN_NORMS, twice_differentiable("rms_norm", _rms_norm), _rms_norm_misfit,
+        "flash-attn's RMS norm.",
+    ),
+    _provider(
+        "layer_norm", FLASH_ATTN_NORMS, twice_differentiable("layer_norm", _layer_norm), _layer_norm_misfit,
+        "flash-attn's layer norm.",
+    ),
+    _provider(
+        "dropout_add_norm", FLASH_ATTN_NORMS, _once(_dropout_add_norm), _dropout_add_norm_misfit,
+        "flash-attn's dropout, add and norm.",
+    ),
+    _provider(
+        "rotary", FLASH_ATTN_ROTARY, _rotary, _rotary_misfit, "flash-attn's rotary embedding.",
+        "The same kernel, turning the other way.",
+    ),
+    _provider(
+        "gated_product", FLASH_ATTN_ACTIVATIONS, twice_differentiable("gated_product", _gated_product),
+        _gated_product_misfit, "flash-attn's SwiGLU.",
+    ),
+    _provider(
+        "cross_entropy", FLASH_ATTN_LOSSES, _once(_cross_entropy), _cross_entropy_misfit, "flash-attn's cross entropy.",
+    ),
+    _provider(
+        "mlp", FLASH_ATTN_DENSE, twice_differentiable("mlp", _mlp), _mlp_misfit, "flash-attn's fused MLP.",
+        dtypes=HALVES,
+    ),
+)  # fmt: skip

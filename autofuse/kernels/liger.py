@@ -1,0 +1,286 @@
+"""Liger-Kernel: Triton kernels of its autograd functions.
+
+Knows how each is called, and what it overwrites: several of its kernels put gradients in place of what they were given
+(of `dY` with in_place=True, of gate and up, of logits, of query and key), which is no function of tensors any more.
+Such operands are copied here. Version 0.8.5 was read; what differs elsewhere is found when a function is first called.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofuse.kernels.borrowed import Borrowed, once_differentiable, twice_differentiable
+from autofuse.kernels.packages import LIGER
+from autofuse.kernels.provider import Check, Provider
+from autofuse.kernels.requirements import (
+    affine,
+    alike,
+    first,
+    indices,
+    lowered,
+    no_autocast,
+    no_dropout,
+    none_given,
+    one_dtype,
+    width_at_most,
+)
+from autofuse.kernels.rows import as_rows, ignored, nan_where_none_counts, row_wise, with_gradients_kept
+from autofuse.kernels.turning import turnable, turned
+
+_WIDEST = 65536  # one program holds a whole row
+_NORM = ("X", "W", "eps", "offset", "casting_mode", "in_place")
+_RMS_NORM = Borrowed("liger_kernel.ops.rms_norm", "LigerRMSNormFunction", _NORM)
+_LAYER_NORM = Borrowed("liger_kernel.ops.layer_norm", "LigerLayerNormFunction", ("X", "W", "B", "eps"))
+_ADD_NORM = Borrowed("liger_kernel.ops.fused_add_rms_norm", "LigerFusedAddRMSNormFunction", ("X", "R", *_NORM[1:]))
+_SWIGLU = Borrowed("liger_kernel.ops.swiglu", "swiglu_forward", ("a", "b"))
+_SWIGLU_BACKWARD = Borrowed("liger_kernel.ops.swiglu", "swiglu_backward", ("a", "b", "dc"))
+_SWIGLU_HALVES = Borrowed("liger_kernel.ops.swiglu", "LigerFusedGateUpSiLUMulFunction", ("y", "in_place"))
+_GEGLU = Borrowed("liger_kernel.ops.geglu", "geglu_forward", ("a", "b"))
+_GEGLU_BACKWARD = Borrowed("liger_kernel.ops.geglu", "geglu_backward", ("a", "b", "dc"))
+_ROPE = Borrowed("liger_kernel.ops.rope", "LigerRopeFunction", ("q", "k", "cos", "sin"))
+_SOFTMAX = Borrowed("liger_kernel.ops.softmax", "LigerSoftmaxFunction", ("input_",))
+_LOSS_OPTIONS = ("ignore_index", "lse_square_scale", "label_smoothing", "reduction")
+_CROSS_ENTROPY = Borrowed(
+    "liger_kernel.ops.cross_entropy", "LigerCrossEntropyFunction", ("_input", "target", "weight", *_LOSS_OPTIONS)
+)
+_LINEAR_CROSS_ENTROPY = Borrowed(
+    "liger_kernel.ops.fused_linear_cross_entropy",
+    "LigerFusedLinearCrossEntropyFunction",
+    ("_input", "weight", "target", "bias", "ce_weight", *_LOSS_OPTIONS, "softcap", "return_z_loss", "accum_dtype"),
+)
+
+
+# Norms. "gemma" is the casting that rounds once, as torch does: "llama" rounds before the weight as well.
+
+
+def _norm_misfit(x: Tensor, weight: Any, bias: Any = None) -> str:
+    return first(
+        affine(x, weight, "weight", needed=True), affine(x, bias, "bias"), width_at_most(x, _WIDEST), no_autocast(x)
+    )
+
+
+def _rms_norm_misfit(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
+    return _norm_misfit(x, weight)
+
+
+def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
+    return _RMS_NORM(x, weight, eps, 0.0, "gemma", False)
+
+
+def _layer_norm_misfit(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
+    return _norm_misfit(x, weight, bias)
+
+
+def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    return _LAYER_NORM(x, weight, torch.zeros_like(weight) if bias is None else bias, eps)
+
+
+def _dropout_add_norm_misfit(
+    x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
+    training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
+) -> str:  # fmt: skip
+    return first(
+        "" if norm == "rms" else "It fuses a residual with RMS norm only.",
+        no_dropout(dropout_p, training),
+        none_given(bias, "bias"),
+        alike(x, residual, "x and residual"),
+        "It keeps the residual in the dtype of x." if residual_in_fp32 and x.dtype is not torch.float32 else "",
+        _norm_misfit(x, weight),
+    )
+
+
+def _dropout_add_norm(
+    x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
+    training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
+) -> Any:  # fmt: skip
+    normed, total = _ADD_NORM(x, residual, weight, eps, 0.0, "gemma", False)
+    return (total, normed) if prenorm else normed
+
+
+# Gated activations. Liger's GELU is the tanh approximation.
+
+_GATES = {"silu": (_SWIGLU, _SWIGLU_BACKWARD), "gelu_tanh": (_GEGLU, _GEGLU_BACKWARD)}
+
+
+def _gated_product_misfit(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> str:
+    return first(_activation_misfit(activation), alike(gate, up, "gate and up"), width_at_most(gate, _WIDEST))
+
+
+def _activation_misfit(activation: Any) -> str:
+    return "" if activation in _GATES else "It has the activations silu and gelu_tanh."
+
+
+def _gated_product(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> Any:
+    return _Gated.apply(activation, gate, up)  # type: ignore[no-untyped-call]
+
+
+def _gated_activation_misfit(x: Tensor, *, activation: Any = "silu", gate_first: bool = True) -> str:
+    return first(_activation_misfit(activation), "" if x.shape[-1] % 2 == 0 else "It takes two halves.")
+
+
+def _gated_activation(x: Tensor, *, activation: Any = "silu", gate_first: bool = True) -> Any:
+    if activation == "silu" and gate_first:
+        halves = x.reshape(-1, x.shape[-1])  # the gradient comes back in two dimensions
+        return _SWIGLU_HALVES(halves, False).reshape(*x.shape[:-1], x.shape[-1] // 2)
+    first_half, second_half = x.chunk(2, dim=-1)
+    gate, up = (first_half, second_half) if gate_first else (second_half, first_half)
+    return _gated_product(gate, up, activation=activation)
+
+
+class _Gated(torch.autograd.Function):
+    """Liger's kernels forward and backward; the latter writes over copies of gate and up."""
+
+    @staticmethod
+    def forward(ctx: Any, activation: str, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.activation = activation
+        ctx.save_for_backward(gate, up)
+        result: Tensor = _GATES[activation][0](gate.contiguous(), up.contiguous())[2]
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor]:
+        gate, up = (t.clone(memory_format=torch.contiguous_format) for t in ctx.saved_tensors)
+        of_gate, of_up = _GATES[ctx.activation][1](gate, up, gradient.contiguous())
+        return None, of_gate, of_up
+
+
+# Rotary embeddings. The kernel turns a query and a key where they lie: a copy, and an empty key of one head.
+
+
+def _rotary_misfit(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
+    return first("It turns halves, not neighbouring pairs." if interleaved else "", turnable(x, cos, sin))
+
+
+def _rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    return turned(_turn, x, cos, sin, interleaved)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    query = x.clone(memory_format=torch.contiguous_format).transpose(1, 2)
+    key = x.new_empty(x.shape[0], x.shape[1], 1, x.shape[3]).transpose(1, 2)
+    angles = (torch.cat((t, t), -1).unsqueeze(0) for t in (cos, sin))
+    result: Tensor = _ROPE(query, key, *angles)[0]
+    return result.transpose(1, 2)
+
+
+# Softmax and losses.
+
+
+def _masked_softmax_misfit(
+    scores: Tensor, mask: Tensor | None = None, *, scale: Any = 1.0, fill: float | None = None
+) -> str:
+    return first(none_given(mask, "mask"), width_at_most(scores, _WIDEST))
+
+
+def _masked_softmax(scores: Tensor, mask: Tensor | None = None, *, scale: Any = 1.0, fill: float | None = None) -> Any:
+    scaled = scores if isinstance(scale, float) and scale == 1.0 else (scores * scale).to(scores.dtype)
+    return _SOFTMAX(scaled.contiguous())
+
+
+def _cross_entropy_misfit(
+    logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
+    reduction: str = "mean", label_smoothing: float = 0.0,
+) -> str:  # fmt: skip
+    return row_wise(logits, target, dim, weight)
+
+
+def _cross_entropy(
+    logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
+    reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    rows, flat = as_rows(logits, target, dim)
+
+    def loss_of(rows: Tensor) -> Tensor:
+        copied = rows.clone(memory_format=torch.contiguous_format)  # the kernel leaves the gradient in it
+        loss: Tensor = _CROSS_ENTROPY(copied, flat, None, ignored(ignore_index), 0.0, label_smoothing, reduction)[0]
+        return loss
+
+    if reduction == "none":
+        return loss_of(rows).reshape(target.shape)
+    loss = with_gradients_kept(loss_of, rows)
+    return nan_where_none_counts(loss, flat, ignore_index) if reduction == "mean" else loss
+
+
+def _linear_cross_entropy_misfit(
+    x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
+    label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
+) -> str:  # fmt: skip
+    others = [t for t in (weight, bias) if t is not None]
+    return first(
+        "It reduces to a mean or a sum." if reduction == "none" else "",
+        one_dtype(x, *others),
+        "" if x.requires_grad or not any(t.requires_grad for t in others) else "It gives no gradient of weights alone.",
+        "It takes class indices, not probabilities." if target.is_floating_point() else indices(target),
+        lowered(x),
+    )
+
+
+def _linear_cross_entropy(
+    x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
+    label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
+) -> Tensor:  # fmt: skip
+    flat = target.reshape(-1).contiguous()
+
+    def loss_of(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        options = (ignored(ignore_index), 0.0, label_smoothing, reduction, None, False, torch.float32)
+        loss: Tensor = _LINEAR_CROSS_ENTROPY(x, weight, flat, bias, None, *options)[0]
+        return loss
+
+    loss = with_gradients_kept(loss_of, x.reshape(-1, x.shape[-1]), weight, bias)
+    if reduction == "mean":
+        loss = nan_where_none_counts(loss, flat, ignore_index)
+    return loss if in_float32 or torch.is_autocast_enabled(x.device.type) else loss.to(x.dtype)
+
+
+_ITS_OWN = "Liger's backward kernel."
+
+
+def _provider(operation: str, run: Any, check: Check, summary: str, gradient: str = _ITS_OWN, **more: Any) -> Provider:
+    return Provider(operation, "liger", LIGER, run, summary, gradient, check, devices=("cuda",), **more)
+
+
+def _once(run: Any) -> Any:
+    return once_differentiable("liger", run)
+
+
+PROVIDERS = (
+    _provider(
+        "rms_norm", twice_differentiable("rms_norm", _rms_norm), _rms_norm_misfit,
+        "Liger's RMS norm, computed in float32 and rounded once.",
+    ),
+    _provider(
+        "layer_norm", twice_differentiable("layer_norm", _layer_norm), _layer_norm_misfit, "Liger's layer norm.",
+    ),
+    _provider(
+        "dropout_add_norm", _once(_dropout_add_norm), _dropout_add_norm_misfit, "Liger's fused add and RMS norm.",
+    ),
+    _provider(
+        "gated_product", twice_differentiable("gated_product", _gated_product), _gated_product_misfit,
+        "Liger's SwiGLU or GeGLU.", "Liger's backward kernel, on copies: it writes over what it is given.",
+    ),
+    _provider(
+        "gated_activation", twice_differentiable("gated_activation", _gated_activation), _gated_activation_misfit,
+        "Liger's SwiGLU of two halves, or GeGLU.",
+    ),
+    _provider(
+        "rotary", _rotary, _rotary_misfit, "Liger's RoPE, on a copy: it turns in place.",
+        "The same kernel, turning the other way.",
+    ),
+    _provider(
+        "masked_softmax", _once(_masked_softmax), _masked_softmax_misfit, "Liger's softmax.",
+        dtypes=(torch.float32,),  # its backward multiplies, and in float16 sums, in the dtype of the scores
+    ),
+    _provider(
+        "cross_entropy", _once(_cross_entropy), _cross_entropy_misfit,
+        "Liger's cross entropy, on a copy: it leaves the gradient in the logits.",
+        "Computed by Liger in the forward pass, scaled in the backward.",
+    ),
+    _provider(
+        "linear_cross_entropy", _once(_linear_cross_entropy), _linear_cross_entropy_misfit,
+        "Liger's linear and cross entropy by blocks of rows, weights' gradients summed in float32.",
+        "Computed by Liger in the forward pass, scaled in the backward.",
+    ),
+)  # fmt: skip

@@ -1,0 +1,269 @@
+"""quack-kernels: norms, softmax, losses, rotary embeddings and Linear-activation-Linear in CuTe DSL.
+
+Knows how each is called and what it assumes without asking: two dimensions, a contiguous gradient, and of a fused
+residual norm that x or a weight gets a gradient if the residual does. Version 0.6.5 was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofuse.kernels.borrowed import Borrowed, once_differentiable, twice_differentiable, with_whole_gradient
+from autofuse.kernels.packages import QUACK
+from autofuse.kernels.provider import HALVES_AND_SINGLE, Check, Provider
+from autofuse.kernels.requirements import (
+    HALVES,
+    affine,
+    alike,
+    capability,
+    divides,
+    first,
+    indices,
+    lowered,
+    no_autocast,
+    no_dropout,
+    none_given,
+    one_dtype,
+)
+from autofuse.kernels.rows import as_rows, ignored, reduced, row_wise, with_gradients_kept
+from autofuse.kernels.turning import turnable, turned
+
+_LEAST = (9, 0)
+_RMS_NORM = Borrowed("quack.rmsnorm", "rmsnorm", ("x", "weight", "bias"), ("residual", "eps", "prenorm"))
+_LAYER_NORM = Borrowed("quack.rmsnorm", "layernorm_fwd", ("x", "weight", "bias", "eps", "return_rstd", "return_mean"))
+_LAYER_NORM_BACKWARD = Borrowed("quack.rmsnorm", "layernorm_bwd", ("x", "weight", "dout", "rstd", "mean", "has_bias"))
+_SOFTMAX = Borrowed("quack.softmax", "softmax", ("x",))
+_CROSS_ENTROPY = Borrowed("quack.cross_entropy", "cross_entropy", ("x", "target"), ("ignore_index", "reduction"))
+_LINEAR_CROSS_ENTROPY = Borrowed(
+    "quack.linear_cross_entropy", "chunked_linear_cross_entropy", ("x", "weight", "target"),
+    ("ignore_index", "reduction"),
+)  # fmt: skip
+_ROTARY = Borrowed("quack.rotary", "apply_rotary_emb", ("x", "cos", "sin"), ("interleaved",))
+_MLP = Borrowed("quack.mlp", "mlp_func", ("x", "weight1", "weight2", "activation"), ("bias1", "bias2"))
+_ACTIVATIONS: Mapping[str, str] = MappingProxyType(
+    {"gelu": "gelu_erf", "gelu_tanh": "gelu_tanh_approx", "relu": "relu", "relu_squared": "relu_sq", "silu": "silu"}
+)
+
+
+# Norms.
+
+
+def _norm_misfit(x: Tensor, weight: Any, bias: Any, needed: bool = False) -> str:
+    return first(
+        affine(x, weight, "weight", needed), affine(x, bias, "bias"), capability(x, _LEAST), no_autocast(x)
+    )  # fmt: skip
+
+
+def _rms_norm_misfit(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
+    return _norm_misfit(x, weight, None)
+
+
+def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
+    return _RMS_NORM(x, weight, None, eps=eps)
+
+
+def _layer_norm_misfit(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
+    return _norm_misfit(x, weight, bias, needed=True)
+
+
+def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    rows = x.reshape(-1, x.shape[-1])
+    affine32 = (weight.float(), None if bias is None else bias.float())  # the kernel takes them so only
+    return _LayerNorm.apply(rows, *affine32, eps).view(x.shape)  # type: ignore[no-untyped-call]
+
+
+class _LayerNorm(torch.autograd.Function):
+    """quack's kernels forward and backward, for which it has no autograd function."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        x = x.contiguous()
+        result: Tensor
+        result, rstd, mean = _LAYER_NORM(x, weight, bias, eps, True, True)
+        ctx.has_bias = bias is not None
+        ctx.save_for_backward(x, weight, rstd, mean)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, rstd, mean = ctx.saved_tensors
+        found = _LAYER_NORM_BACKWARD(x, weight, gradient.contiguous(), rstd, mean, ctx.has_bias)
+        return *found, None
+
+
+def _dropout_add_norm_misfit(
+    x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
+    training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
+) -> str:  # fmt: skip
+    seen = any(isinstance(t, Tensor) and t.requires_grad for t in (x, weight, bias))
+    return first(
+        "" if norm == "rms" else "It fuses a residual with RMS norm only.",
+        no_dropout(dropout_p, training),
+        alike(x, residual, "x and residual"),
+        "It keeps the residual in the dtype of x." if residual_in_fp32 and x.dtype is not torch.float32 else "",
+        "It gives no gradient of the residual alone." if residual.requires_grad and not seen else "",
+        _norm_misfit(x, weight, bias),
+    )
+
+
+def _dropout_add_norm(
+    x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
+    training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
+) -> Any:  # fmt: skip
+    made = _RMS_NORM(x, weight, bias, residual=residual, eps=eps, prenorm=prenorm)
+    return (made[1], made[0]) if prenorm else made
+
+
+# Softmax, losses, rotary embeddings, Linear-activation-Linear.
+
+
+def _masked_softmax_misfit(
+    scores: Tensor, mask: Tensor | None = None, *, scale: Any = 1.0, fill: float | None = None
+) -> str:
+    unscaled = isinstance(scale, (int, float)) and scale == 1
+    return first(
+        none_given(mask, "mask"),
+        "" if unscaled else "It takes no scale.",
+        capability(scores, _LEAST),
+    )
+
+
+def _masked_softmax(
+    scores: Tensor, mask: Tensor | None = None, *, scale: Any = 1.0, fill: float | None = None
+) -> Tensor:
+    rows = scores.reshape(-1, scores.shape[-1]).contiguous()
+    return with_whole_gradient(_SOFTMAX(rows)).view(scores.shape)
+
+
+def _cross_entropy_misfit(
+    logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
+    reduction: str = "mean", label_smoothing: float = 0.0,
+) -> str:  # fmt: skip
+    return first(
+        row_wise(logits, target, dim, weight),
+        "It smooths no labels." if label_smoothing else "",
+        capability(logits, _LEAST),
+    )
+
+
+def _cross_entropy(
+    logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
+    reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    rows, flat = as_rows(logits, target, dim)
+    losses = _CROSS_ENTROPY(rows.contiguous(), flat, ignore_index=ignored(ignore_index), reduction="none")
+    return reduced(with_whole_gradient(losses), rows, target, ignore_index, reduction)
+
+
+def _linear_cross_entropy_misfit(
+    x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
+    label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
+) -> str:  # fmt: skip
+    return first(
+        "It reduces to a mean or a sum." if reduction == "none" else "",
+        none_given(bias, "bias"),
+        "It smooths no labels." if label_smoothing else "",
+        "It takes class indices, not probabilities." if target.is_floating_point() else indices(target),
+        one_dtype(x, weight),
+        divides((*weight.shape, target.numel()), 8),
+        capability(x, _LEAST),
+        lowered(x),
+    )
+
+
+def _linear_cross_entropy(
+    x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
+    label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
+) -> Tensor:  # fmt: skip
+    flat = target.reshape(-1).contiguous()
+
+    def loss_of(x: Tensor, weight: Tensor) -> Tensor:
+        loss: Tensor = _LINEAR_CROSS_ENTROPY(x, weight, flat, ignore_index=ignored(ignore_index), reduction=reduction)
+        return loss
+
+    loss = with_gradients_kept(loss_of, x.reshape(-1, x.shape[-1]).contiguous(), weight.contiguous())
+    return loss if in_float32 or torch.is_autocast_enabled(x.device.type) else loss.to(x.dtype)
+
+
+def _rotary_misfit(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
+    width = x.shape[-1]
+    return first(
+        turnable(x, cos, sin),
+        "" if width <= 512 and x.stride(-1) == 1 else "It takes at most 512 entries a head, which lie side by side.",
+        divides((width,), 8),
+        capability(x, _LEAST),
+    )
+
+
+def _rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    return turned(_turn, x, cos, sin, interleaved)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    x = x if x.stride(-1) == 1 else x.contiguous()  # a gradient comes as it is
+    result: Tensor = _ROTARY(x, cos, sin, interleaved=interleaved)
+    return result
+
+
+def _mlp_misfit(
+    x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
+    *, activation: Any = "gelu", dropout_p: float = 0.0, training: bool = False,
+) -> str:  # fmt: skip
+    known = isinstance(activation, str) and activation in _ACTIVATIONS
+    return first(
+        "" if known else f"It has the activations {', '.join(_ACTIVATIONS)}.",
+        no_dropout(dropout_p, training),
+        one_dtype(x, up_weight, up_bias, down_weight, down_bias),
+        divides((*up_weight.shape, *down_weight.shape), 8),
+        capability(x, _LEAST),
+        lowered(x),
+    )
+
+
+def _mlp(
+    x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
+    *, activation: Any = "gelu", dropout_p: float = 0.0, training: bool = False,
+) -> Any:  # fmt: skip
+    return _MLP(x, up_weight, down_weight, _ACTIVATIONS[activation], bias1=up_bias, bias2=down_bias)
+
+
+def _provider(
+    operation: str, run: Any, check: Check, summary: str, gradient: str = "quack's backward kernel.",
+    dtypes: tuple[torch.dtype, ...] = HALVES_AND_SINGLE,
+) -> Provider:  # fmt: skip
+    return Provider(operation, "quack", QUACK, run, summary, gradient, check, devices=("cuda",), dtypes=dtypes)
+
+
+def _once(run: Any) -> Any:
+    return once_differentiable("quack", run)
+
+
+PROVIDERS = (
+    _provider("rms_norm", twice_differentiable("rms_norm", _rms_norm), _rms_norm_misfit, "quack's RMS norm."),
+    _provider(
+        "layer_norm", twice_differentiable("layer_norm", _layer_norm), _layer_norm_misfit,
+        "quack's layer norm, with its weights in float32.",
+    ),
+    _provider(
+        "dropout_add_norm", _once(_dropout_add_norm), _dropout_add_norm_misfit, "quack's fused add and RMS norm.",
+    ),
+    _provider("masked_softmax", _once(_masked_softmax), _masked_softmax_misfit, "quack's softmax."),
+    _provider("cross_entropy", _once(_cross_entropy), _cross_entropy_misfit, "quack's cross entropy."),
+    _provider(
+        "linear_cross_entropy", _once(_linear_cross_entropy), _linear_cross_entropy_misfit,
+        "quack's linear and cross entropy by blocks of rows, the weight's gradient summed in float32.",
+        "Computed by quack in the forward pass, scaled in the backward.", HALVES,
+    ),
+    _provider(
+        "rotary", _rotary, _rotary_misfit, "quack's rotary embedding.", "The same kernel, turning the other way.",
+    ),
+    _provider(
+        "mlp", twice_differentiable("mlp", _mlp), _mlp_misfit, "quack's matrix products with an activation in them.",
+        dtypes=HALVES,
+    ),
+)  # fmt: skip
