@@ -1,0 +1,85 @@
+"""Compiles every Triton kernel of autofuse for sm_80, sm_90 and sm_100 and prints what each takes. Needs no GPU.
+
+    python -m tools.ahead                    every declared call of every file
+    python -m tools.ahead --quick            those that CI compiles
+    python -m tools.ahead --only norms --arch 90
+    python -m tools.ahead --output ahead.md --json ahead.json
+
+Exits with 1 where a kernel spills, does not fit, falls short of its promised occupancy, or is declared nowhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import triton
+
+from tools.ahead.gate import ARCHITECTURES, KERNELS, Row, files, rows, stem, undeclared
+
+COLUMNS = ("file", "call", "kernel", "constants", "arch", "warps", "registers", "local", "shared", "occupancy")
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    if os.environ.get("TRITON_INTERPRET", "0") == "1":
+        print("TRITON_INTERPRET=1 is set, and what is interpreted is not compiled: unset it.", file=sys.stderr)
+        return 2
+    modules = files(options.folder)
+    chosen = [m for m in modules if not options.only or stem(m) in options.only]
+    found = [row for module in chosen for row in rows(module, options.arch, options.quick)]
+    troubles = [f"{r.file}.{r.launch.kernel}, {r.label}, sm_{r.arch}: {r.trouble}" for r in found if r.trouble]
+    if not options.only:
+        troubles += undeclared(modules, {(r.file, r.launch.kernel) for r in found})
+    _write(options, found)
+    print(
+        f"{len(found)} kernels compiled with Triton {triton.__version__}, {len(troubles)} in trouble", file=sys.stderr
+    )
+    for sentence in troubles:
+        print(sentence, file=sys.stderr)
+    return 1 if troubles else 0
+
+
+def as_markdown(found: Sequence[Row]) -> str:
+    """One line a kernel and architecture."""
+    cells = [COLUMNS, tuple("---" for _ in COLUMNS), *(_cells(row) for row in found)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    used = row.launch.resources
+    numbers = (used.warps, used.registers, used.local, used.shared)
+    named = (row.file, row.label, row.launch.kernel, row.launch.constants, f"sm_{row.arch}")
+    return (*named, *(str(n) for n in numbers), f"{used.occupancy(row.arch):.2f}")
+
+
+def _write(options: argparse.Namespace, found: Sequence[Row]) -> None:
+    if options.output:
+        options.output.write_text(as_markdown(found))
+    else:
+        print(as_markdown(found), end="")
+    if options.json:
+        data = [asdict(r) | {"occupancy": r.launch.resources.occupancy(r.arch)} for r in found]
+        options.json.write_text(json.dumps({"version": 1, "triton": triton.__version__, "rows": data}, indent=2) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.ahead", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="only the calls that CI compiles")
+    parser.add_argument("--only", nargs="+", metavar="FILE", help="files by name, without .py")
+    parser.add_argument("--arch", nargs="+", type=int, default=ARCHITECTURES, choices=ARCHITECTURES)
+    parser.add_argument("--folder", type=Path, default=KERNELS, help="another folder of Triton files")
+    parser.add_argument("--output", type=Path, help="a markdown file for the table, instead of stdout")
+    parser.add_argument("--json", type=Path, help="a JSON file for the same")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Which kernels a folder of Triton files has, which of them are declared, and what stands against each.
+
+A kernel is a @triton.jit function that returns nothing and that no other such function of the folder calls by name.
+It knows nothing of what the kernels compute.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from triton.runtime.jit import JITFunction
+
+from autofuse.kernels.ahead import Ahead
+from tools.ahead.launches import Launch, launches
+from tools.ahead.resources import SHARED
+
+KERNELS = Path(__file__).parents[2] / "autofuse" / "kernels" / "triton"
+ARCHITECTURES = tuple(SHARED)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One launch of a declared call on one architecture, and what is wrong with it ("" where nothing is)."""
+
+    file: str
+    label: str
+    arch: int
+    launch: Launch
+    trouble: str
+
+
+def files(folder: Path) -> tuple[ModuleType, ...]:
+    """The modules of a folder, in the order of their names: the package's own, or any other by its path."""
+    return tuple(_module(path) for path in sorted(folder.glob("*.py")) if path.stem != "__init__")
+
+
+def rows(module: ModuleType, architectures: Iterable[int], quick: bool) -> Iterator[Row]:
+    """Compile what the module declares, all of it or the quick part."""
+    for entry in declared(module):
+        if entry.quick or not quick:
+            for arch in architectures:
+                for launch in launches(entry, arch):
+                    yield Row(stem(module), entry.label, arch, launch, trouble(entry, launch, arch))
+
+
+def trouble(entry: Ahead, launch: Launch, arch: int) -> str:
+    """Why a kernel may not stay as it is, in one sentence; "" where it may."""
+    used = launch.resources
+    if used.local:
+        return f"It spills: a thread keeps {used.local} bytes in local memory. Use a smaller block or more warps."
+    if used.shared > SHARED[arch].block:
+        return f"It wants {used.shared} bytes of shared memory, and a block may have {SHARED[arch].block}."
+    if used.occupancy(arch) < entry.occupancy:
+        return (
+            f"Its occupancy is {used.occupancy(arch):.3f} ({used.registers} registers, {used.shared} bytes of shared "
+            f"memory, {used.warps} warps), and {entry.occupancy} was promised."
+        )
+    return ""
+
+
+def undeclared(modules: Iterable[ModuleType], launched: Iterable[tuple[str, str]]) -> list[str]:
+    """A sentence for every kernel that no (file, kernel) in `launched` names, where quick entries were run."""
+    functions = {(stem(m), name): f for m in modules for name, f in _functions(m)}
+    called = {name for function in functions.values() for name in _names_in(function)}
+    kernels = [key for key, function in functions.items() if key[1] not in called and not _returns(function)]
+    missing = sorted(set(kernels) - set(launched))
+    return [f"{file}.{kernel} is not declared: no quick entry of AHEAD launches it." for file, kernel in missing]
+
+
+def declared(module: ModuleType) -> tuple[Ahead, ...]:
+    """The module's table; none where it has no table."""
+    return tuple(getattr(module, "AHEAD", ()))
+
+
+def stem(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]
+
+
+def _functions(module: ModuleType) -> Iterator[tuple[str, JITFunction]]:
+    for name, value in vars(module).items():
+        if isinstance(value, JITFunction) and value.fn.__module__ == module.__name__:
+            yield name, value
+
+
+def _names_in(function: JITFunction) -> set[str]:
+    """Every name that the function's body reads, its own left out."""
+    body = ast.walk(ast.parse(function.src))
+    names = {n.id if isinstance(n, ast.Name) else n.attr for n in body if isinstance(n, (ast.Name, ast.Attribute))}
+    return names - {function.fn.__name__}
+
+
+def _returns(function: JITFunction) -> bool:
+    return any(isinstance(n, ast.Return) and n.value is not None for n in ast.walk(ast.parse(function.src)))
+
+
+def _module(path: Path) -> ModuleType:
+    if path.parent == KERNELS:
+        return importlib.import_module(f"autofuse.kernels.triton.{path.stem}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be loaded as a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
