@@ -17,7 +17,7 @@ from torch import Tensor
 from autofuse.fx.bounds import Gap, gap
 from autofuse.kernels.calls import Call, Outcome, Run, same_bits
 
-_SAME_CHANGE = 0.1  # sizes of two dropouts' changes that lie closer are the same
+_SAME_CHANGE, _SAME_SHARE = 0.1, 0.02  # what two dropouts may differ by beyond chance, for numbers are finite
 
 
 class Wrong(Exception):
@@ -94,16 +94,22 @@ class Reference:
         return gap(got, usual, exact, self._unit, terms=max(1, self._most // max(1, got.numel())))
 
     def _compare_dropout(self, run: Run) -> None:
-        """A change of the wrong size is what a wrong rate, a missing 1 / (1 - p) or no dropout at all looks like."""
+        """What a wrong rate, a missing 1 / (1 - p) or no dropout at all looks like: the result without dropout shows in
+        it by another factor, or what dropout changes is of another size."""
         found = self.call.outcome(run)
         for place, (got, usual, plain) in enumerate(zip(found.all, self._dropped.all, self._own.all, strict=True)):
             if got is None or usual is None or plain is None or not got.is_floating_point():
                 continue
-            change, own = (_size(t.double() - plain.double()) for t in (got, usual))
-            if abs(change - own) > (_SAME_CHANGE + 5 / math.sqrt(max(1, got.numel()))) * own:
+            got, usual, plain = (t.double() for t in (got, usual, plain))
+            size = _size(plain) or 1.0
+            change, own = _size(got - plain) / size, _size(usual - plain) / size
+            share, own_share = (float((t * plain).mean()) / size**2 for t in (got, usual))
+            # Entries of a row may go by the same draws, so only rows count as independent of each other.
+            chance = 5 / math.sqrt(max(1, plain.numel() // plain.shape[-1] if plain.ndim else 1))
+            if abs(change - own) > (_SAME_CHANGE + chance) * own or abs(share - own_share) > _SAME_SHARE + chance * own:
                 raise Wrong(
-                    f"Its dropout changes {found.name(place)} by {change:.2g} on average, where torch's changes it by "
-                    f"{own:.2g}."
+                    f"Its dropout is another: {found.name(place)} changes by {change:.2g} of itself where torch's does by "
+                    f"{own:.2g}, around {share:.2g} of what it is without dropout where torch's is around {own_share:.2g}."
                 )
 
 

@@ -81,6 +81,7 @@ def forget() -> None:
     """Read the files again when they are next needed: they were deleted, or the folder is another."""
     with _LOCK:
         _read.clear()
+        _store_for.cache_clear()
 
 
 _read: dict[Cache, dict[str, Result]] = {}
