@@ -6,11 +6,11 @@ Knows fx graphs; must not know what is measured.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,17 @@ class Excerpt:
     before: fx.Graph
     after: fx.Graph
     given: tuple[Any, ...]
+    kernel: str  # that computes the operation by default
+
+    @property
+    def likeness(self) -> Hashable:
+        """Equal for excerpts that compute the same on values of the same form."""
+        codes = tuple(tuple((n.op, str(n.target), repr((n.args, n.kwargs))) for n in g.nodes) for g in self._graphs)
+        return codes, tuple(map(_form, self.given))
+
+    @property
+    def _graphs(self) -> tuple[fx.Graph, fx.Graph]:
+        return self.before, self.after
 
     def functions(self, module: nn.Module) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Both as modules that share the parameters of `module`, the traced one or a copy of it."""
@@ -39,6 +50,7 @@ def excerpt(
     new: Collection[fx.Node],
     results: Sequence[tuple[fx.Node, fx.Node]],
     operands: Operands,
+    kernel: str,
 ) -> Excerpt:
     """Of a graph in which both still stand: `old` nodes go, `new` ones have come; `results` pairs old with new ones.
 
@@ -56,7 +68,14 @@ def excerpt(
         _graph(inputs, before, [o for o, _ in results], operands),
         _graph(inputs, after, [n for _, n in results], now),
         tuple(n.meta.get("v") for n in inputs),
+        kernel,
     )
+
+
+def _form(value: Any) -> Hashable:
+    if not isinstance(value, Tensor):
+        return repr(value)
+    return value.shape, value.stride(), value.dtype, value.device, value.requires_grad
 
 
 def _inputs(operands: Operands, node: fx.Node) -> list[fx.Node]:

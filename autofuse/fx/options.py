@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from autofuse.fx.trace import Call
 from autofuse.fx.twin import SCALARS
 from autofuse.fx.wrappers import user_name
+from autofuse.kernels.policy import Policy, settings
 from autofuse.match import LoadedRule
 from autofuse.registry import load_rules
 from autofuse.selection import selected
@@ -28,6 +29,8 @@ class Options:
     codes: tuple[str, ...]
     modules: tuple[str, ...] | Wanted | None
     verify: bool
+    tune: bool
+    policy: Policy
     inputs: Hashable  # what the example inputs are like, not what they hold
     rules: tuple[LoadedRule, ...] = field(compare=False, repr=False)
     call: Call | None = field(compare=False, repr=False)
@@ -42,14 +45,18 @@ class Options:
 
 
 def options_of(
-    model: nn.Module, example_inputs: object, select: object, ignore: object, modules: object, verify: bool
-) -> Options:
+    model: nn.Module, example_inputs: object, select: object, ignore: object, modules: object, verify: bool,
+    tune: bool | None, policy: str | None,
+) -> Options:  # fmt: skip
     """What optimize's arguments mean for `model`. Raises TypeError and ValueError as optimize says."""
     rules = selected(load_rules(), _codes(select, "select"), _codes(ignore, "ignore"))
     call, wanted = _call_of(example_inputs), _modules(modules)
     if isinstance(wanted, tuple):
         _require_modules(model, wanted)
-    return Options(tuple(r.rule.code for r in rules), wanted, verify, likeness(call), rules, call)
+    wishes = settings() if policy is None else replace(settings(), policy=policy)  # type: ignore[arg-type]
+    measured = wishes.measured if tune is None else tune
+    codes = tuple(r.rule.code for r in rules)
+    return Options(codes, wanted, verify, measured, wishes.policy, likeness(call), rules, call)
 
 
 def _call_of(example_inputs: Any) -> Call | None:

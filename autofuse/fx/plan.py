@@ -131,7 +131,7 @@ def _fuse_round(
                 taken = rewrite(lowered, view, site)
                 done = True
                 kept += [replace(found, rule=code, reason=f"as part of {found.rule}") for code in site.covers]
-                kept.append(replace(found, excerpt=taken))
+                kept.append(replace(found, kernel=taken.kernel, excerpt=taken))
                 continue
             except Unwritable as error:
                 found = Found(found.rule, key, found.place, False, str(error))

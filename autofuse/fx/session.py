@@ -41,6 +41,7 @@ from autofuse.fx.sharding import is_empty, undistributed, whole_forms
 from autofuse.fx.state import PATTERNS, State
 from autofuse.fx.trace import Call
 from autofuse.fx.twin import plain_class
+from autofuse.fx.worth import keep_what_is_worth_it
 from autofuse.fx.wrappers import user_name
 from autofuse.report.progress import Tell, quietly
 from autofuse.report.sites import Report, SiteReport
@@ -136,8 +137,11 @@ class Session:
                 state.armed = state.armed or plan is None or bool(plan.found)
 
     def settle(self, planner: Planner, real: Calls, tell: Tell = quietly) -> None:
-        """Check what was planned, drop what fails, and install the rest."""
-        self.adopt(planner, self.check(planner, real, tell))
+        """Check what was planned, drop what fails or is not worth it, and install the rest."""
+        verdicts = self.check(planner, real, tell)
+        if self.options.tune:
+            verdicts = keep_what_is_worth_it(self, planner, real, verdicts, tell)
+        self.adopt(planner, verdicts)
 
     def check(self, planner: Planner, real: Calls, tell: Tell = quietly) -> dict[nn.Module, Verdict]:
         """Verdicts on what was planned; plans that fail are replaced by what of them holds."""

@@ -1,6 +1,6 @@
 """What a file of Triton kernels declares, so that its kernels can be compiled and judged where there is no GPU.
 
-A module under autofuse/kernels/triton/ holds a table `AHEAD` of `Ahead` entries. Each runs the module's own `forward` or
+A module under autofuse/kernels/triton/ holds a table `AHEAD` of `Ahead` entries. Each runs its own `forward` or
 `backward` on tensors without data (`sample`); `python -m tools.ahead` takes down the launches, so what is compiled is
 what would be launched: types, alignment, block sizes and warps come from the code and are written nowhere twice.
 

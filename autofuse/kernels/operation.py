@@ -76,6 +76,14 @@ class Operation:
         names = ", ".join(p.name for p in self.providers)
         raise ValueError(f"{self.name} has no provider called {name!r}. It has {names}.")
 
+    def taker(self, x: Tensor, *args: Any, **kwargs: Any) -> Provider:
+        """Who would compute such a call in plain eager execution; fakes of its tensors do as well."""
+        if x.numel() >= self.least:
+            for provider in self._order(x, *args, **kwargs):
+                if provider is self.torch or not provider.check(x, *args, **kwargs):
+                    return provider
+        return self.torch
+
     def add(self, *providers: Provider) -> None:
         """More ways to compute the operation; they come after those that are there."""
         self.providers = (*self.providers, *providers)

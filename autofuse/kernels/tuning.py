@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.fx.room import free_bytes
 from autofuse.kernels.calls import Call, Run, tensors_in
 from autofuse.kernels.checking import Inexact, Reference, Wrong
 from autofuse.kernels.choosing import ORIGINAL, Measured, ranked
@@ -28,6 +27,7 @@ from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider
 from autofuse.measure.memory import held_by, peak_of
 from autofuse.measure.race import median_interval, race
+from autofuse.measure.room import free_bytes
 from autofuse.measure.state import preserved
 from autofuse.measure.statistics import control
 from autofuse.measure.timing import seconds_of
@@ -36,7 +36,7 @@ from autofuse.report.tuning import Result, Trial
 SECONDS = 0.3  # for each candidate, once it is warm
 # What takes less than this, in seconds of a call of torch's code, cannot be told apart well enough to be worth it.
 SHORTEST = {"cpu": 1e-4}
-_SHORTEST_ELSEWHERE = 2e-5  # accelerators are timed over many calls in a row
+SHORTEST_ELSEWHERE = 2e-5  # accelerators are timed over many calls in a row
 _WARM = 3  # calls before the first that counts
 # Bytes of the arguments in float64 that the check holds at a time: the exact and torch's own results and gradients, one
 # candidate's, and what a formula keeps in between.
@@ -196,7 +196,7 @@ def _long_enough(run: Run, call: Call) -> None:
     for _ in range(_WARM):
         step()
     taken = median(seconds_of(step, call.device) for _ in range(_WARM))
-    shortest = SHORTEST.get(call.device.type, _SHORTEST_ELSEWHERE)
+    shortest = SHORTEST.get(call.device.type, SHORTEST_ELSEWHERE)
     if taken < shortest:
         raise _Unmeasured(
             f"A call of torch's code takes {taken * 1e6:.0f} us, too short to tell candidates apart (less than "

@@ -1,9 +1,12 @@
-"""The kernel that each operation runs, by name, for reports."""
+"""What runs each operation, by name, for reports. Knows names; who takes a call is the operation's own choice."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
+
+from autofuse.kernels.operation import OPERATIONS
 
 _KERNELS: Mapping[str, str] = MappingProxyType(
     {
@@ -35,12 +38,16 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def kernel_of(operation: str) -> str:
-    """The name of the kernel that `autofuse.ops.<operation>` runs: "torch scaled_dot_product_attention".
+def kernel_of(operation: str, *args: Any, **kwargs: Any) -> str:
+    """What runs `autofuse.ops.<operation>`, for reports: "torch scaled_dot_product_attention", "compiled rms_norm".
 
-    Raises ValueError for a name that is no operation.
+    For a call with these arguments, fakes of which do as well; without any, torch's code. Raises ValueError for a name
+    that is no operation.
     """
     kernel = _KERNELS.get(operation)
     if kernel is None:
         raise ValueError(f"autofuse.ops has no operation called {operation!r}. It has {', '.join(sorted(_KERNELS))}.")
-    return kernel
+    if not args or operation not in OPERATIONS:
+        return kernel
+    taker = OPERATIONS[operation].taker(*args, **kwargs)
+    return kernel if taker.name == "torch" else f"{taker.name} {operation}"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse.fx import room
+from autofuse.measure import room as measured_room
 from tests.fx.conftest import Gpt, assert_same
 
 
@@ -25,14 +26,14 @@ def test_a_module_that_would_not_fit_is_told_with_both_numbers(monkeypatch: pyte
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_CGROUP", tmp_path)
+    monkeypatch.setattr(measured_room, "_CGROUP", tmp_path)
     cpu = torch.device("cpu")
-    unlimited = room.free_bytes(cpu)
+    unlimited = measured_room.free_bytes(cpu)
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("400\n")
-    assert room.free_bytes(cpu) == 600
+    assert measured_room.free_bytes(cpu) == 600
     (tmp_path / "memory.max").write_text("max\n")
-    assert (room.free_bytes(cpu) is None) == (unlimited is None)
+    assert (measured_room.free_bytes(cpu) is None) == (unlimited is None)
 
 
 def test_what_cannot_be_checked_is_not_fused(tokens: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
