@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 Run = Callable[..., Any]
 _SEED = 2026
 _DOUBLE = {torch.complex64: torch.complex128, torch.complex128: torch.complex128}
-_RATE = "dropout_p"
+_RATES = ("dropout_p", "p")  # what operations call the probability that an entry is dropped with
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,13 @@ class Call:
     def dropout_rate(self, run: Run) -> float:
         """The rate of the dropout that `run` applies; 0 where it has none, or is told not to train."""
         named = self._bound(run).arguments
-        return float(named.get(_RATE) or 0.0) if named.get("training", True) else 0.0
+        rates = [float(named.get(name) or 0.0) for name in _RATES]
+        return max(rates) if named.get("training", True) else 0.0
 
     def undropped(self, run: Run) -> Call:
         """The same call of `run` without dropout."""
         bound = self._bound(run)
-        bound.arguments[_RATE] = 0.0
+        bound.arguments.update((name, 0.0) for name in _RATES if name in bound.arguments)
         return Call(bound.args, bound.kwargs, self.backward)
 
     def made(self, run: Run) -> Any:

@@ -10,8 +10,9 @@ what is small, where choosing and registration would cost more than a kernel sav
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,7 @@ LEAST = 2**16  # elements; below this a call costs about as much as its kernel
 Sizes = Callable[..., tuple[int, ...]]
 
 OPERATIONS: dict[str, Operation] = {}
+_recorders: list[list[Made]] = []
 _functorch: Any = torch._C._functorch
 _PLAIN = frozenset({Tensor, nn.Parameter, type(None), bool, int, float, str})
 _LOG = logging.getLogger("autofuse")
@@ -34,6 +36,25 @@ _LOG = logging.getLogger("autofuse")
 def by_elements_and_width(x: Tensor, *others: Any, **named: Any) -> tuple[int, ...]:
     """The sizes that most operations go by: elements to the next power of two, and the last size as it is."""
     return (x.numel().bit_length(), x.shape[-1] if x.ndim else 1)
+
+
+class Made(NamedTuple):
+    """A call that was made."""
+
+    operation: Operation
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@contextmanager
+def recorded() -> Iterator[list[Made]]:
+    """Every call of an operation in the block, those that operations make of each other included, in order."""
+    made: list[Made] = []
+    _recorders.append(made)
+    try:
+        yield made
+    finally:
+        _recorders[:] = [r for r in _recorders if r is not made]
 
 
 class Operation:
@@ -51,6 +72,9 @@ class Operation:
         OPERATIONS[name] = self
 
     def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if _recorders:
+            for made in _recorders:
+                made.append(Made(self, (x, *args), kwargs))
         if torch.compiler.is_compiling() or x.numel() < self.least or not is_plain(x, *args, *kwargs.values()):
             return self.torch.run(x, *args, **kwargs)
         for provider in self._order(x, *args, **kwargs):

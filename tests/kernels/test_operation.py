@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels import operation as operation_module
-from autofuse.kernels.operation import OPERATIONS, Operation
+from autofuse.kernels.operation import OPERATIONS, Operation, recorded
 from autofuse.kernels.packages import TORCH, Package
 from autofuse.kernels.policy import using
 from autofuse.kernels.provider import Provider
@@ -103,3 +103,14 @@ def test_what_was_measured_goes_before_the_defaults_and_torch_ends_the_list(made
     doubled(torch.ones(8))
     assert doubled.counts == {"other": 1}
     assert [p.name for p in doubled._order(torch.ones(8))] == ["other", "torch"]
+
+
+def test_calls_are_recorded_within_a_block_and_only_there(made) -> None:  # type: ignore[no-untyped-def]
+    doubled, x = made(), torch.ones(8)
+    with recorded() as outer:
+        doubled(x)
+        with recorded() as inner:
+            doubled(torch.ones(2))
+    doubled(x)
+    assert [(m.operation, m.args[0].numel(), m.kwargs) for m in outer] == [(doubled, 8, {}), (doubled, 2, {})]
+    assert len(inner) == 1
