@@ -1,0 +1,319 @@
+"""Layer norm and RMS norm of the last dimension, of x or of residual + dropout(x), forward and backward, in Triton.
+
+One family: residual, dropout, weight and bias are each there or not. A row that fits a block is read once and written
+once; a longer one is read twice, the second time from the cache. Sums are in fp32. The gradients of weight and bias are
+summed by each program over its own rows and then over programs, in an order that does not vary. Knows matrices of rows;
+must not know autograd, nor the shapes that models have.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from autofuse.kernels.ahead import Ahead, sample
+from autofuse.kernels.devices import multiprocessors
+from autofuse.kernels.draws import least_kept
+from autofuse.kernels.triton.draws import kept
+
+_WIDEST = 8192  # columns of a row that is kept in registers: eight for each of 1024 threads
+_TILE = 2048  # elements that a program takes at once, in several rows where they are shorter
+_CHUNK = 4096  # elements of a longer row that a program takes at once
+_COLUMNS, _ROWS = 128, 32  # the tile in which `_affine_backward` reads
+
+
+def forward(
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor | None, p: float,
+    eps: float, centred: bool, normed: torch.dtype, summed: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The norm of residual + dropout(x), that sum, and each row's mean and reciprocal deviation.
+
+    Shapes: x and residual (M, C), contiguous in C; weight and bias (C,); seed (1,), None for no dropout. The results
+    have dtypes `normed`, `summed` and twice fp32, the last two shape (M, 1). Without residual and seed the sum is x, and
+    the tensor for it empty; without `centred` (RMS norm) that for the mean is.
+    """
+    rows, width = x.shape
+    total = x.new_empty((0,) if residual is None and seed is None else (rows, width), dtype=summed)
+    out = x.new_empty((rows, width), dtype=normed)
+    mean = x.new_empty((rows, 1) if centred else (0,), dtype=torch.float32)
+    rstd = x.new_empty((rows, 1), dtype=torch.float32)
+    kernel = _forward if width <= _WIDEST else _forward_wide
+    tall, block, warps = _tile(width)
+    if out.numel():
+        kernel[(triton.cdiv(rows, tall),)](
+            x, residual, weight, bias, seed, total if total.numel() else None, out, mean if centred else None, rstd,
+            rows, width, x.stride(0), 0 if residual is None else residual.stride(0), least_kept(p), _scale(p), eps,
+            tall, block, num_warps=warps,
+        )  # fmt: skip
+    return out, total, mean, rstd
+
+
+def backward(
+    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+    seed: Tensor | None, p: float, x_dtype: torch.dtype, residual_dtype: torch.dtype | None, wants_weight: bool,
+    wants_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of x, residual, weight and bias, from those of the norm (`given`) and of the sum (`carried`).
+
+    Shapes: given, carried and total, the sum or x, (M, C), contiguous in C. The first two results have the dtypes named,
+    the last two are fp32. What is not wanted is empty: a residual's gradient where `residual_dtype` is None.
+    """
+    rows, width = total.shape
+    dx = total.new_empty((rows, width), dtype=x_dtype)
+    dresidual = total.new_empty((0,) if residual_dtype is None else (rows, width), dtype=residual_dtype or x_dtype)
+    tall, block, warps = _tile(width)
+    share = _share(rows, width, tall, total.device)
+    parts = triton.cdiv(rows, share)
+    dweight = total.new_empty((parts, width) if wants_weight else (0, width), dtype=torch.float32)
+    dbias = total.new_empty((parts, width) if wants_bias else (0, width), dtype=torch.float32)
+    if dx.numel():
+        sums = mean if mean.numel() else None, rstd, dweight if wants_weight else None, dbias if wants_bias else None
+        strides = given.stride(0), total.stride(0), 0 if carried is None else carried.stride(0)
+        results = dx, dresidual if residual_dtype is not None else None
+        dropped = seed, least_kept(p), _scale(p)
+        if width <= _WIDEST:
+            _backward[(parts,)](
+                given, carried, total, weight, *sums, *results, *dropped, rows, width, *strides, share, tall, block,
+                num_warps=warps,
+            )  # fmt: skip
+        else:
+            _backward_wide[(rows,)](
+                given, carried, total, weight, *sums[:2], *results, *dropped, width, *strides, block, num_warps=warps
+            )
+            if wants_weight or wants_bias:
+                _affine_backward[(triton.cdiv(width, _COLUMNS), parts)](
+                    given, total, *sums, rows, width, *strides[:2], share, _ROWS, _COLUMNS, num_warps=4
+                )
+    return dx, dresidual, dweight.sum(0) if wants_weight else dweight, dbias.sum(0) if wants_bias else dbias
+
+
+def _tile(width: int) -> tuple[int, int, int]:
+    """Rows and columns that a program takes at once, and its warps: eight elements for each thread, or for a long row
+    sixteen. More would spill in the backward pass, which keeps five such tiles; fewer would leave loads too short.
+    """
+    if width > _WIDEST:
+        return 1, _CHUNK, 8
+    block = max(triton.next_power_of_2(width), 16)
+    tall = max(_TILE // block, 1)
+    return tall, block, max(tall * block // 256, 1)
+
+
+def _share(rows: int, width: int, tall: int, device: torch.device) -> int:
+    """How many rows one program of a backward pass sums for weight and bias: a multiple of the rows of its tile.
+
+    Enough programs to fill the device a few times, and no more, as each writes a partial sum of `width` columns.
+    """
+    if width > _WIDEST:
+        tall, programs = _ROWS, max(4 * multiprocessors(device) * _COLUMNS // width, 1)
+    else:
+        programs = multiprocessors(device) * max(4096 // max(width, 256), 2)
+    return triton.cdiv(triton.cdiv(max(rows, 1), programs), tall) * tall
+
+
+def _scale(p: float) -> float:
+    """What entries that are kept are multiplied by, so that their mean stays."""
+    return 1.0 / (1.0 - p) if p < 1.0 else 0.0
+
+
+@triton.jit
+def _summed(x, residual, seed, row, column, inside, width, x_stride, residual_stride, least, scale):
+    """residual + dropout(x) of a tile, in fp32."""
+    z = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
+    if seed is not None:
+        z = tl.where(kept(tl.load(seed), row, column, width, least), z * scale, 0.0)
+    if residual is not None:
+        z += tl.load(residual + row * residual_stride + column, mask=inside, other=0.0).to(tl.float32)
+    return z
+
+
+@triton.jit
+def _affine(y, weight, bias, column, width):
+    if weight is not None:
+        y *= tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)
+    if bias is not None:
+        y += tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)
+    return y
+
+
+@triton.jit
+def _forward(
+    x, residual, weight, bias, seed, total, out, mean, rstd, rows, width, x_stride, residual_stride, least, scale, eps,
+    tall: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * tall + tl.arange(0, tall)[:, None]
+    column = tl.arange(0, block)[None, :]
+    inside = (row < rows) & (column < width)
+    z = _summed(x, residual, seed, row, column, inside, width, x_stride, residual_stride, least, scale)
+    if total is not None:
+        tl.store(total + row * width + column, z.to(total.dtype.element_ty), mask=inside)
+        z = z.to(total.dtype.element_ty).to(tl.float32)  # what is normed is the sum as others see it
+    if mean is not None:
+        middle = tl.sum(z, 1, keep_dims=True) / width
+        tl.store(mean + row, middle, mask=row < rows)
+        z = tl.where(inside, z - middle, 0.0)
+    reciprocal = 1.0 / tl.sqrt(tl.sum(z * z, 1, keep_dims=True) / width + eps)
+    tl.store(rstd + row, reciprocal, mask=row < rows)
+    y = _affine(z * reciprocal, weight, bias, column, width)
+    tl.store(out + row * width + column, y.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _forward_wide(
+    x, residual, weight, bias, seed, total, out, mean, rstd, rows, width, x_stride, residual_stride, least, scale, eps,
+    tall: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """One row, in chunks. Means and squares of chunks are put together as by Chan, Golub & LeVeque (1979)."""
+    row = tl.program_id(0).to(tl.int64) + tl.zeros((1, 1), tl.int64)
+    middle = tl.zeros((1, 1), tl.float32)
+    squares = tl.zeros((1, 1), tl.float32)
+    for start in range(0, width, block):
+        column = start + tl.arange(0, block)[None, :]
+        inside = column < width
+        z = _summed(x, residual, seed, row, column, inside, width, x_stride, residual_stride, least, scale)
+        if total is not None:
+            tl.store(total + row * width + column, z.to(total.dtype.element_ty), mask=inside)
+            z = z.to(total.dtype.element_ty).to(tl.float32)
+        if mean is not None:
+            seen = tl.minimum(start + block, width)
+            own = tl.sum(z, 1, keep_dims=True) / (seen - start)
+            z = tl.where(inside, z - own, 0.0)
+            gap = own - middle
+            part = tl.cast(seen - start, tl.float32) / seen
+            squares += gap * gap * part * start
+            middle += gap * part
+        squares += tl.sum(z * z, 1, keep_dims=True)
+    if mean is not None:
+        tl.store(mean + row, middle)
+    reciprocal = 1.0 / tl.sqrt(squares / width + eps)
+    tl.store(rstd + row, reciprocal)
+    for start in range(0, width, block):
+        column = start + tl.arange(0, block)[None, :]
+        inside = column < width
+        z = _summed(x, residual, seed, row, column, inside, width, x_stride, residual_stride, least, scale)
+        if total is not None:
+            z = z.to(total.dtype.element_ty).to(tl.float32)
+        y = _affine((z - middle) * reciprocal, weight, bias, column, width)
+        tl.store(out + row * width + column, y.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _normed(total, mean, rstd, row, column, inside, stride, rows):
+    """The norm before weight and bias, and the reciprocal deviation, of a tile."""
+    z = tl.load(total + row * stride + column, mask=inside, other=0.0).to(tl.float32)
+    if mean is not None:
+        z -= tl.load(mean + row, mask=row < rows, other=0.0)
+    reciprocal = tl.load(rstd + row, mask=row < rows, other=0.0)
+    return tl.where(inside, z * reciprocal, 0.0), reciprocal
+
+
+@triton.jit
+def _store(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale):
+    """The gradients of both summands, from what of the sum's gradient came through the norm."""
+    if carried is not None:
+        dz += tl.load(carried + row * carried_stride + column, mask=inside, other=0.0).to(tl.float32)
+    if dresidual is not None:
+        tl.store(dresidual + row * width + column, dz.to(dresidual.dtype.element_ty), mask=inside)
+    if seed is not None:
+        dz = tl.where(kept(tl.load(seed), row, column, width, least), dz * scale, 0.0)
+    tl.store(dx + row * width + column, dz.to(dx.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward(
+    given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, rows, width,
+    given_stride, total_stride, carried_stride, share, tall: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    first = tl.program_id(0).to(tl.int64) * share
+    column = tl.arange(0, block)[None, :]
+    of_weight = tl.zeros((tall, block), tl.float32)
+    of_bias = tl.zeros((tall, block), tl.float32)
+    for start in range(0, share, tall):
+        row = first + start + tl.arange(0, tall)[:, None]
+        inside = (row < rows) & (column < width)
+        normed, reciprocal = _normed(total, mean, rstd, row, column, inside, total_stride, rows)
+        g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
+        if dweight is not None:
+            of_weight += g * normed
+        if dbias is not None:
+            of_bias += g
+        g = _affine(g, weight, None, column, width)
+        dz = g - normed * (tl.sum(g * normed, 1, keep_dims=True) / width)
+        if mean is not None:
+            dz -= tl.sum(g, 1, keep_dims=True) / width
+        dz *= reciprocal
+        _store(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale)
+    place = tl.program_id(0).to(tl.int64) * width + tl.arange(0, block)
+    if dweight is not None:
+        tl.store(dweight + place, tl.sum(of_weight, 0), mask=tl.arange(0, block) < width)
+    if dbias is not None:
+        tl.store(dbias + place, tl.sum(of_bias, 0), mask=tl.arange(0, block) < width)
+
+
+@triton.jit
+def _backward_wide(
+    given, carried, total, weight, mean, rstd, dx, dresidual, seed, least, scale, width, given_stride, total_stride,
+    carried_stride, block: tl.constexpr,
+):  # fmt: skip
+    """One row, in chunks: first the two means that every entry's gradient needs, then the gradients."""
+    row = tl.program_id(0).to(tl.int64) + tl.zeros((1, 1), tl.int64)
+    along = tl.zeros((1, 1), tl.float32)
+    middle = tl.zeros((1, 1), tl.float32)
+    for start in range(0, width, block):
+        column = start + tl.arange(0, block)[None, :]
+        inside = column < width
+        normed, reciprocal = _normed(total, mean, rstd, row, column, inside, total_stride, row + 1)
+        g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
+        g = _affine(g, weight, None, column, width)
+        along += tl.sum(g * normed, 1, keep_dims=True) / width
+        if mean is not None:
+            middle += tl.sum(g, 1, keep_dims=True) / width
+    for start in range(0, width, block):
+        column = start + tl.arange(0, block)[None, :]
+        inside = column < width
+        normed, reciprocal = _normed(total, mean, rstd, row, column, inside, total_stride, row + 1)
+        g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
+        dz = (_affine(g, weight, None, column, width) - normed * along - middle) * reciprocal
+        _store(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale)
+
+
+@triton.jit
+def _affine_backward(
+    given, total, mean, rstd, dweight, dbias, rows, width, given_stride, total_stride, share, tall: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
+    """The gradients of weight and bias in a block of columns, summed over a share of the rows."""
+    first = tl.program_id(1).to(tl.int64) * share
+    column = tl.program_id(0) * block + tl.arange(0, block)[None, :]
+    of_weight = tl.zeros((tall, block), tl.float32)
+    of_bias = tl.zeros((tall, block), tl.float32)
+    for start in range(0, share, tall):
+        row = first + start + tl.arange(0, tall)[:, None]
+        inside = (row < rows) & (column < width)
+        normed, _ = _normed(total, mean, rstd, row, column, inside, total_stride, rows)
+        g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
+        of_weight += g * normed
+        of_bias += g
+    place = tl.program_id(1).to(tl.int64) * width + column
+    if dweight is not None:
+        tl.store(dweight + place, tl.sum(of_weight, 0, keep_dims=True), mask=column < width)
+    if dbias is not None:
+        tl.store(dbias + place, tl.sum(of_bias, 0, keep_dims=True), mask=column < width)
+
+
+def _example(rows: int, width: int, dtype: torch.dtype, p: float) -> None:
+    """A training step of a pre-norm block: every part of the kernels at work."""
+    x, weight, seed = sample(rows, width, dtype=dtype), sample(width, dtype=dtype), sample(1, dtype=torch.int64)
+    drawn = seed if p else None
+    out, total, mean, rstd = forward(x, x, weight, weight, drawn, p, 1e-5, True, dtype, dtype)
+    backward(out, total, total, weight, mean, rstd, drawn, p, dtype, dtype if p else None, True, True)
+
+
+AHEAD = (
+    Ahead("bf16, 4096 rows of 8192, dropout", lambda: _example(4096, 8192, torch.bfloat16, 0.1)),
+    Ahead("fp32, 100 rows of 999, dropout", lambda: _example(100, 999, torch.float32, 0.1)),
+    Ahead("bf16, 1024 rows of 16384", lambda: _example(1024, 16384, torch.bfloat16, 0.1)),
+    Ahead("bf16, 16384 rows of 768", lambda: _example(16384, 768, torch.bfloat16, 0.1), quick=False),
+    Ahead("fp32, 8192 rows of 4096", lambda: _example(8192, 4096, torch.float32, 0.0), quick=False),
+)
