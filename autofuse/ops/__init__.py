@@ -5,11 +5,13 @@ which rule put them where they are.
 """
 
 from autofuse.ops.activations import activation, gelu, gelu_tanh, glu, hardswish, mish, silu
+from autofuse.ops.dropout_add_norm import dropout_add_norm
 from autofuse.ops.feed_forward import gated_activation, gated_mlp, gated_product, mlp
 from autofuse.ops.kernels import kernel_of
+from autofuse.ops.layer_norm import layer_norm
 from autofuse.ops.losses import cross_entropy, linear_cross_entropy, log_likelihood, nll, rows
 from autofuse.ops.masks import masked
-from autofuse.ops.norms import dropout_add_norm, layer_norm, rms_norm
+from autofuse.ops.rms_norm import rms_norm
 from autofuse.ops.rotary import rotary
 from autofuse.ops.sdpa import attention
 from autofuse.ops.softmax import masked_softmax, soft_capped_attention

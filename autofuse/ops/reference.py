@@ -76,8 +76,10 @@ def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
 def dropout_add_norm(
     x: Tensor, residual: Tensor, weight: Affine = None, bias: Affine = None, *, eps: float = 1e-5,
     dropout_p: float = 0.0, training: bool = False, norm: str = "layer", prenorm: bool = False,
+    residual_in_fp32: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """norm(residual + dropout(x)); with `prenorm` the pair of the sum and that."""
+    """norm(residual + dropout(x)); with `prenorm` the pair of the sum, in fp32 on request, and that."""
+    residual = residual.to(torch.promote_types(residual.dtype, torch.float32)) if residual_in_fp32 else residual
     total = residual + _dropout(x, dropout_p, training)
     if norm == "layer":
         normed = layer_norm(total, weight, bias, eps)
@@ -85,6 +87,7 @@ def dropout_add_norm(
         normed = _affine(rms_norm(total, weight, eps), None, bias)
     else:
         raise ValueError(f'dropout_add_norm was asked for a norm called {norm!r}. Use "layer" or "rms".')
+    normed = normed.to(x.dtype) if residual_in_fp32 else normed
     return (total, normed) if prenorm else normed
 
 

@@ -31,8 +31,8 @@ def forward(
     """The norm of residual + dropout(x), that sum, and each row's mean and reciprocal deviation.
 
     Shapes: x and residual (M, C), contiguous in C; weight and bias (C,); seed (1,), None for no dropout. The results
-    have dtypes `normed`, `summed` and twice fp32, the last two shape (M, 1). Without residual and seed the sum is x, and
-    the tensor for it empty; without `centred` (RMS norm) that for the mean is.
+    have dtypes `normed`, `summed` and twice fp32, the last two shape (M, 1). Without residual and seed the sum is x,
+    and the tensor for it empty; without `centred` (RMS norm) that for the mean is.
     """
     rows, width = x.shape
     total = x.new_empty((0,) if residual is None and seed is None else (rows, width), dtype=summed)
@@ -57,8 +57,8 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x, residual, weight and bias, from those of the norm (`given`) and of the sum (`carried`).
 
-    Shapes: given, carried and total, the sum or x, (M, C), contiguous in C. The first two results have the dtypes named,
-    the last two are fp32. What is not wanted is empty: a residual's gradient where `residual_dtype` is None.
+    Shapes: given, carried and total, the sum or x, (M, C), contiguous in C. The first two results have the dtypes
+    named, the last two are fp32. What is not wanted is empty: a residual's gradient where `residual_dtype` is None.
     """
     rows, width = total.shape
     dx = total.new_empty((rows, width), dtype=x_dtype)
@@ -109,7 +109,7 @@ def _share(rows: int, width: int, tall: int, device: torch.device) -> int:
         tall, programs = _ROWS, max(4 * multiprocessors(device) * _COLUMNS // width, 1)
     else:
         programs = multiprocessors(device) * max(4096 // max(width, 256), 2)
-    return triton.cdiv(triton.cdiv(max(rows, 1), programs), tall) * tall
+    return int(triton.cdiv(triton.cdiv(max(rows, 1), programs), tall) * tall)
 
 
 def _scale(p: float) -> float:

@@ -1,0 +1,68 @@
+"""Layer norm of the last dimension.
+
+Knows which operands torch's kernel takes, and what hand-written code does with others; must not know how a model spells
+a norm.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from autofuse.kernels.operation import Operation
+from autofuse.kernels.packages import COMPILER, TORCH, TRITON
+from autofuse.kernels.provider import Provider
+from autofuse.ops import norm_operators
+from autofuse.ops.affine import Affine, affine, fitting, is_usual
+
+
+def layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
+    """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias, mean and biased variance over the last dimension.
+
+    Shapes: x (..., C). weight and bias are usually (C,), and may be anything that broadcasts against x.
+    The result has the dtype to which x, weight and bias promote; statistics are taken in fp32 or better.
+    Source: Ba, Kiros & Hinton, arXiv:1607.06450.
+    """
+    return _OP(x, weight, bias, eps)  # type: ignore[no-any-return]
+
+
+def _by_torch(x: Tensor, weight: Affine, bias: Affine, eps: float) -> Tensor:
+    sizes = x.shape[-1:]
+    if is_usual(weight, x, sizes) and is_usual(bias, x, sizes):
+        return torch.layer_norm(x, sizes, weight, bias, eps)  # type: ignore[arg-type]
+    scale, shift = fitting(weight, x), fitting(bias, x)
+    if (weight is None) == (scale is None) and (bias is None) == (shift is None):
+        return F.layer_norm(x, sizes, scale, shift, eps)
+    return affine(F.layer_norm(x, sizes, eps=eps), weight, bias)
+
+
+def _by_kernel(kernel: str, x: Tensor, weight: Affine, bias: Affine, eps: float) -> Tensor:
+    dtype = norm_operators.dtype_of("layer_norm", x, weight, bias)
+    return norm_operators.normed_by(kernel, x, None, weight, bias, None, 0.0, eps, True, dtype, x.dtype)[0]
+
+
+_OP = Operation(
+    "layer_norm",
+    (
+        Provider(
+            "layer_norm", "triton", TRITON, partial(_by_kernel, "triton"), check=norm_operators.refused,
+            devices=("cuda",),
+            summary="Our Triton kernels: a row is read once, its sums are in fp32, a weight may have another dtype.",
+            gradient="One kernel for x, weight and bias; two where a row has more than 8192 columns.",
+        ),
+        Provider(
+            "layer_norm", "compiled", COMPILER, partial(_by_kernel, "compiled"), check=norm_operators.refused,
+            devices=("cpu",),
+            summary="A loop over rows that Inductor compiles once for each dtype and width.",
+            gradient="A second such loop; what is kept is x and two numbers for each row.",
+        ),
+        Provider(
+            "layer_norm", "torch", TORCH, _by_torch, default=True,
+            summary="torch.layer_norm, one kernel on every device; weights that it does not take come after it.",
+            gradient="torch's own kernel.",
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,70 @@
+"""RMS norm of the last dimension.
+
+Knows which operands torch's kernel takes, and what hand-written code does with others; must not know how a model spells
+a norm.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from autofuse.kernels.operation import Operation
+from autofuse.kernels.packages import COMPILER, TORCH, TRITON
+from autofuse.kernels.provider import Provider
+from autofuse.ops import norm_operators
+from autofuse.ops.affine import Affine, affine, fitting, is_usual
+
+
+def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
+    """x / sqrt(mean(x**2) + eps) * weight, the mean over the last dimension.
+
+    Shapes, dtypes: as `layer_norm`. Source: Zhang & Sennrich, arXiv:1910.07467.
+    """
+    return _OP(x, weight, eps)  # type: ignore[no-any-return]
+
+
+def _by_torch(x: Tensor, weight: Affine, eps: float) -> Tensor:
+    sizes = x.shape[-1:]
+    if is_usual(weight, x, sizes):
+        return torch.rms_norm(x, sizes, weight, eps)  # type: ignore[arg-type]
+    scale = fitting(weight, x)
+    if (weight is None) == (scale is None):
+        return F.rms_norm(x, sizes, scale, eps)
+    return affine(F.rms_norm(x, sizes, eps=eps), weight, None)
+
+
+def _by_kernel(kernel: str, x: Tensor, weight: Affine, eps: float) -> Tensor:
+    dtype = norm_operators.dtype_of("rms_norm", x, weight)
+    return norm_operators.normed_by(kernel, x, None, weight, None, None, 0.0, eps, False, dtype, x.dtype)[0]
+
+
+def _refused(x: Tensor, weight: Affine, eps: object) -> str:
+    return norm_operators.refused(x, weight, None, eps)
+
+
+_OP = Operation(
+    "rms_norm",
+    (
+        Provider(
+            "rms_norm", "triton", TRITON, partial(_by_kernel, "triton"), check=_refused,
+            devices=("cuda",), default=True,
+            summary="Our Triton kernels: a row is read once, its sum is in fp32, a weight may have another dtype.",
+            gradient="One kernel for x and weight; two where a row has more than 8192 columns.",
+        ),
+        Provider(
+            "rms_norm", "compiled", COMPILER, partial(_by_kernel, "compiled"), check=_refused,
+            devices=("cpu",), default=True,
+            summary="A loop over rows that Inductor compiles once for each dtype and width.",
+            gradient="A second such loop; what is kept is x and one number for each row.",
+        ),
+        Provider(
+            "rms_norm", "torch", TORCH, _by_torch, default=True,
+            summary="torch.rms_norm: one kernel on CUDA, several on CPUs; weights that it does not take come after it.",
+            gradient="torch's own.",
+        ),
+    ),
+)  # fmt: skip
