@@ -34,7 +34,7 @@ from autofuse.report.tuning import Trial
 
 FUSED = "fused"
 SECONDS = 0.15  # for each candidate
-_WARM = 3
+_WARM, _ENOUGH = 4, 0.05  # calls before the first that counts, and the seconds after which they are enough
 _LOG = logging.getLogger("autofuse")
 
 
@@ -112,22 +112,23 @@ class _Site:
         return [r for r in results if isinstance(r, Tensor) and r.requires_grad]
 
     def seconds(self, function: fx.GraphModule) -> float:
-        step = self.step(function)
-        for _ in range(_WARM):
-            step()
-        return median(seconds_of(step, self.device) for _ in range(_WARM))
+        """Of a warm call, roughly; the first few of a quick one are no measure."""
+        step, taken = self.step(function), list[float]()
+        while len(taken) < _WARM and sum(taken) < _ENOUGH:
+            taken.append(seconds_of(step, self.device))
+        return taken[-1]
 
     def weighed(self, kernel: str) -> Weight:
-        functions = {ORIGINAL: self.before, FUSED: self.after}
+        functions = {FUSED: self.after, ORIGINAL: self.before}  # the first runs to the end, whatever it takes
         steps = {name: self.step(function) for name, function in functions.items()}
         self.seconds(self.after)
         times = race(steps, seconds=SECONDS, seed=len(self.values), device=self.device)
         trials = [self.trial(name, times.samples[name], functions[name]) for name in functions]
-        paired = [t for pair in zip(times.samples[ORIGINAL], times.control, strict=False) for t in pair]
+        paired = [t for pair in zip(times.samples[FUSED], times.control, strict=False) for t in pair]
         order, why = ranked(Measured(trials, times.samples, control(paired)), settings().policy)
         if order[0] == ORIGINAL:
             return Weight(True, f"measured here, the original stays: {why[:1].lower()}{why[1:]}")
-        own, fused = (milliseconds(t.seconds or 0.0) for t in trials)
+        fused, own = (milliseconds(t.seconds or 0.0) for t in trials)
         return Weight(False, f"{fused}, the original {own}", kernel)
 
     def trial(self, name: str, samples: Sequence[float], function: fx.GraphModule) -> Trial:
