@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from autofuse.kernels.decisions import Kind, decided
-from autofuse.kernels.packages import Unavailable
+from autofuse.kernels.packages import Unavailable, on_giving_up
 from autofuse.kernels.policy import PROVIDERS, on_change, settings
 from autofuse.kernels.provider import Provider
 
@@ -183,3 +183,4 @@ def _forget_all() -> None:
 
 
 on_change(_forget_all)
+on_giving_up(_forget_all)

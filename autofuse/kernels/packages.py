@@ -149,7 +149,29 @@ def loaded(module: str) -> ModuleType:
     return result
 
 
+# What was there, and did not do its work: by the package's name, why.
+_given_up: dict[str, str] = {}
+_listeners: list[Callable[[], None]] = []
+
+
+def give_up(package: str, why: str) -> None:
+    """From now on the package counts as missing in this process, for the reason given: a sentence."""
+    _given_up.setdefault(package, why)
+    for listener in _listeners:
+        listener()
+
+
+def on_giving_up(listener: Callable[[], None]) -> None:
+    """Call `listener` whenever a package is given up."""
+    _listeners.append(listener)
+
+
 def _compiler_missing() -> str:
+    return _given_up.get("compiled") or _no_compiler()
+
+
+@cache
+def _no_compiler() -> str:
     """Inductor takes $CXX, else what is called g++ or clang++."""
     named = os.environ.get("CXX", "")
     if any(shutil.which(command) for command in (named, "g++", "clang++") if command):
@@ -196,7 +218,7 @@ _NO_TRITON_PART = "flash-attn is installed without its Triton kernels."
 
 TORCH = Package("torch", _nothing, "It is there.", cache(_TORCH.version))
 TRITON = packaged("triton", Parts("triton", _TRITON), "pip install triton (it comes with torch's builds for CUDA).")
-COMPILER = Package("compiled", cache(_compiler_missing), "Install a C++ compiler, g++ or clang++.")
+COMPILER = Package("compiled", _compiler_missing, "Install a C++ compiler, g++ or clang++.")
 FLEX = packaged(
     "flex",
     Parts("torch", {"torch": "torch is not installed.", "torch.nn.attention.flex_attention": "This torch has none."}),

@@ -2,7 +2,8 @@
 
 Knows Inductor and how often a region has to be compiled; must not know what regions compute. A call costs about three
 microseconds, where a function under torch.compile costs twenty. Sizes are compiled in, but for the number of rows.
-Where compiling fails (no compiler, another Inductor), the function itself runs: slower, and the same.
+Where compiling fails (no compiler, another Inductor), the function itself runs, slower and the same, and no operation
+asks for regions any more.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from autofuse.kernels.packages import loaded
+from autofuse.kernels.packages import give_up, loaded
 
 _LOG = logging.getLogger("autofuse")
 _LOCK = threading.RLock()
 _BUCKET = 3  # bits: one compilation serves row counts up to eight times each other
-failures: list[str] = []  # what compiling raised in this process
 
 
 def region(rows: str) -> Callable[[Callable[..., Any]], Region]:
@@ -78,8 +78,9 @@ class Region:
             try:
                 return _compile(self.function, args, self._rows)
             except Exception as error:  # whatever a compiler may raise
-                failures.append(f"{self.function.__name__}: {type(error).__name__}: {error}")
-                _LOG.warning("A region of autofuse's runs uncompiled: %s", failures[-1])
+                why = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+                _LOG.warning("autofuse: %s could not be compiled and runs as it is: %s", self.function.__name__, why)
+                give_up("compiled", f"A region could not be compiled: {why}")
                 return self.function
 
 
