@@ -1,0 +1,1 @@
+"""What is measured, and how; see README.md here."""
