@@ -28,21 +28,7 @@ def _nothing() -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class Package:
-    """Something that has to be there for a provider to run.
-
-    `missing` says why it cannot be used on this machine, as a sentence, "" where it can; asking imports nothing of it.
-    `install` says how it is got. `version` is that of what is installed, "" where that is not known.
-    """
-
-    name: str
-    missing: Callable[[], str]
-    install: str
-    version: Callable[[], str] = _nothing
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Parts:
     """The modules that have to be found for a package to be usable: each with what it means that it is not.
 
@@ -68,9 +54,25 @@ class Parts:
             return ""
 
 
+@dataclass(frozen=True)
+class Package:
+    """Something that has to be there for a provider to run.
+
+    `missing` says why it cannot be used on this machine, as a sentence, "" where it can; asking imports nothing of it.
+    `install` says how it is got. `version` is that of what is installed, "" where that is not known. `parts` are what
+    is looked for, where it is a package.
+    """
+
+    name: str
+    missing: Callable[[], str]
+    install: str
+    version: Callable[[], str] = _nothing
+    parts: Parts | None = None
+
+
 def packaged(name: str, parts: Parts, install: str) -> Package:
     """A package of others' that is there where all of `parts` are; what was found is remembered."""
-    return Package(name, cache(parts.missing), install, cache(parts.version))
+    return Package(name, cache(parts.missing), install, cache(parts.version), parts)
 
 
 def found(module: str) -> ModuleSpec | None:

@@ -21,10 +21,6 @@ def _written(folder: Path, *files: str) -> None:
         path.write_text(_RAISES, encoding="utf-8")
 
 
-def _parts(package: Package) -> Parts:
-    return package.missing.__wrapped__.__self__  # type: ignore[attr-defined, no-any-return]
-
-
 def test_a_module_of_any_depth_is_found_and_nothing_of_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _written(tmp_path, "outer_x/__init__.py", "outer_x/inner/__init__.py", "outer_x/inner/leaf.py", "single_x.py")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -97,7 +93,8 @@ def test_what_is_wrong_is_said(
 ) -> None:
     _written(tmp_path, *files)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert said in _parts(package).missing()
+    assert package.parts is not None
+    assert said in package.parts.missing()
 
 
 @pytest.mark.parametrize("package", OTHERS, ids=lambda package: package.name)

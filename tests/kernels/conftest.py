@@ -1,0 +1,32 @@
+"""Packages that stand in for others', for the tests that ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from autofuse.kernels.operation import OPERATIONS
+from autofuse.kernels.others import PROVIDERS
+from autofuse.ops import reference
+from tests.kernels.standins import build, in_place_of_others
+
+
+@pytest.fixture(scope="session")
+def standins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all of them."""
+    folder = tmp_path_factory.mktemp("standins")
+    build(folder)
+    return folder
+
+
+@pytest.fixture
+def others(standins: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stand-ins in place of whatever is installed; the reference as formula of what is no operation yet."""
+    for name in {provider.operation for provider in PROVIDERS} - OPERATIONS.keys():
+        formula = SimpleNamespace(run=getattr(reference, name, None))
+        monkeypatch.setitem(OPERATIONS, name, SimpleNamespace(torch=formula))  # type: ignore[arg-type]
+    with in_place_of_others(standins):
+        yield

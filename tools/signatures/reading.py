@@ -1,0 +1,78 @@
+"""Facts about a function or a class in a tree of sources, found by parsing.
+
+Knows Python's syntax; must not know which packages there are.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+Facts = dict[str, Any]
+
+
+def module_file(root: Path, module: str) -> Path | None:
+    """Where a module's source is below `root`; None where it is not."""
+    path = root.joinpath(*module.split("."))
+    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def function_facts(file: Path, name: str) -> Facts | None:
+    """What a function takes and how many values its returns give; of an autograd function, its forward.
+
+    {"autograd": bool, "takes": "x, eps=1e-06", "returns": [count, None for what is written as no tuple]}. Annotations
+    are left out, and a default that is no literal is `...`. None where the module has nothing of that name.
+    """
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if getattr(node, "name", None) != name:
+            continue
+        if isinstance(node, ast.FunctionDef):
+            return {"autograd": False, "takes": _takes(node.args), "returns": _returns(node)}
+        if isinstance(node, ast.ClassDef):
+            return _autograd_facts(node)
+    return None
+
+
+def _autograd_facts(node: ast.ClassDef) -> Facts | None:
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef) and part.name == "forward":
+            del part.args.args[0]  # the context
+            return {"autograd": True, "takes": _takes(part.args), "returns": _returns(part)}
+    return None
+
+
+def _takes(args: ast.arguments) -> str:
+    every = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
+    for arg in every:
+        if arg is not None:
+            arg.annotation = None
+    args.defaults = [_literal(default) for default in args.defaults]
+    args.kw_defaults = [None if default is None else _literal(default) for default in args.kw_defaults]
+    return ast.unparse(args)
+
+
+def _literal(default: ast.expr) -> ast.expr:
+    try:
+        ast.literal_eval(default)
+    except ValueError:
+        return ast.Constant(...)
+    return default
+
+
+def _returns(function: ast.FunctionDef) -> list[int | None]:
+    """The numbers of values that its own returns give, each once, in the order of the source."""
+    counts: list[int | None] = []
+    waiting: list[ast.AST] = list(reversed(function.body))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Return) and node.value is not None:
+            count = len(node.value.elts) if isinstance(node.value, ast.Tuple) else None
+            if count not in counts:
+                counts.append(count)
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
+            waiting += reversed(list(ast.iter_child_nodes(node)))
+    return counts
