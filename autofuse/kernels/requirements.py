@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -108,3 +109,14 @@ def without_gradient(operands: Sequence[Tensor | None], names: str) -> str:
 
 def indices(target: Tensor) -> str:
     return "" if target.dtype is torch.int64 else "It takes class indices of dtype int64 as targets."
+
+
+def in_rows(x: Tensor, name: str) -> str:
+    """A tensor that is (rows, C) without a copy: contiguous within rows, and one stride from each row to the next."""
+    if x.is_contiguous():
+        return ""
+    sizes = [(size, stride) for size, stride in zip(x.shape[:-1], x.stride(), strict=False) if size != 1]
+    even = all(outer == inner[0] * inner[1] for (_, outer), inner in pairwise(sizes))
+    if even and x.ndim and x.stride(-1) == 1:
+        return ""
+    return f"It takes {name} as rows that lie one after the other."

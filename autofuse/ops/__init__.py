@@ -5,12 +5,15 @@ which rule put them where they are.
 """
 
 from autofuse.ops.activations import activation, gelu, gelu_tanh, glu, hardswish, mish, silu
+from autofuse.ops.bias_gelu import bias_gelu
 from autofuse.ops.dropout_add_norm import dropout_add_norm
-from autofuse.ops.feed_forward import gated_activation, gated_mlp, gated_product, mlp
+from autofuse.ops.gated import gated_activation, gated_product
+from autofuse.ops.gated_mlp import gated_mlp
 from autofuse.ops.kernels import kernel_of
 from autofuse.ops.layer_norm import layer_norm
 from autofuse.ops.losses import cross_entropy, linear_cross_entropy, log_likelihood, nll, rows
 from autofuse.ops.masks import masked
+from autofuse.ops.mlp import mlp
 from autofuse.ops.rms_norm import rms_norm
 from autofuse.ops.rotary import rotary
 from autofuse.ops.sdpa import attention
@@ -19,6 +22,7 @@ from autofuse.ops.softmax import masked_softmax, soft_capped_attention
 __all__ = [
     "activation",
     "attention",
+    "bias_gelu",
     "cross_entropy",
     "dropout_add_norm",
     "gated_activation",

@@ -22,6 +22,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "gelu_tanh": "torch gelu",
         "silu": "torch silu",
         "activation": "torch activation",
+        "bias_gelu": "torch add, gelu",
         "gated_mlp": "torch linear, activation, mul",
         "gated_activation": "torch activation, mul",
         "gated_product": "torch activation, mul",

@@ -119,6 +119,11 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
 
 
+def bias_gelu(x: Tensor, bias: Tensor, approximate: str = "none") -> Tensor:
+    """gelu(x + bias)."""
+    return gelu(x + bias, approximate)
+
+
 def silu(x: Tensor) -> Tensor:
     """x * sigmoid(x)."""
     return x * torch.sigmoid(x)

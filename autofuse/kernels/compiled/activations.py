@@ -1,0 +1,154 @@
+"""Activations and their slopes in torch operations, written for a compiled loop, and the regions of activations alone.
+
+Each formula has one exponential at most, which its value and its slope share, and no cancellation in the tail where an
+activation vanishes. Everything is computed in float32. Knows formulas; must not know what gates or projects.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from autofuse.kernels.regions import region
+
+_TANH_SCALE, _TANH_CUBE = math.sqrt(2.0 / math.pi), 0.044715
+_SATURATED = 20.0  # above it, mish(x) is x in float32
+
+
+def forward(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """activation(x + bias), elementwise, in the dtype to which both promote.
+
+    Shapes: x (rows, hidden) with any stride of rows, bias (hidden,) or None.
+    """
+    made: Tensor
+    made = _forward(flat(x), activation) if bias is None else _forward_biased(x, bias, activation)
+    return made.view(x.shape)
+
+
+def backward(
+    grad: Tensor, x: Tensor, bias: Tensor | None, activation: str, wants_bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of x and, where it is wanted, of bias, from the result's."""
+    if bias is not None:
+        found = _backward_biased(grad, x, bias, activation)
+        return found, found.sum(0, dtype=torch.float32).to(bias.dtype) if wants_bias else None
+    return _backward(flat(grad), flat(x), activation).view(x.shape), None
+
+
+def flat(x: Tensor) -> Tensor:
+    """As one row where it can be: one compilation then serves all widths."""
+    return x.view(-1) if x.is_contiguous() else x
+
+
+def value(x: Tensor, activation: str) -> Tensor:
+    """activation(x) of a float32 tensor."""
+    return _FORMULAS[activation](x)[0]
+
+
+def value_and_slope(x: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    """activation(x) and its derivative, of a float32 tensor."""
+    return _FORMULAS[activation](x)
+
+
+@region(rows="x")
+def _forward(x: Tensor, activation: str) -> Tensor:
+    return value(x.float(), activation).to(x.dtype)
+
+
+@region(rows="grad x")
+def _backward(grad: Tensor, x: Tensor, activation: str) -> Tensor:
+    return (grad.float() * value_and_slope(x.float(), activation)[1]).to(x.dtype)
+
+
+@region(rows="x")
+def _forward_biased(x: Tensor, bias: Tensor, activation: str) -> Tensor:
+    return value(x.float() + bias.float(), activation).to(torch.promote_types(x.dtype, bias.dtype))
+
+
+@region(rows="grad x")
+def _backward_biased(grad: Tensor, x: Tensor, bias: Tensor, activation: str) -> Tensor:
+    return (grad.float() * value_and_slope(x.float() + bias.float(), activation)[1]).to(x.dtype)
+
+
+def _gelu(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The normal distribution's tail by formula 7.1.26 of Abramowitz & Stegun, to 1.5e-7, as torch's erf has it."""
+    bell = torch.exp(-0.5 * x * x)
+    t = 1.0 / (1.0 + (0.3275911 * math.sqrt(0.5)) * x.abs())
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    tail = 0.5 * series * bell
+    below = torch.where(x < 0, tail, 1.0 - tail)
+    return x * below, below + x * bell * (1.0 / math.sqrt(2.0 * math.pi))
+
+
+def _gelu_tanh(x: Tensor) -> tuple[Tensor, Tensor]:
+    """0.5 * (1 + tanh(z)) is sigmoid(2 * z), which costs half as much."""
+    s = torch.sigmoid(2.0 * _TANH_SCALE * x * (1.0 + _TANH_CUBE * x * x))
+    near = x.clamp(-20.0, 20.0)  # beyond, s * (1 - s) is 0, and must not meet an infinite square
+    return x * s, s + near * s * (1.0 - s) * (2.0 * _TANH_SCALE) * (1.0 + 3.0 * _TANH_CUBE * near * near)
+
+
+def _silu(x: Tensor) -> tuple[Tensor, Tensor]:
+    s = torch.sigmoid(x)
+    return x * s, s * (1.0 + x * (1.0 - s))
+
+
+def _quick_gelu(x: Tensor) -> tuple[Tensor, Tensor]:
+    s = torch.sigmoid(1.702 * x)
+    return x * s, s * (1.0 + 1.702 * x * (1.0 - s))
+
+
+def _relu(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.relu(), (x > 0).to(x.dtype)
+
+
+def _relu_squared(x: Tensor) -> tuple[Tensor, Tensor]:
+    r = x.relu()
+    return r * r, 2.0 * r
+
+
+def _mish(x: Tensor) -> tuple[Tensor, Tensor]:
+    """tanh(log(1 + e)) is n / (n + 2) with n = e * (e + 2)."""
+    e = torch.exp(x.clamp(max=_SATURATED))
+    n = e * (e + 2.0)
+    t = n / (n + 2.0)
+    return x * t, t + x * (e / (1.0 + e)) * (1.0 - t * t)
+
+
+def _hardswish(x: Tensor) -> tuple[Tensor, Tensor]:
+    inner = torch.where(x < 3.0, x / 3.0 + 0.5, 1.0)
+    return x * (x + 3.0).clamp(0.0, 6.0) / 6.0, torch.where(x > -3.0, inner, 0.0)
+
+
+def _sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
+    s = torch.sigmoid(x)
+    return s, s * (1.0 - s)
+
+
+def _tanh(x: Tensor) -> tuple[Tensor, Tensor]:
+    t = torch.tanh(x)
+    return t, 1.0 - t * t
+
+
+def _identity(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x, torch.ones_like(x)
+
+
+_FORMULAS: Mapping[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = MappingProxyType(
+    {
+        "gelu": _gelu,
+        "gelu_tanh": _gelu_tanh,
+        "quick_gelu": _quick_gelu,
+        "silu": _silu,
+        "relu": _relu,
+        "relu_squared": _relu_squared,
+        "mish": _mish,
+        "hardswish": _hardswish,
+        "sigmoid": _sigmoid,
+        "tanh": _tanh,
+        "identity": _identity,
+    }
+)

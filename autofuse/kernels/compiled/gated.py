@@ -1,0 +1,62 @@
+"""Gated activations on the CPU: one loop forward, and one backward that computes the activation again.
+
+Tensors are (rows, hidden), with any stride of rows. Knows tensors; must not know autograd.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from autofuse.kernels.compiled.activations import flat, value, value_and_slope
+from autofuse.kernels.regions import region
+
+
+def forward(gate: Tensor, up: Tensor, activation: str) -> Tensor:
+    """activation(gate) * up."""
+    whole = gate.is_contiguous() and up.is_contiguous()
+    made: Tensor = _forward(flat(gate), flat(up), activation) if whole else _forward(gate, up, activation)
+    return made.view(gate.shape)
+
+
+def backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    """The gradients of gate and up."""
+    operands = grad, gate, up
+    whole = all(t.is_contiguous() for t in operands)
+    of_gate, of_up = _backward(*(map(flat, operands) if whole else operands), activation)
+    return of_gate.view(gate.shape), of_up.view(up.shape)
+
+
+@region(rows="gate up")
+def _forward(gate: Tensor, up: Tensor, activation: str) -> Tensor:
+    return (value(gate.float(), activation) * up.float()).to(gate.dtype)
+
+
+@region(rows="grad gate up")
+def _backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    return _gradients(grad, gate, up, activation)
+
+
+@region(rows="x")
+def packed_forward(x: Tensor, activation: str, gate_first: bool) -> Tensor:
+    """The same of the two halves of x (rows, 2 * hidden)."""
+    gate, up = _halves(x, gate_first)
+    return (value(gate.float(), activation) * up.float()).to(x.dtype)
+
+
+@region(rows="grad x")
+def packed_backward(grad: Tensor, x: Tensor, activation: str, gate_first: bool) -> Tensor:
+    """The gradient of x, both halves in one pass."""
+    of_gate, of_up = _gradients(grad, *_halves(x, gate_first), activation)
+    return torch.cat((of_gate, of_up) if gate_first else (of_up, of_gate), dim=-1)
+
+
+def _halves(x: Tensor, gate_first: bool) -> tuple[Tensor, Tensor]:
+    first, second = x.chunk(2, dim=-1)
+    return (first, second) if gate_first else (second, first)
+
+
+def _gradients(grad: Tensor, gate: Tensor, up: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    activated, slope = value_and_slope(gate.float(), activation)
+    grad = grad.float()
+    return (grad * up.float() * slope).to(gate.dtype), (grad * activated).to(up.dtype)

@@ -1,0 +1,180 @@
+"""Activations on the GPU, with or without a bias: one kernel forward, and one backward that sums the bias's gradient.
+
+The formulas are those of autofuse/kernels/compiled/activations.py, in float32. Knows tensors; must not know autograd.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from autofuse.kernels.ahead import Ahead, sample
+from autofuse.kernels.devices import multiprocessors
+
+_TILE = 2048  # entries of a program: with 4 warps, 16 for each thread, two loads of 8 halves or four of 4 floats
+_WARPS = 4
+_WAVES = 4  # programs for each multiprocessor where programs loop over rows
+
+
+@triton.jit
+def sloped(x, ACTIVATION: tl.constexpr):
+    """activation(x) and its derivative, of float32."""
+    if ACTIVATION == "gelu":
+        below = 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)
+        value = x * below
+        slope = below + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
+    elif ACTIVATION == "gelu_tanh":
+        s = tl.sigmoid(1.5957691216057308 * x * (1.0 + 0.044715 * x * x))
+        near = tl.minimum(tl.maximum(x, -20.0), 20.0)
+        value = x * s
+        slope = s + near * s * (1.0 - s) * (1.5957691216057308 * (1.0 + 0.134145 * near * near))
+    elif ACTIVATION == "silu":
+        s = tl.sigmoid(x)
+        value = x * s
+        slope = s * (1.0 + x * (1.0 - s))
+    elif ACTIVATION == "quick_gelu":
+        s = tl.sigmoid(1.702 * x)
+        value = x * s
+        slope = s * (1.0 + 1.702 * x * (1.0 - s))
+    elif ACTIVATION == "relu":
+        value = tl.where(x <= 0.0, 0.0, x)  # what is not a number stays so
+        slope = tl.where(x > 0.0, 1.0, 0.0)
+    elif ACTIVATION == "relu_squared":
+        r = tl.where(x <= 0.0, 0.0, x)
+        value = r * r
+        slope = 2.0 * r
+    elif ACTIVATION == "mish":
+        e = tl.exp(tl.minimum(x, 20.0))
+        n = e * (e + 2.0)
+        t = n / (n + 2.0)
+        value = x * t
+        slope = t + x * (e / (1.0 + e)) * (1.0 - t * t)
+    elif ACTIVATION == "hardswish":
+        inner = tl.where(x < 3.0, x / 3.0 + 0.5, 1.0)
+        value = x * tl.minimum(tl.maximum(x + 3.0, 0.0), 6.0) / 6.0
+        slope = tl.where(x > -3.0, inner, 0.0)
+    elif ACTIVATION == "sigmoid":
+        value = tl.sigmoid(x)
+        slope = value * (1.0 - value)
+    elif ACTIVATION == "tanh":
+        value = 2.0 * tl.sigmoid(2.0 * x) - 1.0
+        slope = 1.0 - value * value
+    else:
+        tl.static_assert(ACTIVATION == "identity")
+        value = x
+        slope = x * 0.0 + 1.0
+    return value, slope
+
+
+@triton.jit
+def _forward(X, BIAS, Y, rows, hidden, x_stride, ACTIVATION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    mask = (row < rows) & (column < hidden)
+    x = tl.load(X + row * x_stride + column, mask=mask, other=0.0).to(tl.float32)
+    if BIAS is not None:
+        x += tl.load(BIAS + column, mask=column < hidden, other=0.0).to(tl.float32)
+    value, _ = sloped(x, ACTIVATION)
+    tl.store(Y + row * hidden + column, value.to(Y.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _backward(
+    GRAD, X, BIAS, DX, Y, PARTIAL, rows, hidden, grad_stride, x_stride, rows_each,
+    ACTIVATION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Programs share out columns by blocks and rows by runs of `rows_each`; each sums its own part of the bias's."""
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    first = tl.program_id(0) * rows_each
+    total = tl.zeros((1, COLUMNS), tl.float32)
+    if BIAS is not None:
+        bias = tl.load(BIAS + column, mask=column < hidden, other=0.0).to(tl.float32)
+    for start in range(first, tl.minimum(first + rows_each, rows), ROWS):
+        row = tl.cast(start, tl.int64) + tl.arange(0, ROWS)[:, None]
+        mask = (row < rows) & (column < hidden)
+        x = tl.load(X + row * x_stride + column, mask=mask, other=0.0).to(tl.float32)
+        grad = tl.load(GRAD + row * grad_stride + column, mask=mask, other=0.0).to(tl.float32)
+        if BIAS is not None:
+            x += bias
+        value, slope = sloped(x, ACTIVATION)
+        grad = tl.where(mask, grad * slope, 0.0)
+        tl.store(DX + row * hidden + column, grad.to(DX.dtype.element_ty), mask=mask)
+        if Y is not None:
+            tl.store(Y + row * hidden + column, value.to(Y.dtype.element_ty), mask=mask)
+        if PARTIAL is not None:
+            total += tl.sum(grad, axis=0)[None, :]
+    if PARTIAL is not None:
+        tl.store(PARTIAL + tl.program_id(0).to(tl.int64) * hidden + column, total, mask=column < hidden)
+
+
+def tile(hidden: int) -> tuple[int, int]:
+    """Rows and columns of a program's entries: whole rows up to 1024 columns, as many as make a tile."""
+    columns = min(triton.next_power_of_2(hidden), 1024)
+    return _TILE // columns, columns
+
+
+def forward(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """activation(x + bias), elementwise, in the dtype to which both promote.
+
+    Shapes: x (rows, hidden) with any stride of rows, bias (hidden,) contiguous, or None.
+    """
+    rows, hidden = x.shape
+    dtype = x.dtype if bias is None else torch.promote_types(x.dtype, bias.dtype)
+    made = torch.empty(x.shape, dtype=dtype, device=x.device)
+    ROWS, COLUMNS = tile(hidden)
+    grid = (triton.cdiv(rows, ROWS), triton.cdiv(hidden, COLUMNS))
+    _forward[grid](x, bias, made, rows, hidden, x.stride(0), activation, ROWS, COLUMNS, num_warps=_WARPS)
+    return made
+
+
+def backward(
+    grad: Tensor, x: Tensor, bias: Tensor | None, activation: str, wants_bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of x and, where it is wanted, of bias, from the result's. They are the same in every run."""
+    return _gradients(grad, x, bias, activation, wants_bias, None)
+
+
+def backward_again(
+    grad: Tensor, x: Tensor, bias: Tensor | None, activation: str, wants_bias: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """The same, and activation(x + bias) once more, in x's dtype: for a backward pass that did not keep it."""
+    value = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return *_gradients(grad, x, bias, activation, wants_bias, value), value
+
+
+def _gradients(
+    grad: Tensor, x: Tensor, bias: Tensor | None, activation: str, wants_bias: bool, value: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    rows, hidden = x.shape
+    of_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    ROWS, COLUMNS = tile(hidden)
+    blocks, programs = triton.cdiv(hidden, COLUMNS), triton.cdiv(rows, ROWS)
+    if wants_bias:  # as few partial sums as keep the device busy
+        programs = min(programs, triton.cdiv(_WAVES * multiprocessors(x.device), blocks))
+    rows_each = triton.cdiv(triton.cdiv(rows, programs), ROWS) * ROWS
+    programs = triton.cdiv(rows, rows_each)
+    partial = torch.empty(programs, hidden, dtype=torch.float32, device=x.device) if wants_bias else None
+    _backward[(programs, blocks)](
+        grad, x, bias, of_x, value, partial, rows, hidden, grad.stride(0), x.stride(0), rows_each,
+        activation, ROWS, COLUMNS, num_warps=_WARPS,
+    )  # fmt: skip
+    return of_x, None if partial is None or bias is None else partial.sum(0).to(bias.dtype)
+
+
+def _ahead(activation: str, rows: int, hidden: int, dtype: torch.dtype = torch.bfloat16) -> object:
+    x, bias = sample(rows, hidden, dtype=dtype), sample(hidden, dtype=dtype)
+    return (
+        forward(x, bias, activation),
+        backward_again(x, x, bias, activation, True),
+        backward(x, x, None, activation, False),
+    )
+
+
+AHEAD = (
+    Ahead("bf16, bias and gelu, 8192 rows of 3072", lambda: _ahead("gelu", 8192, 3072)),
+    Ahead("bf16, bias and gelu, 8192 rows of 1003", lambda: _ahead("gelu", 8192, 1003)),
+    Ahead("float32, bias and tanh gelu, 4096 rows of 16384", lambda: _ahead("gelu_tanh", 4096, 16384, torch.float32)),
+    Ahead("bf16, mish, 8192 rows of 64", lambda: _ahead("mish", 8192, 64), quick=False),
+)

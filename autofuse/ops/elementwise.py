@@ -1,0 +1,122 @@
+"""Activations by name, of x or of x + bias, elementwise: torch's own code, and one operator for our kernels.
+
+What our kernels keep for the backward pass is x and the bias, not their sum nor what the formula goes through, and the
+bias's gradient is summed in an order that does not change. Knows activations; must not know where x comes from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
+
+_KERNELS = Kernels(triton="autofuse.kernels.triton.activations", compiled="autofuse.kernels.compiled.activations")
+
+
+def biased_by(kernel: str, x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """activation(x + bias) by the kernels of `kernel`: "triton" or "compiled". Shapes: x (..., hidden), bias (hidden,).
+
+    The result has the dtype to which both promote.
+    """
+    made: Tensor = _biased(x, bias, activation, kernel)
+    return made
+
+
+def biased(x: Tensor, bias: Tensor | None, activation: str, kernel: str) -> Tensor:
+    """activation(x + bias) by `kernel`. Shapes: x (..., hidden), bias (hidden,)."""
+    made: Tensor = _KERNELS[kernel].forward(_rows(x), bias, activation)
+    return made.view(x.shape)
+
+
+def biased_backward(
+    grad: Tensor, x: Tensor, bias: Tensor | None, activation: str, wants_bias: bool, kernel: str
+) -> tuple[Tensor, Tensor]:
+    """The gradients of x and bias; the latter is empty where it is not wanted."""
+    of_x, of_bias = _KERNELS[kernel].backward(_rows(grad), _rows(x), bias, activation, wants_bias)
+    return of_x.view(x.shape), x.new_empty(0) if of_bias is None else of_bias
+
+
+def _fake(x: Tensor, bias: Tensor | None, activation: str, kernel: str) -> Tensor:
+    return x.new_empty(x.shape, dtype=x.dtype if bias is None else torch.promote_types(x.dtype, bias.dtype))
+
+
+def _fake_backward(
+    grad: Tensor, x: Tensor, bias: Tensor | None, activation: str, wants_bias: bool, kernel: str
+) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(0) if bias is None or not wants_bias else bias.new_empty(bias.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, bias, ctx.activation, ctx.kernel = inputs
+    ctx.save_for_backward(x, bias)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, bias = ctx.saved_tensors
+    of_x, of_bias = ctx.needs_input_grad[:2]
+    if torch.is_grad_enabled():
+        formula = lambda x, bias: BY_TORCH[ctx.activation](x if bias is None else x + bias)
+        return *by_formula(formula, (x, bias), (grad,), (of_x, of_bias)), None, None
+    dx, dbias = _biased_backward(grad, x, bias, ctx.activation, of_bias, ctx.kernel)
+    return dx if of_x else None, dbias if of_bias else None, None, None
+
+
+_biased = define(biased, _fake)
+_biased_backward = define(biased_backward, _fake_backward)
+differentiate(_biased, _gradients, _save)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """(rows, hidden), contiguous within a row."""
+    width = x.shape[-1] if x.ndim else 1
+    flat = x.reshape(math.prod(x.shape[:-1]), width)
+    return flat if flat.stride(1) == 1 else flat.contiguous()
+
+
+def beaten_by_torch(x: Tensor, name: str, *others: Tensor | None) -> str:
+    """Where a loop would be slower: torch's exact GELU in bf16 is oneDNN's, which takes half the time of a loop."""
+    training = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *others))
+    halves = name == "gelu" and x.dtype is not torch.float32
+    return (
+        "Without gradients, torch's kernel of the exact GELU is faster in 16 bits." if halves and not training else ""
+    )
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def _quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)  # the sigmoid approximation of the GELU paper, as CLIP uses it
+
+
+def _relu_squared(x: Tensor) -> Tensor:
+    return F.relu(x).square()  # So et al., arXiv:2109.08668
+
+
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
+BY_TORCH: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {
+        "gelu": F.gelu,
+        "gelu_tanh": _gelu_tanh,
+        "quick_gelu": _quick_gelu,
+        "silu": F.silu,
+        "relu": F.relu,
+        "relu_squared": _relu_squared,
+        "mish": F.mish,
+        "hardswish": F.hardswish,
+        "sigmoid": torch.sigmoid,
+        "tanh": torch.tanh,
+        "identity": _identity,
+    }
+)

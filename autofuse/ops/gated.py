@@ -1,0 +1,185 @@
+"""Gated activations: activation(gate) * up, of two tensors or of the halves of one.
+
+With silu, gelu or relu this is SwiGLU, GEGLU or ReGLU: Shazeer, arXiv:2002.05202. Our kernels keep gate and up for the
+backward pass and nothing else, and read and write each entry once; torch's code keeps the activation too.
+Knows what gates; must not know which projections made gate and up.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofuse.kernels.operation import Operation
+from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
+from autofuse.kernels.packages import COMPILER, TORCH, TRITON
+from autofuse.kernels.provider import Check, Provider
+from autofuse.kernels.requirements import alike, first, in_rows
+from autofuse.ops.activations import Activation, named
+from autofuse.ops.activations import activation as activated
+
+_KERNELS = Kernels(triton="autofuse.kernels.triton.gated", compiled="autofuse.kernels.compiled.gated")
+
+
+def gated_product(gate: Tensor, up: Tensor, *, activation: Activation = "silu") -> Tensor:
+    """activation(gate) * up, elementwise, broadcast against each other.
+
+    Raises ValueError for an unknown activation.
+    """
+    made: Tensor = _PRODUCT(gate, up, activation=activation)
+    return made
+
+
+def gated_activation(x: Tensor, *, activation: Activation = "silu", gate_first: bool = True) -> Tensor:
+    """activation(gate) * up, where gate and up are the halves of `x` along its last dimension.
+
+    Shapes: x (..., 2 * hidden); the result is (..., hidden). The gate is the first half if `gate_first`, else the
+    second. Raises ValueError for an unknown activation or an odd last dimension.
+    """
+    made: Tensor = _HALVES(x, activation=activation, gate_first=gate_first)
+    return made
+
+
+# Torch's own.
+
+
+def _product_by_torch(gate: Tensor, up: Tensor, *, activation: Activation = "silu") -> Tensor:
+    return activated(gate, activation) * up
+
+
+def _halves_by_torch(x: Tensor, *, activation: Activation = "silu", gate_first: bool = True) -> Tensor:
+    if x.shape[-1] % 2:
+        raise ValueError(
+            f"gated_activation was given a last dimension of {x.shape[-1]}, which does not divide into a gate and an "
+            "up half. Pass both, one half after the other."
+        )
+    first_half, second_half = x.chunk(2, dim=-1)
+    gate, up = (first_half, second_half) if gate_first else (second_half, first_half)
+    return activated(gate, activation) * up
+
+
+# Two tensors.
+
+
+def gated(gate: Tensor, up: Tensor, activation: str, kernel: str) -> Tensor:
+    made: Tensor = _KERNELS[kernel].forward(_rows(gate), _rows(up), activation)
+    return made.view(gate.shape)
+
+
+def gated_backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str, kernel: str) -> tuple[Tensor, Tensor]:
+    of_gate, of_up = _KERNELS[kernel].backward(_rows(grad), _rows(gate), _rows(up), activation)
+    return of_gate.view(gate.shape), of_up.view(up.shape)
+
+
+_GATED = define(gated, lambda gate, up, activation, kernel: gate.new_empty(gate.shape))
+_GATED_BACKWARD = define(
+    gated_backward,
+    lambda grad, gate, up, activation, kernel: (gate.new_empty(gate.shape), up.new_empty(up.shape)),
+)
+
+
+def _save_gated(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    gate, up, ctx.activation, ctx.kernel = inputs
+    ctx.save_for_backward(gate, up)
+
+
+def _gated_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    gate, up = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        formula = lambda gate, up: _product_by_torch(gate, up, activation=ctx.activation)
+        return *by_formula(formula, (gate, up), (grad,), ctx.needs_input_grad[:2]), None, None
+    return *_GATED_BACKWARD(grad, gate, up, ctx.activation, ctx.kernel), None, None
+
+
+differentiate(_GATED, _gated_gradients, _save_gated)
+
+
+# Two halves of one.
+
+
+def gated_halves(x: Tensor, activation: str, gate_first: bool, kernel: str) -> Tensor:
+    made: Tensor = _KERNELS[kernel].packed_forward(_rows(x), activation, gate_first)
+    return made.view(_half_of(x.shape))
+
+
+def gated_halves_backward(grad: Tensor, x: Tensor, activation: str, gate_first: bool, kernel: str) -> Tensor:
+    made: Tensor = _KERNELS[kernel].packed_backward(_rows(grad), _rows(x), activation, gate_first)
+    return made.view(x.shape)
+
+
+_GATED_HALVES = define(gated_halves, lambda x, activation, gate_first, kernel: x.new_empty(_half_of(x.shape)))
+_GATED_HALVES_BACKWARD = define(
+    gated_halves_backward, lambda grad, x, activation, gate_first, kernel: x.new_empty(x.shape)
+)
+
+
+def _save_halves(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, ctx.activation, ctx.gate_first, ctx.kernel = inputs
+    ctx.save_for_backward(x)
+
+
+def _halves_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    (x,) = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        formula = lambda x: _halves_by_torch(x, activation=ctx.activation, gate_first=ctx.gate_first)
+        return *by_formula(formula, (x,), (grad,), (True,)), None, None, None
+    return _GATED_HALVES_BACKWARD(grad, x, ctx.activation, ctx.gate_first, ctx.kernel), None, None, None
+
+
+differentiate(_GATED_HALVES, _halves_gradient, _save_halves)
+
+
+def _half_of(shape: torch.Size) -> tuple[int, ...]:
+    return (*shape[:-1], shape[-1] // 2)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """(rows, hidden), contiguous within a row."""
+    flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return flat if flat.stride(1) == 1 else flat.contiguous()
+
+
+# Who computes them.
+
+
+def _product_misfit(gate: Tensor, up: Tensor, *, activation: Activation = "silu") -> str:
+    return first(named(activation), alike(gate, up, "gate and up"), in_rows(gate, "the gate"), in_rows(up, "up"))
+
+
+def _halves_misfit(x: Tensor, *, activation: Activation = "silu", gate_first: bool = True) -> str:
+    return first(named(activation), "" if x.shape[-1] % 2 == 0 else "It takes two halves.", in_rows(x, "x"))
+
+
+def _product(kernel: str, gate: Tensor, up: Tensor, *, activation: str = "silu") -> Any:
+    return _GATED(gate, up, activation, kernel)
+
+
+def _halves(kernel: str, x: Tensor, *, activation: str = "silu", gate_first: bool = True) -> Any:
+    return _GATED_HALVES(x, activation, gate_first, kernel)
+
+
+def _providers(operation: str, own: Any, misfit: Check, torchs: Any) -> tuple[Provider, ...]:
+    return (
+        Provider(
+            operation, "triton", TRITON, partial(own, "triton"), check=misfit, devices=("cuda",), default=True,
+            summary="One Triton kernel of our own, which reads and writes rows where they lie.",
+            gradient="One kernel for both gradients; the activation is computed again, so that it is not kept.",
+        ),
+        Provider(
+            operation, "compiled", COMPILER, partial(own, "compiled"), check=misfit, devices=("cpu",), default=True,
+            summary="One loop that Inductor compiles for each dtype, and for each width where there are two halves.",
+            gradient="A second such loop; the activation is computed again, so that it is not kept.",
+        ),
+        Provider(
+            operation, "torch", TORCH, torchs, default=True, summary="torch activation, mul.",
+            gradient="torch's own, kernel by kernel; the activation is kept.",
+        ),
+    )  # fmt: skip
+
+
+_PRODUCT = Operation("gated_product", _providers("gated_product", _product, _product_misfit, _product_by_torch))
+_HALVES = Operation("gated_activation", _providers("gated_activation", _halves, _halves_misfit, _halves_by_torch))
