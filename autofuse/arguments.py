@@ -34,8 +34,67 @@ def parser() -> argparse.ArgumentParser:
     rules = commands.add_parser("rules", help="list the rules")
     rules.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
 
+    _add_kernel_commands(commands)
     commands.add_parser("demo", help="train a small GPT eager and optimized, and compare (needs torch)", add_help=False)
     return main
+
+
+def _add_kernel_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    kernels = commands.add_parser("kernels", help="list what operations can be computed by, here")
+    kernels.add_argument("operations", nargs="*", metavar="OPERATION", help="such as rms_norm; all if none is named")
+    kernels.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+
+    tune = commands.add_parser("tune", help="measure which kernels are best on this machine (needs torch)")
+    tune.add_argument(
+        "--op", action="append", metavar="OPERATION", help="such as rms_norm; may be repeated; all if none"
+    )
+    tune.add_argument("--shape", action="append", type=_shape, metavar="SIZES", help="as 2048x768, for one --op")
+    tune.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16", "float64"), help="float32; bfloat16 on cuda"
+    )
+    tune.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    modes = tune.add_mutually_exclusive_group()
+    modes.add_argument("--training", action="store_true", help="time forward and backward together (the default)")
+    modes.add_argument("--inference", action="store_true", help="time the forward alone")
+    for name, size, what in _MODEL:
+        tune.add_argument(f"--{name}", type=_size, default=size, metavar="N", help=f"{what} (default: {size})")
+    tune.add_argument("--hidden", type=_size, metavar="N", help="width inside of an MLP (default: 4 times --width)")
+    tune.add_argument("--policy", choices=("speed", "memory", "accuracy"), help="what decides (default: speed)")
+    tune.add_argument("--deterministic", action="store_true", help="leave out kernels that give other bits each time")
+    tune.add_argument("--providers", metavar="NAMES", help="only these, as torch,triton")
+    tune.add_argument("--seconds", type=float, default=0.3, metavar="S", help="for each candidate (default: 0.3)")
+    tune.add_argument("--keep", action="store_true", help="do not measure again what was decided before")
+    tune.add_argument("--all", action="store_true", help="show every candidate of every call")
+    tune.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+
+    cache = commands.add_parser("cache", help="show, list or clear what was measured on this machine")
+    cache.add_argument(
+        "action", nargs="?", choices=("show", "path", "list", "clear"), default="show",
+        help="where it is and how large (the default); its folder alone; every decision; remove it",
+    )  # fmt: skip
+    cache.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+
+
+_MODEL = (
+    ("batch", 4, "sequences in a batch"),
+    ("length", 512, "tokens in a sequence"),
+    ("width", 768, "width of a token"),
+    ("heads", 12, "heads of attention"),
+    ("vocabulary", 32000, "tokens in the vocabulary"),
+)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = text.lower().split("x")
+    if not all(size.isdecimal() and int(size) for size in sizes):
+        raise argparse.ArgumentTypeError(f"{text!r} is no shape: write its sizes with an x between them, as 2048x768")
+    return tuple(map(int, sizes))
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
 
 
 def _add_file_options(command: argparse.ArgumentParser) -> None:

@@ -108,8 +108,9 @@ class Reference:
             chance = 5 / math.sqrt(max(1, plain.numel() // plain.shape[-1] if plain.ndim else 1))
             if abs(change - own) > (_SAME_CHANGE + chance) * own or abs(share - own_share) > _SAME_SHARE + chance * own:
                 raise Wrong(
-                    f"Its dropout is another: {found.name(place)} changes by {change:.2g} of itself where torch's does by "
-                    f"{own:.2g}, around {share:.2g} of what it is without dropout where torch's is around {own_share:.2g}."
+                    f"Its dropout is another: {found.name(place)} changes by {change:.2g} of itself where torch's "
+                    f"does by {own:.2g}, around {share:.2g} of what it is without it where torch's is around "
+                    f"{own_share:.2g}."
                 )
 
 

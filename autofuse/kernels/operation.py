@@ -69,6 +69,7 @@ class Operation:
         self.failures: dict[str, str] = {}  # provider -> what it raised
         self.counts: dict[str, int] = {}  # provider -> calls that it took
         self._orders: dict[tuple[Any, ...], tuple[Provider, ...]] = {}
+        self._kinds: dict[Kind, tuple[Provider, ...]] = {}
         OPERATIONS[name] = self
 
     def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -116,6 +117,11 @@ class Operation:
     def forget(self) -> None:
         """Choose anew: decisions, or what is installed, have changed."""
         self._orders.clear()
+        self._kinds.clear()
+
+    def orders(self) -> list[tuple[Kind, tuple[Provider, ...]]]:
+        """The kinds of calls that were made so far, with the providers that are asked in turn."""
+        return list(self._kinds.items())
 
     def kind(self, x: Tensor, *args: Any, **kwargs: Any) -> Kind:
         """What decides about a call."""
@@ -149,7 +155,9 @@ class Operation:
         )
         found = self._orders.get(key)
         if found is None:
-            found = self._orders[key] = self._ordered(self.kind(x, *args, **kwargs), x.dtype)
+            kind = self.kind(x, *args, **kwargs)
+            found = self._orders[key] = self._ordered(kind, x.dtype)
+            self._kinds[kind] = found
         return found
 
     def _ordered(self, kind: Kind, dtype: torch.dtype) -> tuple[Provider, ...]:

@@ -1,0 +1,70 @@
+"""What is there: packages, operations with their providers, and which of them calls went to in this process.
+
+Knows what packages, providers and operations say of themselves; must not know how anything is shown.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from autofuse.kernels.available import package_entries
+from autofuse.kernels.decisions import decided
+from autofuse.kernels.operation import OPERATIONS, Operation
+from autofuse.kernels.provider import Provider, takes_all
+from autofuse.report.providers import Listing, OperationEntry, ProviderEntry, Used
+
+
+def listing(names: Sequence[str] = ()) -> Listing:
+    """Every operation, or those that are named, with every provider. Raises ValueError for a name that is none's."""
+    unknown = [n for n in names if n not in OPERATIONS]
+    if unknown:
+        raise ValueError(f"No operation is called {unknown[0]!r}. There are {', '.join(sorted(OPERATIONS))}.")
+    wanted = [OPERATIONS[n] for n in names or sorted(OPERATIONS)]
+    return Listing(package_entries(), tuple(map(_operation, wanted)))
+
+
+def used() -> tuple[Used, ...]:
+    """The operations that were called in this process, with the providers that took the calls, and why."""
+    return tuple(
+        Used(o.name, dict(o.counts), dict(o.failures), dict(_decided(o)))
+        for o in OPERATIONS.values()
+        if o.counts or o.failures
+    )
+
+
+def _decided(operation: Operation) -> Iterator[tuple[str, str]]:
+    for kind, order in operation.orders():
+        mode = "training" if kind.training else "inference"
+        words = f"{kind.device} {kind.dtype} {'x'.join(map(str, kind.sizes))} {mode}"
+        measured = "measured" if decided(kind) else "default"
+        yield words, f"{', then '.join(p.name for p in order)} ({measured})"
+
+
+def _operation(operation: Operation) -> OperationEntry:
+    return OperationEntry(operation.name, operation.least, tuple(_entry(operation, p) for p in operation.providers))
+
+
+def _entry(operation: Operation, provider: Provider) -> ProviderEntry:
+    reason = operation.failures.get(provider.name) or provider.package.missing() or _no_device(provider)
+    is_torch = provider is operation.torch
+    return ProviderEntry(
+        provider.name, provider.package.name, not reason, reason, provider.default or is_torch,
+        ("cpu", "cuda", "others") if is_torch else provider.devices,
+        ("all",) if is_torch else tuple(str(d).removeprefix("torch.") for d in provider.dtypes),
+        provider.deterministic, provider.summary, provider.gradient, _asked(provider),
+    )  # fmt: skip
+
+
+def _no_device(provider: Provider) -> str:
+    there = {"cpu"} | ({"cuda"} if torch.cuda.is_available() else set())
+    if there & set(provider.devices):
+        return ""
+    return f"It runs on {' and '.join(provider.devices)}, and there is none here."
+
+
+def _asked(provider: Provider) -> str:
+    """What the check's docstring says."""
+    return "" if provider.check is takes_all else " ".join((inspect.getdoc(provider.check) or "").split())
