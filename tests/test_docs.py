@@ -21,6 +21,7 @@ from autofuse.source.config import _KEYS
 from autofuse.source.run import rewritten
 
 REPOSITORY = Path(__file__).parents[1]
+_COMMANDS = ("check", "rewrite", "rules", "explain", "kernels", "tune", "cache")
 PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").glob("*.md"))]
 BLOCKS = [
     (page, language, code)
@@ -79,13 +80,13 @@ def test_every_command_that_is_shown_exists_with_its_options(page: Path, code: s
 
 def test_every_option_of_the_commands_is_described() -> None:
     described = (REPOSITORY / "docs" / "cli.md").read_text()
-    options = {o for name in ("check", "rewrite", "rules") for o in options_of(name)} - {"-h", "--help"}
+    options = {o for name in ("check", "rewrite", "rules", "kernels", "tune", "cache") for o in options_of(name)} - {"-h", "--help"}
     assert [o for o in sorted(options) if o not in described] == []
 
 
 def test_the_options_that_are_described_exist() -> None:
     described = set(re.findall(r"`(--[\w-]+)", (REPOSITORY / "docs" / "cli.md").read_text()))
-    options = {o for name in ("check", "rewrite", "rules", "explain") for o in options_of(name)}
+    options = {o for name in _COMMANDS for o in options_of(name)}
     assert described <= options
 
 

@@ -18,6 +18,7 @@ from autofuse.fx.bounds import Gap, gap
 from autofuse.kernels.calls import Call, Outcome, Run, same_bits
 
 _SAME_CHANGE, _SAME_SHARE = 0.1, 0.02  # what two dropouts may differ by beyond chance, for numbers are finite
+_NOTHING = 1e-3  # a change that is no more than rounding, as that of a gradient which dropout does not reach
 
 
 class Wrong(Exception):
@@ -106,7 +107,11 @@ class Reference:
             share, own_share = (float((t * plain).mean()) / size**2 for t in (got, usual))
             # Entries of a row may go by the same draws, so only rows count as independent of each other.
             chance = 5 / math.sqrt(max(1, plain.numel() // plain.shape[-1] if plain.ndim else 1))
-            if abs(change - own) > (_SAME_CHANGE + chance) * own or abs(share - own_share) > _SAME_SHARE + chance * own:
+            nothing = max(_NOTHING, 16 * self._unit)
+            if (
+                abs(change - own) > (_SAME_CHANGE + chance) * own + nothing
+                or abs(share - own_share) > _SAME_SHARE + chance * own + nothing
+            ):
                 raise Wrong(
                     f"Its dropout is another: {found.name(place)} changes by {change:.2g} of itself where torch's "
                     f"does by {own:.2g}, around {share:.2g} of what it is without it where torch's is around "

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 
 from autofuse.report import markup, terminal
 from autofuse.report.comparison import Estimate, Interval, milliseconds, size
@@ -22,7 +22,7 @@ _COLUMNS = (
     Column("peak", align="right"),
     Column("kept", align="right"),
     Column("error", align="right"),
-    Column("", wraps=True),
+    Column(""),
 )
 
 
@@ -108,17 +108,27 @@ class Result:
         return f"{self.operation}: {self.winner}. {self.why}"
 
     def table(self) -> Table:
-        """The candidates, the best first and those that took no part last.
+        """The candidates that took part, the best first.
 
         Times are medians; "kept" is what a forward keeps until its backward; the error is its share of the bound.
         """
         mode = "forward and backward" if self.training else "forward"
         title = f"{self.operation} ({mode}; {self.policy}{', deterministic' if self.deterministic else ''})"
         order = {name: i for i, name in enumerate(self.ranking)}
-        trials = sorted(self.trials, key=lambda t: order.get(t.name, len(order)))
+        trials = sorted((t for t in self.trials if not t.refused), key=lambda t: order.get(t.name, len(order)))
         rows = tuple(_row(t, t.name == self.winner) for t in trials)
         caption = "\n".join(part for part in (self.arguments, f"{self.winner}: {self.why}", self._control()) if part)
         return without_empty_columns(Table(title, _COLUMNS, rows, caption))
+
+    def refusals(self) -> Table | None:
+        """The candidates that took no part, and why; None where all did."""
+        rows = tuple((Cell(t.name, "quiet"), Cell(t.refused, "quiet")) for t in self.trials if t.refused)
+        return Table("", (Column("took no part"), Column("why", wraps=True)), rows) if rows else None
+
+    def tables(self) -> tuple[Table, ...]:
+        """All there is to see."""
+        refusals = self.refusals()
+        return (self.table(),) if refusals is None else (self.table(), refusals)
 
     def to_dict(self) -> dict[str, Any]:
         """Every field under its own name, `version` first. See docs/json.md."""
@@ -144,13 +154,13 @@ class Result:
         return cls(**given)
 
     def __rich__(self) -> RenderableType:
-        return terminal.drawn(self.table())
+        return Group(*map(terminal.drawn, self.tables()))
 
     def __str__(self) -> str:
         return terminal.text(self)
 
     def _repr_html_(self) -> str:
-        return markup.table(self.table())
+        return "".join(map(markup.table, self.tables()))
 
     def _control(self) -> str:
         return f"identical runs: {self.control}" if self.control else ""
@@ -159,13 +169,13 @@ class Result:
 def _row(trial: Trial, is_winner: bool) -> tuple[Cell, ...]:
     """The cells of one candidate, as wide as _COLUMNS."""
     spread = trial.interval and f"{milliseconds(trial.interval.low).split()[0]} to {milliseconds(trial.interval.high)}"
-    known = trial.error is not None and not trial.refused
+    known = trial.error is not None
     return (
-        Cell(trial.name, "good" if is_winner else "quiet" if trial.refused else "plain"),
+        Cell(trial.name, "good" if is_winner else "plain"),
         Cell("" if trial.seconds is None else milliseconds(trial.seconds)),
         Cell(spread or "", "quiet"),
         Cell(size(trial.peak_bytes)),
         Cell(size(trial.held_bytes) if trial.held_bytes else ""),
         Cell(f"{trial.inexactness:.0%}" if known else ""),
-        Cell(trial.refused or ("chosen" if is_winner else ""), "good" if is_winner else "quiet"),
+        Cell("chosen" if is_winner else "", "good"),
     )

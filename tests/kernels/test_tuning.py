@@ -57,7 +57,8 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(operation_module, "OPERATIONS", dict(OPERATIONS))
     monkeypatch.setattr(tuning, "SHORTEST", {"cpu": 0.0})
     decisions.forget()
-    yield
+    with using(measured=True):
+        yield
     decisions.forget()
 
 

@@ -1,0 +1,126 @@
+"""`autofuse kernels`, `tune` and `cache` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autofuse.cli import main
+from autofuse.kernels import decisions
+
+QUICK = ["--op", "rms_norm", "--seconds", "0.01"]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "120")
+    decisions.forget()
+    return tmp_path / "cache"
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    assert main(arguments) == code
+    return capsys.readouterr().out
+
+
+def data(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(printed(capsys, *arguments, "--format", "json"))
+    return found
+
+
+def test_kernels_lists_every_package_and_operation(capsys: pytest.CaptureFixture[str]) -> None:
+    found = data(capsys, "kernels")
+    assert found["version"] == 1
+    packages = {p["name"]: p for p in found["packages"]}  # type: ignore[attr-defined]
+    assert packages["torch"]["available"] and packages["torch"]["version"]
+    assert all(p["available"] or p["reason"] and p["install"] for p in packages.values())
+    operations = {o["operation"]: o["providers"] for o in found["operations"]}  # type: ignore[attr-defined]
+    assert {"rms_norm", "layer_norm", "dropout_add_norm"} <= set(operations)
+    for providers in operations.values():
+        assert all(p["available"] or p["reason"] for p in providers)
+        assert [p["name"] for p in providers if p["name"] == "torch" and p["available"]] == ["torch"]
+
+
+def test_kernels_shows_what_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = printed(capsys, "kernels", "rms_norm")
+    assert "rms_norm" in shown and "compiled" in shown and "Gradient:" in shown
+    assert "dropout_add_norm" not in shown
+
+
+def test_kernels_names_the_operations_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels", "rms"]) == 2
+    assert "No operation is called 'rms'. There are" in capsys.readouterr().err
+
+
+def test_tune_measures_and_cache_shows_lists_and_clears(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    assert "Nothing has been decided" in printed(capsys, "cache")
+    (result,) = data(capsys, "tune", *QUICK, "--shape", "2048x512")["results"]  # type: ignore[misc]
+    assert result["operation"] == "rms_norm" and result["training"]
+    assert result["arguments"].startswith("float32 (2048, 512), float32 (512,)")
+    assert {t["name"] for t in result["trials"]} >= {"torch", "triton", "compiled"}
+    assert printed(capsys, "cache", "path") == f"{place}\n"
+    if not result["measured"]:
+        pytest.skip(result["why"])
+    assert "cpu" in printed(capsys, "cache")
+    listed = printed(capsys, "cache", "list")
+    assert "rms_norm float32" in listed and result["winner"] in listed
+    (file,) = data(capsys, "cache")["files"]  # type: ignore[misc]
+    assert list(file["decisions"].values()) == [result]
+    assert data(capsys, "tune", *QUICK, "--shape", "2048x512", "--keep")["results"] == [result]
+    assert printed(capsys, "cache", "clear") == "1 file removed\n"
+    assert "No decision is kept." in printed(capsys, "cache", "list")
+
+
+def test_tune_takes_a_model_in_inference_and_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--op", "layer_norm", "--inference", "--batch", "1", "--length", "128", "--width", "64", "--heads", "4"]
+    shown = printed(capsys, "tune", *QUICK, *options, "--dtype", "bfloat16", "--policy", "memory")
+    assert "bfloat16 (128, 64)" in shown
+    assert "rms_norm" in shown and "layer_norm" in shown and "goes to" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--op", "rms"], "No sample call of 'rms' is known"),
+        (["--op", "rms_norm", "--shape", "2x3x4"], "rms_norm takes a shape of rows x width, and was given 2x3x4"),
+        (["--op", "rms_norm", "--op", "layer_norm", "--shape", "2x3"], "--shape goes with one --op"),
+        (["--op", "rms_norm", "--width", "100", "--heads", "3"], "A width of 100 does not divide into 3 heads"),
+    ],
+)
+def test_what_does_not_fit_is_said(options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", *options]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_shape_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["tune", "--op", "rms_norm", "--shape", "2048,768"])
+    assert "'2048,768' is no shape" in capsys.readouterr().err
+
+
+def test_a_broken_file_of_the_cache_is_shown_as_that(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    place.mkdir()
+    (place / "cpu-0.json").write_text("{")
+    assert "cannot be read" in printed(capsys, "cache")
+    assert printed(capsys, "cache", "clear") == "1 file removed\n"
+
+
+def _without_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys\nsys.modules['torch'] = None\nfrom autofuse.cli import main\nsys.exit(main(sys.argv[1:]))"
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+
+
+def test_without_torch_packages_are_listed_and_tune_says_what_it_needs() -> None:
+    kernels = _without_torch("kernels", "--format", "json")
+    assert kernels.returncode == 0
+    assert json.loads(kernels.stdout)["operations"] == []
+    assert "need torch, which is not installed here" in kernels.stderr
+    tune = _without_torch("tune")
+    assert tune.returncode == 2
+    assert "`tune` times kernels and needs torch" in tune.stderr
+    assert _without_torch("cache", "path").returncode == 0

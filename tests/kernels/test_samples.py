@@ -1,0 +1,35 @@
+"""Sample calls: one of each operation, with the sizes that a model gives it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from autofuse import ops
+from autofuse.kernels.operation import OPERATIONS
+from autofuse.kernels.samples import SAMPLES, Maker, Model, sampled
+
+SMALL = Model(batch=2, length=8, width=16, heads=2, vocabulary=20)
+CPU = torch.device("cpu")
+WITHOUT = {name for name in OPERATIONS if not hasattr(ops, name)}
+
+
+@pytest.mark.parametrize("name", sorted(set(OPERATIONS) - WITHOUT))
+def test_every_operation_has_a_sample_that_reaches_it(name: str) -> None:
+    for training in (True, False):
+        made = sampled(name, SAMPLES[name].of_model(SMALL), Maker(torch.float32, CPU, training))
+        assert made.operation is OPERATIONS[name]
+        assert made.args[0].requires_grad == training
+
+
+def test_a_model_gives_its_sizes() -> None:
+    assert SAMPLES["rms_norm"].of_model(SMALL) == (16, 16)
+    assert SAMPLES["attention"].of_model(SMALL) == (2, 2, 8, 8)
+    assert SAMPLES["cross_entropy"].of_model(SMALL) == (16, 20)
+    assert SMALL.inner == 64 and Model(hidden=100).inner == 100
+
+
+def test_samples_leave_random_states_alone() -> None:
+    before = torch.get_rng_state()
+    sampled("rms_norm", (4, 8), Maker(torch.bfloat16, CPU, True))
+    assert torch.equal(torch.get_rng_state(), before)
