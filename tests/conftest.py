@@ -10,6 +10,8 @@ import pytest
 
 # pytest-xdist runs a process for each core, so a process that used them all would only be in the others' way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Triton's kernels are run by its interpreter, which has to be said before Triton is imported: no GPU is needed.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 # What a loaded machine measures would decide what tests find fused; those about measuring switch it on themselves.
 os.environ.setdefault("AUTOFUSE_MEASURED", "0")
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from autofuse.kernels.ahead import Ahead, sample
 from autofuse.kernels.devices import multiprocessors
 from autofuse.kernels.draws import least_kept
-from autofuse.kernels.triton.draws import kept
+from autofuse.kernels.triton.norm_tiles import affine, normalised, store_gradients, total_of
 
 _WIDEST = 8192  # columns of a row that is kept in registers: eight for each of 1024 threads
-_TILE = 2048  # elements that a program takes at once, in several rows where they are shorter
+_TILE = 1024  # elements that a program takes at once, in several rows where they are shorter
 _CHUNK = 4096  # elements of a longer row that a program takes at once
 _COLUMNS, _ROWS = 128, 32  # the tile in which `_affine_backward` reads
 
@@ -90,8 +90,9 @@ def backward(
 
 
 def _tile(width: int) -> tuple[int, int, int]:
-    """Rows and columns that a program takes at once, and its warps: eight elements for each thread, or for a long row
-    sixteen. More would spill in the backward pass, which keeps five such tiles; fewer would leave loads too short.
+    """Rows and columns that a program takes at once, and its warps: eight elements for each thread, sixteen in a chunk.
+
+    The backward pass keeps five such tiles in registers; fewer elements would make loads shorter than 16 bytes.
     """
     if width > _WIDEST:
         return 1, _CHUNK, 8
@@ -108,33 +109,13 @@ def _share(rows: int, width: int, tall: int, device: torch.device) -> int:
     if width > _WIDEST:
         tall, programs = _ROWS, max(4 * multiprocessors(device) * _COLUMNS // width, 1)
     else:
-        programs = multiprocessors(device) * max(4096 // max(width, 256), 2)
+        programs = multiprocessors(device) * max(8192 // max(width, 512), 2)
     return int(triton.cdiv(triton.cdiv(max(rows, 1), programs), tall) * tall)
 
 
 def _scale(p: float) -> float:
     """What entries that are kept are multiplied by, so that their mean stays."""
     return 1.0 / (1.0 - p) if p < 1.0 else 0.0
-
-
-@triton.jit
-def _summed(x, residual, seed, row, column, inside, width, x_stride, residual_stride, least, scale):
-    """residual + dropout(x) of a tile, in fp32."""
-    z = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
-    if seed is not None:
-        z = tl.where(kept(tl.load(seed), row, column, width, least), z * scale, 0.0)
-    if residual is not None:
-        z += tl.load(residual + row * residual_stride + column, mask=inside, other=0.0).to(tl.float32)
-    return z
-
-
-@triton.jit
-def _affine(y, weight, bias, column, width):
-    if weight is not None:
-        y *= tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)
-    if bias is not None:
-        y += tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)
-    return y
 
 
 @triton.jit
@@ -145,7 +126,7 @@ def _forward(
     row = tl.program_id(0).to(tl.int64) * tall + tl.arange(0, tall)[:, None]
     column = tl.arange(0, block)[None, :]
     inside = (row < rows) & (column < width)
-    z = _summed(x, residual, seed, row, column, inside, width, x_stride, residual_stride, least, scale)
+    z = total_of(x, residual, seed, row, column, inside, width, x_stride, residual_stride, least, scale)
     if total is not None:
         tl.store(total + row * width + column, z.to(total.dtype.element_ty), mask=inside)
         z = z.to(total.dtype.element_ty).to(tl.float32)  # what is normed is the sum as others see it
@@ -155,7 +136,7 @@ def _forward(
         z = tl.where(inside, z - middle, 0.0)
     reciprocal = 1.0 / tl.sqrt(tl.sum(z * z, 1, keep_dims=True) / width + eps)
     tl.store(rstd + row, reciprocal, mask=row < rows)
-    y = _affine(z * reciprocal, weight, bias, column, width)
+    y = affine(z * reciprocal, weight, bias, column, width)
     tl.store(out + row * width + column, y.to(out.dtype.element_ty), mask=inside)
 
 
@@ -171,7 +152,7 @@ def _forward_wide(
     for start in range(0, width, block):
         column = start + tl.arange(0, block)[None, :]
         inside = column < width
-        z = _summed(x, residual, seed, row, column, inside, width, x_stride, residual_stride, least, scale)
+        z = total_of(x, residual, seed, row, column, inside, width, x_stride, residual_stride, least, scale)
         if total is not None:
             tl.store(total + row * width + column, z.to(total.dtype.element_ty), mask=inside)
             z = z.to(total.dtype.element_ty).to(tl.float32)
@@ -191,33 +172,11 @@ def _forward_wide(
     for start in range(0, width, block):
         column = start + tl.arange(0, block)[None, :]
         inside = column < width
-        z = _summed(x, residual, seed, row, column, inside, width, x_stride, residual_stride, least, scale)
+        z = total_of(x, residual, seed, row, column, inside, width, x_stride, residual_stride, least, scale)
         if total is not None:
             z = z.to(total.dtype.element_ty).to(tl.float32)
-        y = _affine((z - middle) * reciprocal, weight, bias, column, width)
+        y = affine((z - middle) * reciprocal, weight, bias, column, width)
         tl.store(out + row * width + column, y.to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _normed(total, mean, rstd, row, column, inside, stride, rows):
-    """The norm before weight and bias, and the reciprocal deviation, of a tile."""
-    z = tl.load(total + row * stride + column, mask=inside, other=0.0).to(tl.float32)
-    if mean is not None:
-        z -= tl.load(mean + row, mask=row < rows, other=0.0)
-    reciprocal = tl.load(rstd + row, mask=row < rows, other=0.0)
-    return tl.where(inside, z * reciprocal, 0.0), reciprocal
-
-
-@triton.jit
-def _store(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale):
-    """The gradients of both summands, from what of the sum's gradient came through the norm."""
-    if carried is not None:
-        dz += tl.load(carried + row * carried_stride + column, mask=inside, other=0.0).to(tl.float32)
-    if dresidual is not None:
-        tl.store(dresidual + row * width + column, dz.to(dresidual.dtype.element_ty), mask=inside)
-    if seed is not None:
-        dz = tl.where(kept(tl.load(seed), row, column, width, least), dz * scale, 0.0)
-    tl.store(dx + row * width + column, dz.to(dx.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -229,21 +188,22 @@ def _backward(
     column = tl.arange(0, block)[None, :]
     of_weight = tl.zeros((tall, block), tl.float32)
     of_bias = tl.zeros((tall, block), tl.float32)
-    for start in range(0, share, tall):
+    # The weight is read anew for each row, from the cache: taken out of the loop, it takes up registers, and spills.
+    for start in tl.range(0, share, tall, disable_licm=True):
         row = first + start + tl.arange(0, tall)[:, None]
         inside = (row < rows) & (column < width)
-        normed, reciprocal = _normed(total, mean, rstd, row, column, inside, total_stride, rows)
+        normed, reciprocal = normalised(total, mean, rstd, row, column, inside, total_stride, rows)
         g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
         if dweight is not None:
             of_weight += g * normed
         if dbias is not None:
             of_bias += g
-        g = _affine(g, weight, None, column, width)
+        g = affine(g, weight, None, column, width)
         dz = g - normed * (tl.sum(g * normed, 1, keep_dims=True) / width)
         if mean is not None:
             dz -= tl.sum(g, 1, keep_dims=True) / width
         dz *= reciprocal
-        _store(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale)
+        store_gradients(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale)
     place = tl.program_id(0).to(tl.int64) * width + tl.arange(0, block)
     if dweight is not None:
         tl.store(dweight + place, tl.sum(of_weight, 0), mask=tl.arange(0, block) < width)
@@ -263,19 +223,19 @@ def _backward_wide(
     for start in range(0, width, block):
         column = start + tl.arange(0, block)[None, :]
         inside = column < width
-        normed, reciprocal = _normed(total, mean, rstd, row, column, inside, total_stride, row + 1)
+        normed, reciprocal = normalised(total, mean, rstd, row, column, inside, total_stride, row + 1)
         g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
-        g = _affine(g, weight, None, column, width)
+        g = affine(g, weight, None, column, width)
         along += tl.sum(g * normed, 1, keep_dims=True) / width
         if mean is not None:
             middle += tl.sum(g, 1, keep_dims=True) / width
     for start in range(0, width, block):
         column = start + tl.arange(0, block)[None, :]
         inside = column < width
-        normed, reciprocal = _normed(total, mean, rstd, row, column, inside, total_stride, row + 1)
+        normed, reciprocal = normalised(total, mean, rstd, row, column, inside, total_stride, row + 1)
         g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
-        dz = (_affine(g, weight, None, column, width) - normed * along - middle) * reciprocal
-        _store(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale)
+        dz = (affine(g, weight, None, column, width) - normed * along - middle) * reciprocal
+        store_gradients(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale)
 
 
 @triton.jit
@@ -291,7 +251,7 @@ def _affine_backward(
     for start in range(0, share, tall):
         row = first + start + tl.arange(0, tall)[:, None]
         inside = (row < rows) & (column < width)
-        normed, _ = _normed(total, mean, rstd, row, column, inside, total_stride, rows)
+        normed, _ = normalised(total, mean, rstd, row, column, inside, total_stride, rows)
         g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
         of_weight += g * normed
         of_bias += g
@@ -312,6 +272,7 @@ def _example(rows: int, width: int, dtype: torch.dtype, p: float) -> None:
 
 AHEAD = (
     Ahead("bf16, 4096 rows of 8192, dropout", lambda: _example(4096, 8192, torch.bfloat16, 0.1)),
+    Ahead("fp32, 4096 rows of 8192, dropout", lambda: _example(4096, 8192, torch.float32, 0.1)),
     Ahead("fp32, 100 rows of 999, dropout", lambda: _example(100, 999, torch.float32, 0.1)),
     Ahead("bf16, 1024 rows of 16384", lambda: _example(1024, 16384, torch.bfloat16, 0.1)),
     Ahead("bf16, 16384 rows of 768", lambda: _example(16384, 768, torch.bfloat16, 0.1), quick=False),

@@ -1,0 +1,50 @@
+"""What the kernels of norm.py do with a tile of rows and columns: (tall, 1) rows in int64, (1, block) columns."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from autofuse.kernels.triton.draws import kept
+
+
+@triton.jit
+def total_of(x, residual, seed, row, column, inside, width, x_stride, residual_stride, least, scale):
+    """residual + dropout(x) of a tile, in fp32."""
+    z = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
+    if seed is not None:
+        z = tl.where(kept(tl.load(seed), row, column, width, least), z * scale, 0.0)
+    if residual is not None:
+        z += tl.load(residual + row * residual_stride + column, mask=inside, other=0.0).to(tl.float32)
+    return z
+
+
+@triton.jit
+def affine(y, weight, bias, column, width):
+    if weight is not None:
+        y *= tl.load(weight + column, mask=column < width, other=0.0).to(tl.float32)
+    if bias is not None:
+        y += tl.load(bias + column, mask=column < width, other=0.0).to(tl.float32)
+    return y
+
+
+@triton.jit
+def normalised(total, mean, rstd, row, column, inside, stride, rows):
+    """The norm before weight and bias, and the reciprocal deviation, of a tile."""
+    z = tl.load(total + row * stride + column, mask=inside, other=0.0).to(tl.float32)
+    if mean is not None:
+        z -= tl.load(mean + row, mask=row < rows, other=0.0)
+    reciprocal = tl.load(rstd + row, mask=row < rows, other=0.0)
+    return tl.where(inside, z * reciprocal, 0.0), reciprocal
+
+
+@triton.jit
+def store_gradients(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale):
+    """The gradients of both summands, from what of the sum's gradient came through the norm."""
+    if carried is not None:
+        dz += tl.load(carried + row * carried_stride + column, mask=inside, other=0.0).to(tl.float32)
+    if dresidual is not None:
+        tl.store(dresidual + row * width + column, dz.to(dresidual.dtype.element_ty), mask=inside)
+    if seed is not None:
+        dz = tl.where(kept(tl.load(seed), row, column, width, least), dz * scale, 0.0)
+    tl.store(dx + row * width + column, dz.to(dx.dtype.element_ty), mask=inside)

@@ -1,0 +1,89 @@
+"""The Triton kernels of norms, in Triton's interpreter, against the formula in double."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import torch
+
+from tests.kernels.norms import EPS, SEED, Case, check
+
+SINGLE, BRAIN, HALF = torch.float32, torch.bfloat16, torch.float16
+
+
+@pytest.fixture(scope="module")
+def kernel() -> ModuleType:
+    return pytest.importorskip("autofuse.kernels.triton.norm")
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, BRAIN, HALF])
+@pytest.mark.parametrize("residual, p", [(False, 0.0), (True, 0.0), (True, 0.3), (False, 0.3)])
+@pytest.mark.parametrize("centred", [True, False])
+def test_every_combination_of_summands(
+    kernel: ModuleType, centred: bool, residual: bool, p: float, dtype: torch.dtype
+) -> None:
+    check(kernel, Case(5, 37, dtype, centred, residual, p=p))
+
+
+CASES = {
+    "no weight": Case(3, 20, weight=False),
+    "no bias": Case(3, 20, bias=False, centred=False),
+    "neither": Case(3, 20, weight=False, bias=False, residual=True),
+    "one column": Case(3, 1, residual=True),
+    "one row": Case(1, 64),
+    "a block to the full": Case(2, 128, residual=True, p=0.5),
+    "more rows than a tile": Case(70, 16, BRAIN, residual=True),
+    "rows that are not next to each other": Case(6, 33, residual=True, p=0.2, gap=7),
+    "a residual in fp32": Case(4, 40, BRAIN, residual=True, residual_dtype=SINGLE),
+    "a residual in fp32 and dropout": Case(4, 40, HALF, residual=True, residual_dtype=SINGLE, p=0.4),
+    "weights in fp32": Case(4, 40, BRAIN, weight_dtype=SINGLE),
+    "a long row": Case(2, 8192 + 77, residual=True, p=0.1),
+    "a long row in bf16": Case(2, 12288, BRAIN, centred=False, bias=False),
+    "many long rows": Case(33, 8200, weight=False),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_shapes_strides_and_dtypes(kernel: ModuleType, case: Case) -> None:
+    check(kernel, case)
+
+
+@pytest.mark.parametrize("shape", [(0, 16), (4, 0)])
+def test_nothing_is_normed(kernel: ModuleType, shape: tuple[int, int]) -> None:
+    x, weight = torch.randn(shape), torch.rand(shape[1])
+    out, total, mean, rstd = kernel.forward(x, x, weight, weight, None, 0.0, EPS, True, SINGLE, SINGLE)
+    assert out.shape == total.shape == shape and mean.shape == rstd.shape == (shape[0], 1)
+    dx, _, dweight, dbias = kernel.backward(
+        out, None, total, weight, mean, rstd, None, 0.0, SINGLE, None, True, True
+    )  # fmt: skip
+    assert dx.shape == shape and dweight.shape == dbias.shape == (shape[1],) and not dweight.any()
+
+
+@pytest.mark.parametrize("width", [500, 8200])
+def test_dropout_drops_its_share_and_the_same_again(kernel: ModuleType, width: int) -> None:
+    x, p = torch.ones(40 if width < 8192 else 2, width), 0.25
+    run = lambda seed: kernel.forward(x, None, None, None, torch.tensor([seed]), p, EPS, True, SINGLE, SINGLE)
+    total = run(SEED)[1]
+    assert set(total.unique().tolist()) == {0.0, torch.tensor(1 / (1 - p)).item()}
+    share, deviation = (total == 0).float().mean().item(), (p * (1 - p) / x.numel()) ** 0.5
+    assert abs(share - p) < 4 * deviation
+    assert torch.equal(total, run(SEED)[1]) and not torch.equal(total, run(SEED + 1)[1])
+
+
+def test_weight_gradients_are_the_same_each_time(kernel: ModuleType) -> None:
+    x, g = torch.randn(300, 24), torch.randn(300, 24)
+    _, _, mean, rstd = kernel.forward(x, None, None, None, None, 0.0, EPS, True, SINGLE, SINGLE)
+    first, second = (
+        kernel.backward(g, None, x, None, mean, rstd, None, 0.0, SINGLE, None, True, True) for _ in range(2)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_a_large_mean_costs_no_digits(kernel: ModuleType) -> None:
+    """The variance is not the difference of two large numbers, in one block nor in chunks."""
+    for width in (64, 8200):
+        x = torch.randn(2, width) + 1000.0
+        out, *_ = kernel.forward(x, None, None, None, None, 0.0, EPS, True, SINGLE, SINGLE)
+        truth = torch.nn.functional.layer_norm(x.double(), (width,), eps=EPS)
+        assert (out - truth).abs().max() < 8 * 1000 * torch.finfo(SINGLE).eps
