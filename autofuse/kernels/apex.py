@@ -17,7 +17,7 @@ from torch import Tensor
 from autofuse.kernels.borrowed import Borrowed, once_differentiable, twice_differentiable, with_whole_gradient
 from autofuse.kernels.packages import APEX_DENSE, APEX_LOSSES, APEX_NORMS
 from autofuse.kernels.provider import Provider
-from autofuse.kernels.requirements import affine, divides, first, lowered, no_autocast, no_dropout, one_dtype
+from autofuse.kernels.requirements import a_number, affine, divides, first, lowered, no_autocast, no_dropout, one_dtype
 from autofuse.kernels.rows import as_rows, ignored, reduced, row_wise
 
 _NORMS = "apex.normalization.fused_layer_norm"
@@ -40,7 +40,7 @@ _NO_CLASS = -1
 
 
 def _rms_norm_misfit(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
-    return first(affine(x, weight, "weight"), no_autocast(x))
+    return first(affine(x, weight, "weight"), no_autocast(x), a_number(eps))
 
 
 def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
@@ -50,7 +50,7 @@ def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
 
 def _layer_norm_misfit(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
     needed = bias is not None
-    return first(affine(x, weight, "weight", needed), affine(x, bias, "bias"), no_autocast(x))
+    return first(affine(x, weight, "weight", needed), affine(x, bias, "bias"), no_autocast(x), a_number(eps))
 
 
 def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:

@@ -26,6 +26,7 @@ from autofuse.kernels.packages import (
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Check, Provider
 from autofuse.kernels.requirements import (
     HALVES,
+    a_number,
     affine,
     alike,
     capability,
@@ -36,6 +37,7 @@ from autofuse.kernels.requirements import (
     no_autocast,
     no_dropout,
     one_dtype,
+    summands,
     width_at_most,
 )
 from autofuse.kernels.rows import as_rows, ignored, reduced, row_wise
@@ -61,15 +63,15 @@ _ACTIVATIONS: Mapping[str, str] = MappingProxyType({"gelu_tanh": "gelu_approx", 
 # Norms, with dropout and residual in them.
 
 
-def _norm_misfit(x: Tensor, weight: Any, bias: Any) -> str:
+def _norm_misfit(x: Tensor, weight: Any, bias: Any, eps: object) -> str:
     return first(
         affine(x, weight, "weight", needed=True), affine(x, bias, "bias"), no_autocast(x), capability(x, _LEAST),
-        width_at_most(x, 65536 // x.element_size()),
+        width_at_most(x, 65536 // x.element_size()), a_number(eps),
     )  # fmt: skip
 
 
 def _rms_norm_misfit(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
-    return _norm_misfit(x, weight, None)
+    return _norm_misfit(x, weight, None, eps)
 
 
 def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
@@ -77,7 +79,7 @@ def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
 
 
 def _layer_norm_misfit(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
-    return _norm_misfit(x, weight, bias)
+    return _norm_misfit(x, weight, bias, eps)
 
 
 def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
@@ -89,10 +91,9 @@ def _dropout_add_norm_misfit(
     training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
 ) -> str:  # fmt: skip
     return first(
-        alike(x, residual, "x and residual"),
-        "It keeps the residual in the residual's dtype." if residual_in_fp32 and x.dtype is not torch.float32 else "",
+        summands(x, residual, residual_in_fp32),
         "" if not training or dropout_p < 1 else "It cannot drop everything.",
-        _norm_misfit(x, weight, bias),
+        _norm_misfit(x, weight, bias, eps),
     )
 
 
@@ -100,6 +101,7 @@ def _dropout_add_norm(
     x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
     training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
 ) -> Any:  # fmt: skip
+    residual = residual.float() if residual_in_fp32 else residual  # the sum has its dtype
     made = _NORM(
         x, weight, bias, residual=residual, eps=eps, dropout_p=dropout_p if training else 0.0, prenorm=prenorm,
         is_rms_norm=norm == "rms",

@@ -16,6 +16,7 @@ from autofuse.kernels.borrowed import Borrowed, once_differentiable, twice_diffe
 from autofuse.kernels.packages import LIGER
 from autofuse.kernels.provider import Check, Provider
 from autofuse.kernels.requirements import (
+    a_number,
     affine,
     alike,
     first,
@@ -56,14 +57,18 @@ _LINEAR_CROSS_ENTROPY = Borrowed(
 # Norms. "gemma" is the casting that rounds once, as torch does: "llama" rounds before the weight as well.
 
 
-def _norm_misfit(x: Tensor, weight: Any, bias: Any = None) -> str:
+def _norm_misfit(x: Tensor, weight: Any, bias: Any, eps: object) -> str:
     return first(
-        affine(x, weight, "weight", needed=True), affine(x, bias, "bias"), width_at_most(x, _WIDEST), no_autocast(x)
+        affine(x, weight, "weight", needed=True),
+        affine(x, bias, "bias"),
+        width_at_most(x, _WIDEST),
+        no_autocast(x),
+        a_number(eps),
     )
 
 
 def _rms_norm_misfit(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
-    return _norm_misfit(x, weight)
+    return _norm_misfit(x, weight, None, eps)
 
 
 def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
@@ -71,7 +76,7 @@ def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
 
 
 def _layer_norm_misfit(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
-    return _norm_misfit(x, weight, bias)
+    return _norm_misfit(x, weight, bias, eps)
 
 
 def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
@@ -88,7 +93,7 @@ def _dropout_add_norm_misfit(
         none_given(bias, "bias"),
         alike(x, residual, "x and residual"),
         "It keeps the residual in the dtype of x." if residual_in_fp32 and x.dtype is not torch.float32 else "",
-        _norm_misfit(x, weight),
+        _norm_misfit(x, weight, None, eps),
     )
 
 

@@ -18,8 +18,8 @@ from autofuse.kernels.packages import QUACK
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Check, Provider
 from autofuse.kernels.requirements import (
     HALVES,
+    a_number,
     affine,
-    alike,
     capability,
     divides,
     first,
@@ -29,6 +29,7 @@ from autofuse.kernels.requirements import (
     no_dropout,
     none_given,
     one_dtype,
+    summands,
 )
 from autofuse.kernels.rows import as_rows, ignored, reduced, row_wise, with_gradients_kept
 from autofuse.kernels.turning import turnable, turned
@@ -53,14 +54,18 @@ _ACTIVATIONS: Mapping[str, str] = MappingProxyType(
 # Norms.
 
 
-def _norm_misfit(x: Tensor, weight: Any, bias: Any, needed: bool = False) -> str:
+def _norm_misfit(x: Tensor, weight: Any, bias: Any, eps: object, needed: bool = False) -> str:
     return first(
-        affine(x, weight, "weight", needed), affine(x, bias, "bias"), capability(x, _LEAST), no_autocast(x)
-    )  # fmt: skip
+        affine(x, weight, "weight", needed),
+        affine(x, bias, "bias"),
+        capability(x, _LEAST),
+        no_autocast(x),
+        a_number(eps),
+    )
 
 
 def _rms_norm_misfit(x: Tensor, weight: Any = None, eps: float = 1e-6) -> str:
-    return _norm_misfit(x, weight, None)
+    return _norm_misfit(x, weight, None, eps)
 
 
 def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
@@ -68,7 +73,7 @@ def _rms_norm(x: Tensor, weight: Any = None, eps: float = 1e-6) -> Any:
 
 
 def _layer_norm_misfit(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> str:
-    return _norm_misfit(x, weight, bias, needed=True)
+    return _norm_misfit(x, weight, bias, eps, needed=True)
 
 
 def _layer_norm(x: Tensor, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
@@ -104,10 +109,9 @@ def _dropout_add_norm_misfit(
     return first(
         "" if norm == "rms" else "It fuses a residual with RMS norm only.",
         no_dropout(dropout_p, training),
-        alike(x, residual, "x and residual"),
-        "It keeps the residual in the dtype of x." if residual_in_fp32 and x.dtype is not torch.float32 else "",
+        summands(x, residual, residual_in_fp32),
         "It gives no gradient of the residual alone." if residual.requires_grad and not seen else "",
-        _norm_misfit(x, weight, bias),
+        _norm_misfit(x, weight, bias, eps),
     )
 
 
@@ -115,6 +119,7 @@ def _dropout_add_norm(
     x: Tensor, residual: Tensor, weight: Any = None, bias: Any = None, *, eps: float = 1e-5, dropout_p: float = 0.0,
     training: bool = False, norm: str = "layer", prenorm: bool = False, residual_in_fp32: bool = False,
 ) -> Any:  # fmt: skip
+    residual = residual.float() if residual_in_fp32 else residual  # the sum has its dtype
     made = _RMS_NORM(x, weight, bias, residual=residual, eps=eps, prenorm=prenorm)
     return (made[1], made[0]) if prenorm else made
 

@@ -71,6 +71,19 @@ def affine(x: Tensor, operand: object, name: str, needed: bool = False) -> str:
     return ""
 
 
+def a_number(eps: object) -> str:
+    return "" if isinstance(eps, (int, float)) else "It takes a number for eps."
+
+
+def summands(x: Tensor, residual: Tensor, in_float32: bool) -> str:
+    """x and the residual of a fused norm: of one dtype, or with a sum that is kept in float32."""
+    if in_float32:
+        wide = residual.dtype in (x.dtype, torch.float32)
+        fits = x.shape == residual.shape and wide and x.device == residual.device
+        return "" if fits else "It takes x and residual of one shape, the latter in float32 or the dtype of x."
+    return alike(x, residual, "x and residual")
+
+
 def none_given(value: object, name: str) -> str:
     return "" if value is None else f"It takes no {name}."
 

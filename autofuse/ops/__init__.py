@@ -4,6 +4,7 @@ Each has a plain reference of the same signature in `autofuse.ops.reference`. Th
 which rule put them where they are.
 """
 
+from autofuse.kernels import others
 from autofuse.ops.activations import activation, gelu, gelu_tanh, glu, hardswish, mish, silu
 from autofuse.ops.bias_gelu import bias_gelu
 from autofuse.ops.dropout_add_norm import dropout_add_norm
@@ -47,3 +48,5 @@ __all__ = [
     "silu",
     "soft_capped_attention",
 ]
+
+others.offer()  # to the operations that the modules above have made
