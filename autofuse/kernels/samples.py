@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -98,6 +99,10 @@ def _heads(model: Model) -> Shape:
     return model.batch, model.heads, model.length, model.head
 
 
+def _activated(name: Any, t: Maker, r: int, w: int) -> Any:
+    return ops.activation(t(r, w), name)
+
+
 def _dropped_sum(t: Maker, r: int, w: int) -> Any:
     return ops.dropout_add_norm(t(r, w), t(r, w), t(w), t(w), dropout_p=0.1 * t.training, training=t.training)
 
@@ -118,7 +123,10 @@ def _masked(t: Maker, b: int, h: int, n: int, s: int) -> Any:
 _MLP = "rows x width x inner width"
 _ROWS, _INNER = "rows x width", "rows x inner width"
 _ATTENTION = "batch x heads x tokens x head width"
+_ACTIVATIONS = ("gelu", "gelu_tanh", "mish", "quick_gelu", "relu_squared")
 SAMPLES: Mapping[str, Sample] = {
+    **{name: Sample(_INNER, _rows_and_inner, partial(_activated, name)) for name in _ACTIVATIONS},
+    "bias_gelu": Sample(_INNER, _rows_and_inner, lambda t, r, w: ops.bias_gelu(t(r, w), t(w))),
     "layer_norm": Sample(_ROWS, _rows_and_width, lambda t, r, w: ops.layer_norm(t(r, w), t(w), t(w))),
     "rms_norm": Sample(_ROWS, _rows_and_width, lambda t, r, w: ops.rms_norm(t(r, w), t(w))),
     "dropout_add_norm": Sample(_ROWS, _rows_and_width, _dropped_sum),
