@@ -111,9 +111,14 @@ class Case:
 
 
 def cases(grid: str, only: tuple[str, ...] = ()) -> list[Case]:
-    """All cases of a grid, or those of some operations. Those that this autofuse.ops lacks are left out."""
-    found = [case for model in GRIDS[grid] for part in _PARTS for case in part(model)]
-    return [c for c in found if (not only or c.operation in only) and hasattr(ops, c.operation)]
+    """All cases of a grid, or those of some operations."""
+    found = [case for model in GRIDS[grid] for case in cases_of(model)]
+    return [c for c in found if not only or c.operation in only]
+
+
+def cases_of(model: Model) -> list[Case]:
+    """All cases at the sizes of one model; operations that this autofuse.ops lacks are left out."""
+    return [case for part in _PARTS for case in part(model) if hasattr(ops, case.operation)]
 
 
 def _attention(m: Model) -> Iterator[Case]:

@@ -112,8 +112,8 @@ def as_markdown(rows: list[Row]) -> str:
         cells = (
             row["case"], row["dtype"], row["mode"], f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})",
             f"{row['ratio_of_fastest']:.2f}", f"{row['control']['ratio']:.2f}", row["best"],
-            f"{row['seconds'][OURS] * 1e3:.3g}", f"{row['seconds'][row['best']] * 1e3:.3g}", f"{(ours or 0) / 2**20:.1f}",
-            f"{min(others, default=0) / 2**20:.1f}",
+            f"{row['seconds'][OURS] * 1e3:.3g}", f"{row['seconds'][row['best']] * 1e3:.3g}",
+            f"{(ours or 0) / 2**20:.1f}", f"{min(others, default=0) / 2**20:.1f}",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

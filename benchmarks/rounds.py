@@ -53,18 +53,18 @@ class Rounds:
 
 def measured(
     ways: Mapping[str, Action], device: torch.device, *, seconds: float, warmup: int = 3, seed: int = 0,
-    rounds: tuple[int, int] = (12, 100),
+    rounds: tuple[int, int] = (12, 100), least: float = 1e-3,
 ) -> Rounds:  # fmt: skip
     """Time all ways for about `seconds`, in between `rounds` many rounds. The first way runs twice in each.
 
-    What takes less than a millisecond is repeated within a timing, equally often for all ways.
+    What takes less than `least` seconds is repeated within a timing, equally often for all ways.
     """
     order = random.Random(seed)
     first = next(iter(ways))
     actions = {**ways, AGAIN: ways[first]}
     with without_garbage_collection():
         once = {name: min(seconds_of(action, device) for _ in range(warmup)) for name, action in actions.items()}
-        repeats = max(1, math.ceil(1e-3 / min(once.values())))
+        repeats = max(1, math.ceil(least / min(once.values())))
         count = min(rounds[1], max(rounds[0], int(seconds / (repeats * sum(once.values())))))
         times: dict[str, list[float]] = {name: [] for name in actions}
         for _ in range(count):

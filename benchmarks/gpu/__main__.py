@@ -1,0 +1,78 @@
+"""All that autofuse claims on a GPU, measured: is it right, how fast is each operation, how fast are whole models.
+
+    python -m benchmarks.gpu --out results/                  on the GPU; repeat until it says that all is done
+    python -m benchmarks.gpu --out results/ --section training --only gpt2
+    python -m benchmarks.gpu --out /tmp/toy --device cpu --toy
+
+Every figure is a row, and each row is written as soon as it is made: a run that ends, for whatever reason, is taken up
+by the next one where it stood. A row that took its process down twice is left out and says so. `--budget` seconds after
+its start, a call begins no further row. Writes rows.jsonl, results.json (with hardware and versions) and results.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu import correctness, operations, roofs, training
+from benchmarks.gpu.page import as_markdown
+from benchmarks.gpu.store import Results, Setting, Task
+from benchmarks.rounds import with_steady_allocator
+
+SECTIONS = {"roofs": roofs.tasks, "correctness": correctness.tasks, "training": training.tasks}
+SECTIONS["operations"] = operations.tasks
+
+
+def main(argv: list[str] | None = None) -> int:
+    start = time.monotonic()
+    options = _parser().parse_args(argv)
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        print("There is no CUDA GPU here. To try the code on a CPU: --device cpu --toy.", file=sys.stderr)
+        return 2
+    setting = Setting(torch.device(options.device), options.toy)
+    results = Results(options.out, setting)
+    wanted = [task for section in options.section for task in SECTIONS[section](setting, results)]
+    wanted = [t for t in wanted if not options.only or any(text in t.key for text in options.only)]
+    left = _worked_off(wanted, results, start + options.budget)
+    results.write(as_markdown)
+    print(f"{len(wanted) - left} of {len(wanted)} rows are there{'; call again for the rest' if left else ''}")
+    return 0
+
+
+def _worked_off(tasks: list[Task], results: Results, until: float) -> int:
+    """Do what is not done yet, while there is time. Returns how much is left."""
+    pending = [task for task in tasks if not results.has(task.key)]
+    for done, task in enumerate(pending):
+        if time.monotonic() + task.seconds > until:
+            return len(pending) - done
+        began = time.monotonic()
+        row = results.run(task)
+        print(f"{task.key}: {row.get('failed', 'done')} ({time.monotonic() - began:.0f} s)", flush=True)
+        if results.broken:
+            print("The device no longer answers this process: call again.", file=sys.stderr)
+            return len(pending) - done - 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="a folder for the results, made if need be")
+    parser.add_argument("--budget", type=float, default=540.0, help="seconds after which no further row is begun")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument(
+        "--toy", action="store_true", help="sizes at which a CPU finishes too; the figures mean nothing"
+    )
+    parser.add_argument("--section", nargs="+", default=list(SECTIONS), choices=SECTIONS)
+    parser.add_argument("--only", nargs="+", metavar="TEXT", help="only rows whose key contains one of these")
+    return parser
+
+
+if __name__ == "__main__":
+    with_steady_allocator()
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Whether every available provider of every operation computes what the formula says, in double precision.
+
+Values and gradients, at shapes that no block size divides. An error is the largest difference over the largest value of
+the tensor that it is in. What is allowed is what the spelled-out code errs by in the same dtype, four times, and four
+of the dtype's eps: providers may add up in another order, and round once where that code rounds often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofuse.kernels.operation import Made, Operation, recorded
+from benchmarks.cases import Case, Model, cases_of
+from benchmarks.gpu.store import Results, Row, Setting, Task
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_EPS_ALLOWED, _TIMES_ALLOWED = 4, 4
+# 2 x 515 rows of 15 x 72: no power of two, more elements than calls below which torch's code is taken at once
+_ODD = Model("odd", 2, 515, 1080, 15, 5, 1352, 5003)
+_ODD_AND_SMALL = Model("odd", 2, 67, 1080, 15, 5, 1352, 1003)
+
+
+def tasks(setting: Setting, results: Results) -> list[Task]:
+    """One for each case without dropout, dtype and mode of training."""
+    model = _ODD_AND_SMALL if setting.toy else _ODD
+    dtypes = ("fp32", "bf16") if setting.toy else tuple(DTYPES)
+    return [
+        Task(f"correctness/{case.name}/{dtype}", partial(row, case, DTYPES[dtype], setting), 20)
+        for case in cases_of(model) if not case.draws for dtype in dtypes
+    ]  # fmt: skip
+
+
+def row(case: Case, dtype: torch.dtype, setting: Setting) -> Row:
+    """The errors of the public function, and of each provider of the operations that it calls."""
+    tensors = case.tensors(setting.device, dtype, training=True)
+    exact = results_of(case.spelled, doubled(tensors))
+    allowed = [_allowed(e, dtype) for e in _errors(results_of(case.spelled, tensors), exact)]
+    with recorded() as made:
+        found = {"autofuse.ops": _judged(results_of(case.ours, tensors), exact, allowed)}
+    for call in _of(case.operation, made):
+        for provider in call.operation.providers:
+            found[provider.name] = _of_provider(call, provider.name, case, dtype)
+    wrong = [name for name, verdict in found.items() if verdict.get("right") is False]
+    return {"operation": case.operation, "allowed": allowed, "ways": found, "wrong": wrong}
+
+
+def results_of(function: Callable[..., Any], arguments: list[Any]) -> list[Tensor]:
+    """What `function` gives, and the gradients of the sum of its squares' means by the tensors that require one."""
+    result = function(*arguments)
+    outputs = [t for t in (result if isinstance(result, tuple) else (result,)) if isinstance(t, Tensor)]
+    wanted = [t for t in arguments if isinstance(t, Tensor) and t.requires_grad]
+    loss = sum((t.double().square().mean() for t in outputs), torch.zeros((), dtype=torch.double))
+    gradients = torch.autograd.grad(loss, wanted, allow_unused=True) if wanted and loss.requires_grad else ()
+    return [t.detach() for t in (*outputs, *(g for g in gradients if g is not None))]
+
+
+def doubled(arguments: Iterable[Any]) -> list[Any]:
+    """The same arguments with every floating tensor in double precision, and gradients asked for where they were."""
+    return [
+        a.detach().double().requires_grad_(a.requires_grad) if isinstance(a, Tensor) and a.is_floating_point() else a
+        for a in arguments
+    ]
+
+
+def _of_provider(call: Made, name: str, case: Case, dtype: torch.dtype) -> Row:
+    """Whether a provider is there, takes the call, and is right about it."""
+    operation: Operation = call.operation
+    provider = operation.provider(name)
+    first = call.args[0]
+    why = provider.unsuited(first.device.type, dtype, deterministic=False)
+    why = why or ("" if provider is operation.torch else provider.check(*call.args, **call.kwargs))
+    if why:
+        return {"refused": why}
+    arguments, named = _leaves(call.args), call.kwargs
+    exact = results_of(partial(operation.torch.run, **_doubled_named(named)), doubled(arguments))
+    allowed = [_allowed(e, dtype) for e in _errors(results_of(partial(operation.torch.run, **named), arguments), exact)]
+    try:
+        return _judged(results_of(partial(provider.run, **named), arguments), exact, allowed)
+    except Exception as error:
+        return {"right": False, "failed": f"{type(error).__name__}: {error}"[:300]}
+
+
+def _judged(found: list[Tensor], exact: list[Tensor], allowed: list[float]) -> Row:
+    errors = _errors(found, exact)
+    right = len(errors) == len(allowed) and all(e <= a for e, a in zip(errors, allowed, strict=True))
+    return {"right": right, "errors": errors}
+
+
+def _errors(found: list[Tensor], exact: list[Tensor]) -> list[float]:
+    pairs = zip(found, exact, strict=True)
+    return [float(((a.double() - b).abs().max() / b.abs().max().clamp_min(1e-30)).item()) for a, b in pairs]
+
+
+def _allowed(error: float, dtype: torch.dtype) -> float:
+    return _TIMES_ALLOWED * error + _EPS_ALLOWED * torch.finfo(dtype).eps
+
+
+def _of(operation: str, made: list[Made]) -> list[Made]:
+    """The call of that operation among all that were made; none where it chooses among no providers."""
+    return [call for call in made if call.operation.name == operation][:1]
+
+
+def _leaves(arguments: Iterable[Any]) -> list[Any]:
+    return [a.detach().requires_grad_(a.requires_grad) if isinstance(a, Tensor) else a for a in arguments]
+
+
+def _doubled_named(named: dict[str, Any]) -> dict[str, Any]:
+    return dict(zip(named, doubled(named.values()), strict=True))

@@ -1,0 +1,88 @@
+"""The models whose training steps are measured: those of examples/, hand-written layer by layer, at their real sizes.
+
+Sizes are those of GPT-2's smallest (124M parameters, its embedding tied), of Llama 3.2 1B, and of BERT base.
+Nothing here knows how they are changed or measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from examples import bert, gpt, llama
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model to train: how to build it, and the ids (batch, length) of a batch. draws: whether it has dropout."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    batch: int
+    length: int
+    vocabulary: int
+    draws: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Of one step."""
+        return self.batch * self.length
+
+    def model(self, device: torch.device, dtype: torch.dtype, seed: int = 0) -> nn.Module:
+        """The model with the same weights for the same seed, ready to train."""
+        torch.manual_seed(seed)
+        with device:
+            return self.build().to(dtype).train()
+
+    def data(self, device: torch.device, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """Ids, and the ids to predict."""
+        generator = torch.Generator().manual_seed(seed)
+        ids = torch.randint(2, self.vocabulary, (self.batch, self.length + 1), generator=generator).to(device)
+        return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+
+def _gpt(length: int = 1024, **sizes: Any) -> nn.Module:
+    """The output layer shares the embedding's weight, as in GPT-2."""
+    model = gpt.GPT(gpt.Config(**{"vocabulary": 50257, "length": length, "dropout": 0.0, **sizes}))
+    model.head.weight = model.tokens.weight
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=0.02)
+    return model
+
+
+def _llama(length: int = 2048, **sizes: Any) -> nn.Module:
+    known = {"vocabulary": 128256, "dim": 2048, "hidden_dim": 8192, "n_heads": 32, "n_kv_heads": 8, "n_layers": 16}
+    return llama.Llama(llama.Config(**{**known, "length": length, "rope_theta": 500_000.0, **sizes}))
+
+
+def _bert(length: int = 512, **sizes: Any) -> nn.Module:
+    known = {"numbers": 30520, "width": 768, "heads": 12, "layers": 12, "inner": 3072, "dropout": 0.1}
+    return bert.Bert(bert.Config(**{**known, "length": length, **sizes}))
+
+
+FULL: Mapping[str, Trained] = MappingProxyType(
+    {
+        "gpt2-124m": Trained("gpt2-124m", partial(_gpt, width=768, heads=12, layers=12), 16, 1024, 50257),
+        "llama-1b": Trained("llama-1b", _llama, 2, 2048, 128256),
+        "bert-base": Trained("bert-base", _bert, 32, 512, 30522, draws=True),
+    }
+)
+_SMALL_LLAMA = {"vocabulary": 211, "dim": 64, "hidden_dim": 96, "n_heads": 4, "n_kv_heads": 2, "n_layers": 1}
+TOY: Mapping[str, Trained] = MappingProxyType(
+    {
+        "gpt2-124m": Trained(
+            "gpt2-124m", partial(_gpt, 32, vocabulary=211, width=64, heads=2, layers=1), 2, 32, 211
+        ),
+        "llama-1b": Trained("llama-1b", partial(_llama, 32, **_SMALL_LLAMA), 2, 32, 211),
+        "bert-base": Trained(
+            "bert-base", partial(_bert, 32, numbers=209, width=64, heads=2, layers=1, inner=96), 2, 32, 211, draws=True
+        ),
+    }
+)  # fmt: skip

@@ -1,0 +1,107 @@
+"""The rows as a page of tables. It reads rows and measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from benchmarks.gpu.roofs import COPY, MATMUL, bandwidth, compute
+from benchmarks.gpu.store import Results, Row
+
+_OURS = "autofuse.ops"
+
+
+def as_markdown(results: Results) -> str:
+    """Hardware, roofs, correctness, training steps, operations; what failed last."""
+    parts = (_head(results), _correctness(results), _training(results), _operations(results), _failed(results))
+    return "\n".join(part for part in parts if part)
+
+
+def _head(results: Results) -> str:
+    facts = [(name, value) for name, value in results.environment.items()]
+    for key, figure, unit in (
+        (COPY, bandwidth(results), "GB/s copied"),
+        (MATMUL, compute(results), "GFLOP/s in bf16 products"),
+    ):
+        facts += [(f"measured, {key}", f"{figure / 1e9:,.0f} {unit}")] if figure else []
+    return "# GPU results\n\nWritten by `python -m benchmarks.gpu`.\n\n" + _table(("", ""), facts)
+
+
+def _correctness(results: Results) -> str:
+    lines = []
+    for row in _section(results, "correctness"):
+        for name, verdict in row["ways"].items():
+            said = verdict.get("refused") or verdict.get("failed") or ("right" if verdict["right"] else "WRONG")
+            worst = max((e / a for e, a in zip(verdict.get("errors", ()), row["allowed"], strict=False)), default=None)
+            share = "" if worst is None else f"{worst:.2f}"
+            lines.append((row["key"].removeprefix("correctness/"), name, said, share))
+    columns = ("case", "provider", "against fp64", "error over what is allowed")
+    return "## Correctness\n\n" + _table(columns, lines) if lines else ""
+
+
+def _training(results: Results) -> str:
+    rows = _section(results, "training")
+    eager = {row["model"]: row for row in rows if row["way"] == "eager"}
+    lines = []
+    for row in rows:
+        if "absent" in row:
+            lines.append((row["model"], row["way"], row["absent"], "", "", "", "", ""))
+            continue
+        base = eager.get(row["model"])
+        lines.append((
+            row["model"], row["way"], f"{row['seconds'] * 1e3:.1f}", f"{row['tokens_per_second']:,.0f}",
+            "" if row["mfu"] is None else f"{row['mfu']:.1%}", _gib(row["peak_bytes"]),
+            "" if base is None else f"{base['seconds'] / row['seconds']:.2f}x",
+            "" if base is None else _agreement(row, base),
+        ))  # fmt: skip
+    columns = ("model", "way", "step, ms", "tokens/s", "MFU", "peak, GiB", "of eager's speed", "loss, off eager's")
+    return "## Training steps\n\n" + _table(columns, lines) if lines else ""
+
+
+def _agreement(row: Row, base: Row) -> str:
+    """The largest relative difference of the first losses."""
+    pairs = zip(row["losses"], base["losses"], strict=True)
+    off = max(abs(a - b) / abs(b) for a, b in pairs)
+    return f"{off:.1e}{' (dropout)' if row['draws'] and off else ''}"
+
+
+def _operations(results: Results) -> str:
+    lines = []
+    for row in sorted(_section(results, "operations"), key=lambda row: row["ratio"]):
+        seconds, low_high = row["seconds"], row["interval"]
+        others = ", ".join(f"{name} {value * 1e6:.0f}" for name, value in seconds.items() if name != _OURS)
+        lines.append((
+            row["case"], row["mode"], f"{row['ratio']:.2f} ({low_high[0]:.2f} to {low_high[1]:.2f})", row["best"],
+            f"{seconds[_OURS] * 1e6:.0f}", others, str(row["chosen"].get("winner", "")), *_of_the_roof(row, results),
+        ))  # fmt: skip
+    columns = (
+        "case", "mode", "best other / ours", "best other", "ours, us", "others, us", "chosen", "achieved", "of roof",
+    )  # fmt: skip
+    return "## Operations\n\n" + _table(columns, lines) if lines else ""
+
+
+def _of_the_roof(row: Row, results: Results) -> tuple[str, str]:
+    """What was achieved, by the kernels' own time where it is known, and which share that is of what was measured."""
+    seconds = row["kernel_seconds"][_OURS] or row["seconds"][_OURS]
+    if row["bound"] == "compute":
+        rate, roof, text = row["flops"] / seconds, compute(results), f"{row['flops'] / seconds / 1e12:.0f} TFLOP/s"
+    else:
+        rate, roof, text = row["bytes"] / seconds, bandwidth(results), f"{row['bytes'] / seconds / 1e9:,.0f} GB/s"
+    return text, f"{rate / roof:.2f}" if roof else ""
+
+
+def _failed(results: Results) -> str:
+    lines = [(row["key"], row["failed"]) for row in results.rows.values() if "failed" in row]
+    return "## Rows that failed\n\n" + _table(("row", "why"), lines) if lines else ""
+
+
+def _section(results: Results, name: str) -> list[Row]:
+    return [r for key, r in results.rows.items() if key.startswith(f"{name}/") and "failed" not in r]
+
+
+def _gib(size: int | None) -> str:
+    return "" if size is None else f"{size / 2**30:.1f}"
+
+
+def _table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [columns, ["---"] * len(columns), *lines]
+    return "".join(f"| {' | '.join(str(cell) for cell in row)} |\n" for row in rows)

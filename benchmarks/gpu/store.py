@@ -1,0 +1,134 @@
+"""Rows on disk: each is written when it is made, and what was made is not made again. It knows no measurement."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autofuse.measure.environment import environment
+
+Row = dict[str, Any]
+FORMAT_VERSION = 1
+_PACKAGES = ("triton", "numpy", "transformers", "liger-kernel", "flash-attn", "flash-attn-4", "quack-kernels", "apex")
+_TRIES = 2  # a row that ended its process this often is not tried again
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where is measured; toy: at sizes that only try the code."""
+
+    device: torch.device
+    toy: bool
+
+    @property
+    def seconds(self) -> float:
+        """How long to time one row."""
+        return 0.05 if self.toy else 2.0
+
+    @property
+    def grid(self) -> str:
+        """The shapes of benchmarks/cases.py."""
+        return "toy" if self.toy else "gpu"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A row to be made: its name, the function that makes it, and the seconds that it may well take."""
+
+    key: str
+    run: Callable[[], Row]
+    seconds: float = 45.0
+
+
+class Results:
+    """The rows of a folder. Raises ValueError where they belong to other hardware, versions or sizes."""
+
+    def __init__(self, folder: Path, setting: Setting) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._file = folder, folder / "rows.jsonl"
+        self.rows: dict[str, Row] = {}
+        self.broken = False
+        self._started: Counter[str] = Counter()
+        self.environment = _environment(setting)
+        for line in self._file.read_text().splitlines() if self._file.exists() else ():
+            self._take_in(json.loads(line))
+        if not self._file.exists():
+            self._append({"environment": self.environment})
+
+    def has(self, key: str) -> bool:
+        """Whether a row is there, or was tried in vain as often as it may be."""
+        return key in self.rows or self._started[key] >= _TRIES
+
+    def run(self, task: Task) -> Row:
+        """Make a row and keep it; an error becomes a row that says so."""
+        self._append({"started": task.key})
+        try:
+            row = {"key": task.key, **task.run()}
+        except Exception as error:
+            self.broken = _is_lasting(error)
+            row = {
+                "key": task.key,
+                "failed": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            }
+        self._append(row)
+        self.rows[task.key] = row
+        return row
+
+    def write(self, as_markdown: Callable[[Results], str]) -> None:
+        """results.json and results.md, of all the rows there are."""
+        lost = [key for key, times in self._started.items() if times >= _TRIES and key not in self.rows]
+        data = {
+            "version": FORMAT_VERSION, "benchmark": "gpu", "environment": self.environment,
+            "rows": list(self.rows.values()), "ended_their_process": lost,
+        }  # fmt: skip
+        (self._folder / "results.json").write_text(json.dumps(data, indent=2) + "\n")
+        (self._folder / "results.md").write_text(as_markdown(self))
+
+    def _take_in(self, line: Row) -> None:
+        if "environment" in line:
+            differing = [k for k, v in self.environment.items() if line["environment"].get(k) != v]
+            if differing:
+                raise ValueError(
+                    f"The rows in {self._folder} were made with another {', '.join(differing)}: figures of two "
+                    "machines do not belong into one table. Give --out another folder."
+                )
+        elif "started" in line:
+            self._started[line["started"]] += 1
+        else:
+            self.rows[line["key"]] = line
+
+    def _append(self, line: Row) -> None:
+        with self._file.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _environment(setting: Setting) -> dict[str, str]:
+    """Hardware and versions, the same in every process: packages by their metadata, not by what is imported yet."""
+    device = setting.device
+    versions = {name: found for name in _PACKAGES if (found := _version(name))}
+    found = environment(device) | versions | {"sizes": "toy" if setting.toy else "full"}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        found["capability"] = f"{properties.major}.{properties.minor}"
+        found["multiprocessors"] = str(properties.multi_processor_count)
+        found["memory_bytes"] = str(properties.total_memory)
+    return found
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _is_lasting(error: Exception) -> bool:
+    """Whether the device's context is lost with it, so that nothing more can be run in this process."""
+    return "CUDA error" in str(error) and not isinstance(error, torch.OutOfMemoryError)

@@ -1,0 +1,127 @@
+"""Whole training steps: eager, torch.compile, Liger's modules, autofuse, and autofuse under torch.compile.
+
+A step is forward, cross entropy, backward and AdamW(fused=True), the same for all; weights are bf16. Each way is a row
+of its own, on a fresh model of the same seed. Model FLOPs are counted once, on the original as it is written, and held
+against every way: what a fusion saves is not work that the model asks for (MFU: Chowdhery et al., arXiv:2204.02311).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import autofuse
+from autofuse.measure.timing import seconds_of, synchronize
+from benchmarks.gpu.liger import missing, with_liger
+from benchmarks.gpu.models import FULL, TOY, Trained
+from benchmarks.gpu.peaks import peak_of
+from benchmarks.gpu.store import Results, Row, Setting, Task
+
+WAYS = ("eager", "torch.compile", "Liger", "autofuse", "autofuse + torch.compile")
+_COMPARED_STEPS = 4  # whose losses are kept; they warm up too
+_TIMED_STEPS = (5, 40)
+Step = Callable[[], Tensor]
+
+
+def tasks(setting: Setting, results: Results) -> list[Task]:
+    """One for each model and way."""
+    models = TOY if setting.toy else FULL
+    return [
+        Task(f"training/{name}/{way}", partial(row, trained, way, setting), 100)
+        for name, trained in models.items() for way in WAYS
+    ]  # fmt: skip
+
+
+def row(trained: Trained, way: str, setting: Setting) -> Row:
+    """Seconds a step, tokens a second, MFU, peak bytes and the first losses of one way."""
+    if way == "Liger" and (why := missing(setting.device)):
+        return {"model": trained.name, "way": way, "absent": why}
+    torch.compiler.reset()
+    model = trained.model(setting.device, torch.bfloat16)
+    ids, targets = trained.data(setting.device)
+    changed, sites = _changed(model, way, ids)
+    step = _step(changed, model, ids, targets)
+    first = [seconds_and_loss(step, setting.device) for _ in range(_COMPARED_STEPS)]
+    peak = _peak_bytes(step, setting.device)
+    warm = first[-1][0]
+    count = min(_TIMED_STEPS[1], max(_TIMED_STEPS[0], int(4 * setting.seconds / warm)))
+    seconds = [seconds_of(step, setting.device) for _ in range(count)]
+    middle = median(seconds)
+    return {
+        "model": trained.name, "way": way, "parameters": sum(p.numel() for p in model.parameters()),
+        "batch": trained.batch, "length": trained.length, "seconds": middle, "all_seconds": seconds,
+        "first_step_seconds": first[0][0], "tokens_per_second": trained.tokens / middle,
+        "model_flops": (flops := model_flops(trained)), "flops_per_second": flops / middle,
+        "mfu": _mfu(flops / middle, setting.device), "peak_bytes": peak, "losses": [loss for _, loss in first],
+        "draws": trained.draws, "sites": sites,
+    }  # fmt: skip
+
+
+def model_flops(trained: Trained) -> int:
+    """Of the original's step, forward and backward, counted on tensors without data."""
+    meta = torch.device("meta")
+    model = trained.model(meta, torch.bfloat16)
+    ids = torch.zeros(trained.batch, trained.length, dtype=torch.long, device=meta)
+    with FlopCounterMode(display=False) as counted:
+        _loss(model, ids, ids).backward()
+    return int(counted.get_total_flops())
+
+
+def seconds_and_loss(step: Step, device: torch.device) -> tuple[float, float]:
+    losses: list[Tensor] = []
+    seconds = seconds_of(lambda: losses.append(step()), device)
+    return seconds, losses[0].item()
+
+
+def _changed(model: nn.Module, way: str, ids: Tensor) -> tuple[Any, dict[str, int]]:
+    """What is called for the model in that way, and how many places autofuse swapped, by status."""
+    sites: dict[str, int] = {}
+    if way.startswith("autofuse"):
+        autofuse.optimize(model, (ids,))
+        for site in autofuse.report(model).sites:
+            sites[site.status] = sites.get(site.status, 0) + 1
+    if way == "Liger":
+        with_liger(model)
+    return (torch.compile(model) if way.endswith("torch.compile") else model), sites
+
+
+def _step(called: Any, model: nn.Module, ids: Tensor, targets: Tensor) -> Step:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    torch.manual_seed(0)
+
+    def step() -> Tensor:
+        loss = _loss(called, ids, targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def _loss(model: Any, ids: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
+
+
+def _peak_bytes(step: Step, device: torch.device) -> int | None:
+    """The most that is allocated during a step, weights and optimizer included; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    step()
+    synchronize(device)
+    return torch.cuda.max_memory_allocated(device)
+
+
+def _mfu(flops_per_second: float, device: torch.device) -> float | None:
+    """Of the data sheet's dense bf16 peak; None for a device whose peak is not known."""
+    peak = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    return None if peak is None else flops_per_second / (peak.tflops * 1e12)
