@@ -30,6 +30,7 @@ OPERATIONS: dict[str, Operation] = {}
 _recorders: list[list[Made]] = []
 _functorch: Any = torch._C._functorch
 _PLAIN = frozenset({Tensor, nn.Parameter, type(None), bool, int, float, str})
+_CHECKPOINTING = "torch.utils.checkpoint"  # stops a recomputation by an exception, once it has what it needs
 _LOG = logging.getLogger("autofuse")
 
 
@@ -85,7 +86,7 @@ class Operation:
                 except torch.OutOfMemoryError:
                     raise
                 except Exception as error:
-                    if provider is self.torch:
+                    if provider is self.torch or type(error).__module__ == _CHECKPOINTING:
                         raise
                     self._give_up(provider, error)
                     continue

@@ -7,12 +7,13 @@ which rule put them where they are.
 from autofuse.kernels import others
 from autofuse.ops.activations import activation, gelu, gelu_tanh, glu, hardswish, mish, silu
 from autofuse.ops.bias_gelu import bias_gelu
+from autofuse.ops.cross_entropy import cross_entropy, log_likelihood, nll, rows
 from autofuse.ops.dropout_add_norm import dropout_add_norm
 from autofuse.ops.gated import gated_activation, gated_product
 from autofuse.ops.gated_mlp import gated_mlp
 from autofuse.ops.kernels import kernel_of
 from autofuse.ops.layer_norm import layer_norm
-from autofuse.ops.losses import cross_entropy, linear_cross_entropy, log_likelihood, nll, rows
+from autofuse.ops.linear_cross_entropy import linear_cross_entropy
 from autofuse.ops.masks import masked
 from autofuse.ops.mlp import mlp
 from autofuse.ops.rms_norm import rms_norm

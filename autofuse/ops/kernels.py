@@ -34,7 +34,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "log_likelihood": "torch cross_entropy, neg",
         "nll": "torch cross_entropy",
         "rows": "torch reshape",
-        "linear_cross_entropy": "torch linear and logsumexp, in blocks of rows",
+        "linear_cross_entropy": "torch linear and cross entropy, in blocks of rows",
     }
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from autofuse.kernels import operation as operation_module
 from autofuse.kernels.operation import OPERATIONS, Operation, recorded
@@ -63,6 +64,13 @@ def test_one_that_raises_changes_nothing_but_the_choice(made) -> None:  # type: 
     for _ in range(2):
         assert torch.equal(doubled(torch.ones(8)), torch.full((8,), 2.0))
     assert doubled.failures == {"own": "It raised TypeError: unexpected keyword"}
+
+
+def test_a_checkpoint_that_has_recomputed_enough_is_no_failure(made) -> None:  # type: ignore[no-untyped-def]
+    doubled = made(_provider("own", lambda x: x.exp(), default=True))
+    x = torch.ones(8, requires_grad=True)
+    checkpoint(doubled, x, use_reentrant=False).sum().backward()
+    assert not doubled.failures
 
 
 def test_what_is_small_double_or_transformed_goes_to_torch(made) -> None:  # type: ignore[no-untyped-def]

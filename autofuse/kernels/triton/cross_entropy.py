@@ -1,0 +1,182 @@
+"""Cross entropy in Triton: a program for each row of logits forward, for each piece of a row backward.
+
+Knows rows of logits and their classes; must not know where the logits come from. A row may have any number of
+classes: it is read block by block, with a running maximum and a running sum of exponentials (Milakov and Gimelshein,
+arXiv:1805.02867). The gradient computes the softmax again from the logarithm of that sum, so nothing of the size of
+the logits is kept, and neither the logits nor the incoming gradient is written into. A target out of range reads no
+memory: its loss is nan.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from autofuse.kernels.ahead import Ahead, sample
+
+# A thread holds 8 entries of a block, 16 bytes in half precision, which one load fetches; of the largest block 16.
+_LARGEST_BLOCK = 4096
+_ENTRIES_A_WARP = 256
+
+
+def losses(
+    logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, label_smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """The loss of each row, 0 where it is ignored, and the logarithm of the sum of the exponentials of its logits.
+
+    Shapes: logits (rows, C), of any distance between rows, target int64 (rows,), weight (C,). Results: (rows,), fp32.
+    """
+    logits, target = _dense(logits), target.contiguous()
+    rows, classes = logits.shape
+    made = torch.empty(rows, dtype=torch.float32, device=logits.device)
+    normalizers = torch.empty_like(made)
+    block, warps = _block(classes)
+    if rows:
+        _losses[(rows,)](
+            logits, target, *_weights(weight), made, normalizers, classes, logits.stride(0), ignore_index,
+            float(label_smoothing), WEIGHTED=weight is not None, SMOOTH=label_smoothing != 0.0, BLOCK=block,
+            num_warps=warps,
+        )  # fmt: skip
+    return made, normalizers
+
+
+def gradient(
+    logits: Tensor, target: Tensor, weight: Tensor | None, share: Tensor, normalizers: Tensor, ignore_index: int,
+    label_smoothing: float,
+) -> Tensor:  # fmt: skip
+    """The gradient of sum(share * losses) with respect to the logits, in their dtype. share: (rows,), fp32."""
+    logits, target = _dense(logits), target.contiguous()
+    rows, classes = logits.shape
+    made = torch.empty(rows, classes, dtype=logits.dtype, device=logits.device)
+    block, warps = _block(classes)
+    if rows and classes:
+        _gradient[(rows, triton.cdiv(classes, block))](
+            logits, target, *_weights(weight), share, normalizers, made, classes, logits.stride(0), share.stride(0),
+            ignore_index, float(label_smoothing), WEIGHTED=weight is not None, SMOOTH=label_smoothing != 0.0,
+            BLOCK=block, num_warps=warps,
+        )  # fmt: skip
+    return made
+
+
+def losses_and_gradient(
+    logits: Tensor, target: Tensor, share: Tensor, ignore_index: int, label_smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """`losses` and `gradient` one after the other, for a caller that knows each row's share beforehand."""
+    made, normalizers = losses(logits, target, None, ignore_index, label_smoothing)
+    return made, gradient(logits, target, None, share, normalizers, ignore_index, label_smoothing)
+
+
+def _dense(x: Tensor) -> Tensor:
+    """With the entries of each row next to each other."""
+    return x if x.stride(-1) == 1 or x.shape[-1] < 2 else x.contiguous()
+
+
+def _weights(weight: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """The classes' weights, and their sum."""
+    return (None, None) if weight is None else (weight.contiguous(), weight.sum(dtype=torch.float32))
+
+
+def _block(classes: int) -> tuple[int, int]:
+    """Entries in a block, and the warps that share it."""
+    block = min(triton.next_power_of_2(max(classes, 1)), _LARGEST_BLOCK)
+    return block, min(max(block // _ENTRIES_A_WARP, 1), 8)
+
+
+@triton.jit
+def _losses(
+    LOGITS, TARGET, WEIGHT, TOTAL_WEIGHT, LOSSES, NORMALIZERS, classes, stride, ignore_index, smoothing,
+    WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    target = tl.load(TARGET + row)
+    if target == ignore_index:
+        tl.store(LOSSES + row, 0.0)
+        tl.store(NORMALIZERS + row, 0.0)
+        return
+    start_of_row = LOGITS + row * stride
+    largest = tl.full((), -float("inf"), tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)  # a sum a place, so that a block costs one reduction, that of its maximum
+    plain = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, classes, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        inside = columns < classes
+        x = tl.load(start_of_row + columns, mask=inside, other=-float("inf")).to(tl.float32)
+        before = largest
+        largest = tl.maximum(largest, tl.max(x, 0))
+        shift = tl.where(largest == -float("inf"), 0.0, largest)  # inf - inf is none
+        total = total * tl.exp(before - shift) + tl.exp(x - shift)
+        if SMOOTH:
+            finite = tl.where(inside, x, 0.0)
+            if WEIGHTED:
+                w = tl.load(WEIGHT + columns, mask=inside, other=0.0).to(tl.float32)
+                plain += finite * w
+            else:
+                plain += finite
+    shift = tl.where(largest == -float("inf"), 0.0, largest)
+    normalizer = shift + tl.log(tl.sum(total, 0))
+    valid = (target >= 0) & (target < classes)
+    wanted = tl.load(start_of_row + target, mask=valid, other=float("nan")).to(tl.float32)
+    loss = normalizer - wanted
+    if WEIGHTED:
+        loss *= tl.load(WEIGHT + target, mask=valid, other=float("nan")).to(tl.float32)
+    if SMOOTH:
+        if WEIGHTED:
+            smooth = normalizer * tl.load(TOTAL_WEIGHT) - tl.sum(plain, 0)
+        else:
+            smooth = normalizer * classes - tl.sum(plain, 0)
+        loss = loss * (1.0 - smoothing) + smooth * (smoothing / classes)
+    tl.store(LOSSES + row, loss)
+    tl.store(NORMALIZERS + row, normalizer)
+
+
+@triton.jit
+def _gradient(
+    LOGITS, TARGET, WEIGHT, TOTAL_WEIGHT, SHARE, NORMALIZERS, MADE, classes, stride, share_stride, ignore_index,
+    smoothing, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """share * (a * softmax(logits) - (1 - smoothing) * weight[target] * one_hot(target) - smoothing / C * weight)."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < classes
+    target = tl.load(TARGET + row)
+    made = MADE + row * classes + columns
+    if target == ignore_index:
+        tl.store(made, tl.zeros((BLOCK,), tl.float32).to(MADE.dtype.element_ty), mask=inside)
+        return
+    share = tl.load(SHARE + row * share_stride).to(tl.float32)
+    of_target = share * (1.0 - smoothing)
+    whole = share
+    if WEIGHTED:
+        valid = (target >= 0) & (target < classes)
+        of_target *= tl.load(WEIGHT + target, mask=valid, other=float("nan")).to(tl.float32)
+        whole = of_target
+        if SMOOTH:
+            whole += share * (smoothing / classes) * tl.load(TOTAL_WEIGHT)
+    x = tl.load(LOGITS + row * stride + columns, mask=inside, other=0.0).to(tl.float32)
+    change = tl.exp(x - tl.load(NORMALIZERS + row)) * whole
+    if SMOOTH:
+        even = share * (smoothing / classes)
+        if WEIGHTED:
+            change -= even * tl.load(WEIGHT + columns, mask=inside, other=0.0).to(tl.float32)
+        else:
+            change -= even
+    change = tl.where(columns == target, change - of_target, change)
+    tl.store(made, change.to(MADE.dtype.element_ty), mask=inside)
+
+
+def _ahead(rows: int, classes: int, dtype: torch.dtype, weighted: bool, smoothing: float) -> None:
+    logits, target = sample(rows, classes, dtype=dtype), sample(rows, dtype=torch.int64)
+    weight = sample(classes, dtype=dtype) if weighted else None
+    share = sample(rows, dtype=torch.float32)
+    normalizers = losses(logits, target, weight, -100, smoothing)[1]
+    gradient(logits, target, weight, share, normalizers, -100, smoothing)
+
+
+AHEAD = (
+    Ahead("bf16, 8192 rows of 128256", lambda: _ahead(8192, 128256, torch.bfloat16, False, 0.0)),
+    Ahead("fp32, 1000 rows of 50257, weighted and smooth", lambda: _ahead(1000, 50257, torch.float32, True, 0.1)),
+    Ahead("fp32, 8192 rows of 50304, smooth", lambda: _ahead(8192, 50304, torch.float32, False, 0.1), quick=False),
+    Ahead("bf16, 65536 rows of 1000", lambda: _ahead(65536, 1000, torch.bfloat16, False, 0.1), quick=False),
+)

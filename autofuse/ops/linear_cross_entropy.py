@@ -1,0 +1,298 @@
+"""Cross entropy of a linear layer's output, without ever forming all of the logits.
+
+The logits of a language model are the largest tensor of its step, and need not be: their loss and their gradient are
+computed for a block of rows at a time (autofuse/kernels/blocks.py). Must not know which module owns the weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from autofuse.kernels import blocks
+from autofuse.kernels.operation import Operation, is_plain
+from autofuse.kernels.operators import define, differentiate
+from autofuse.kernels.packages import COMPILER, TORCH, TRITON
+from autofuse.kernels.policy import settings
+from autofuse.kernels.provider import Provider
+from autofuse.kernels.targets import out_of_range
+from autofuse.ops.cross_entropy import autocast_is_on, check_reduction, ignored, wide
+
+_LEAST = 2**16  # logits; so few are formed whole, by torch's own functions
+
+
+def linear_cross_entropy(
+    x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
+    label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
+) -> Tensor:  # fmt: skip
+    """cross_entropy(x @ weight.T + bias, target), with the logits of a block of rows in memory at a time.
+
+    Shapes: x (..., D), weight (C, D), bias (C,); target holds class indices, one for each row of x, in the order in
+    which those lie. The result is a scalar, or of target's shape where `reduction` is "none". Dtypes: logits are
+    computed in that of x, under autocast in autocast's; softmax and sums in fp32 or better. The result has the dtype
+    that `F.cross_entropy(F.linear(x, weight, bias), target)` gives, or fp32 with `in_float32`: for code that casts its
+    logits to float. Rows whose target is `ignore_index` (None: -100) do not count.
+
+    A scalar loss computes its gradient in the forward pass, where a block's logits are at hand, and keeps those of x
+    and of the weight; the backward pass scales them. Losses of rows, those in fp16 (whose gradients must meet the loss
+    scale before they are rounded), and all under the policy "memory" compute the logits once more in the backward pass
+    instead: a third more arithmetic, and nothing kept. It has no second derivative, and says so.
+
+    Raises ValueError for another `reduction` or number of targets, TypeError for a target of probabilities, and on CPU
+    IndexError for a target out of range.
+    """
+    check_reduction(reduction)
+    if target.is_floating_point():
+        raise TypeError("linear_cross_entropy takes class indices; it was given a target of probabilities.")
+    if x.shape[:-1].numel() != target.numel():
+        raise ValueError(f"linear_cross_entropy was given {target.numel()} targets for {x.shape[:-1].numel()} rows.")
+    run = _by_torch if torch.compiler.is_compiling() else _OP
+    loss: Tensor = run(
+        x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction,
+        in_float32=in_float32,
+    )  # fmt: skip
+    return loss
+
+
+def _whole(
+    x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
+    label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
+) -> Tensor:  # fmt: skip
+    logits = F.linear(x, weight, bias).reshape(-1, weight.shape[0])
+    loss = F.cross_entropy(
+        logits.float() if in_float32 and logits.dtype is not torch.float64 else logits, target.reshape(-1),
+        ignore_index=ignored(ignore_index), reduction=reduction, label_smoothing=label_smoothing,
+    )  # fmt: skip
+    if reduction == "none":
+        loss = loss.reshape(target.shape)
+    return loss
+
+
+def _by_torch(x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, **options: Any) -> Tensor:
+    """In blocks, but for what is small, and for what no operator sees through: functorch, subclasses, forward mode."""
+    kernel = "" if torch.compiler.is_compiling() else "torch"
+    opaque = is_plain(*(None if type(t) is FakeTensor else t for t in (x, weight, target, bias)))
+    if not opaque or target.dtype is not torch.int64 or _is_small(x, weight):
+        return _whole(x, weight, target, bias=bias, **options)
+    loss: Tensor = _in_blocks(kernel)(x, weight, target, bias=bias, **options)
+    return loss
+
+
+def _is_small(x: Tensor, weight: Tensor) -> bool:
+    return bool(x.shape[:-1].numel() * weight.shape[0] < _LEAST)
+
+
+def _in_blocks(kernel: str) -> Any:
+    def run(
+        x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
+        label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
+    ) -> Tensor:  # fmt: skip
+        result = torch.float32 if in_float32 and x.dtype is not torch.float64 else x.dtype
+        if autocast_is_on(x.device.type) and x.dtype is not torch.float64:
+            lower, result = torch.get_autocast_dtype(x.device.type), torch.float32
+            x, weight, bias = x.to(lower), weight.to(lower), None if bias is None else bias.to(lower)
+        given = x.reshape(-1, x.shape[-1]), weight, bias, target.reshape(-1), ignored(ignore_index), label_smoothing
+        if reduction == "none":
+            of_rows: Tensor = _losses(*given, kernel)[0]
+            return of_rows.reshape(target.shape).to(result)
+        wanted = [torch.is_grad_enabled() and t is not None and t.requires_grad for t in (x, weight, bias)]
+        if any(wanted) and x.dtype is not torch.float16 and settings().policy != "memory":
+            loss: Tensor = _ahead(*given, reduction == "mean", *wanted, kernel)[0]
+            return loss.to(result)
+        loss = _losses(*given, kernel)[0].sum()
+        return (loss / (given[3] != given[4]).sum() if reduction == "mean" else loss).to(result)
+
+    return run
+
+
+# Losses alone; the logits once more in the backward pass.
+
+
+def _linear_cross_entropy(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, label_smoothing: float,
+    kernel: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The loss of each row, 0 where it is ignored, and the logarithm of the sum of the exponentials of its logits."""
+    return blocks.losses(x, weight, bias, target, ignore_index, label_smoothing, kernel)
+
+
+def _fake_losses(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    made = x.new_empty(x.shape[0], dtype=wide(x.dtype))
+    return made, torch.empty_like(made)
+
+
+def _linear_cross_entropy_backward(
+    gradient: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, normalizers: Tensor,
+    ignore_index: int, label_smoothing: float, of_x: bool, of_weight: bool, of_bias: bool, kernel: str,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of x, weight and bias; empty where they are not wanted. `gradient` is that of each row's loss."""
+    wanted = of_x, of_weight, of_bias
+    return blocks.gradients(
+        gradient, x, weight, bias, target, normalizers, ignore_index, label_smoothing, wanted, kernel
+    )
+
+
+def _fake_gradients(
+    gradient: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, normalizers: Tensor,
+    ignore_index: int, label_smoothing: float, of_x: bool, of_weight: bool, of_bias: bool, kernel: str,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return blocks.empty(x, weight, bias, (of_x, of_weight, of_bias))
+
+
+def _save_operands(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, bias, target, *ctx.rest = inputs
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(x, weight, bias, target, output[1])
+
+
+def _recomputed(ctx: Any, gradient: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    wanted = ctx.needs_input_grad[:3]
+    if gradient is None:
+        return (None,) * 7
+    made = _gradients(gradient, *ctx.saved_tensors, *ctx.rest[:2], *wanted, ctx.rest[2])
+    return *(g if w else None for g, w in zip(made, wanted, strict=True)), None, None, None, None
+
+
+# The loss together with its gradient, which the backward pass scales.
+
+
+def _linear_cross_entropy_ahead(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, label_smoothing: float,
+    mean: bool, of_x: bool, of_weight: bool, of_bias: bool, kernel: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The mean or sum of the losses, and its gradients of x, weight and bias; empty where they are not wanted."""
+    wanted = of_x, of_weight, of_bias
+    return blocks.loss_and_gradients(x, weight, bias, target, ignore_index, label_smoothing, mean, wanted, kernel)
+
+
+def _fake_ahead(
+    x: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int, label_smoothing: float,
+    mean: bool, of_x: bool, of_weight: bool, of_bias: bool, kernel: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    return x.new_empty((), dtype=wide(x.dtype)), *blocks.empty(x, weight, bias, (of_x, of_weight, of_bias))
+
+
+def _linear_cross_entropy_scaled(gradient: Tensor, ahead: Tensor, operands: Sequence[Tensor]) -> Tensor:
+    """gradient * ahead, in the dtype of `ahead`, for the gradient of a loss: a scalar.
+
+    operands: what the loss was computed of, where the graph that this becomes part of has to lead there.
+    """
+    return blocks.scaled(ahead, gradient, torch.empty_like(ahead))
+
+
+def _fake_scaled(gradient: Tensor, ahead: Tensor, operands: Sequence[Tensor]) -> Tensor:
+    return torch.empty_like(ahead)
+
+
+def _save_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.save_for_backward(*output[1:], *inputs[:3])
+
+
+def _scaled_gradients(ctx: Any, gradient: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    wanted = ctx.needs_input_grad[:3]
+    if gradient is None:
+        return (None,) * 11
+    saved = ctx.saved_tensors
+    made: list[Tensor | None] = []
+    for ahead, use in zip(saved[:3], wanted, strict=True):
+        if not use:
+            made.append(None)
+        elif torch.is_grad_enabled():
+            made.append(_scaled(gradient, ahead, [t for t in saved[3:] if t is not None]))
+        else:
+            made.append(blocks.scaled(ahead, gradient, ahead) if _is_used_up(ahead) else _scaled(gradient, ahead, []))
+    return *made, *(None,) * 8
+
+
+def _is_used_up(ahead: Tensor) -> bool:
+    """Whether nobody can ask for a saved gradient again: the graph is not kept, and nobody traces."""
+    if type(ahead) is not Tensor or torch.compiler.is_compiling() or not is_plain():
+        return False
+    return not torch._C._autograd._get_current_graph_task_keep_graph()
+
+
+# A second derivative.
+
+
+def _no_second_derivative(ctx: Any, *_: Any) -> None:
+    raise RuntimeError(
+        "The gradient of ops.linear_cross_entropy was to be differentiated, which takes all of the logits. "
+        "Compute the loss as ops.cross_entropy(F.linear(x, weight, bias), target), or leave AF502 out."
+    )
+
+
+def _save_nothing(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    pass
+
+
+# Arithmetic, for torch.utils.flop_counter: two for each multiplication and addition of a matrix product.
+
+
+def _one_product(x: Any, weight: Any, *_: Any, **__: Any) -> int:
+    return 2 * int(x[0]) * int(x[1]) * int(weight[0])
+
+
+def _products_ahead(x: Any, weight: Any, *rest: Any, **__: Any) -> int:
+    of_x, of_weight = rest[5:7]
+    return _one_product(x, weight) * (1 + int(of_x) + int(of_weight))
+
+
+def _products_backward(gradient: Any, *rest: Any, **__: Any) -> int:
+    return _products_ahead(*rest)
+
+
+_losses = define(_linear_cross_entropy, _fake_losses, _one_product)
+_gradients = define(_linear_cross_entropy_backward, _fake_gradients, _products_backward)
+_ahead = define(_linear_cross_entropy_ahead, _fake_ahead, _products_ahead)
+_scaled = define(_linear_cross_entropy_scaled, _fake_scaled)
+differentiate(_losses, _recomputed, _save_operands)
+differentiate(_ahead, _scaled_gradients, _save_gradients)
+differentiate(_gradients, _no_second_derivative, _save_nothing)
+differentiate(_scaled, _no_second_derivative, _save_nothing)
+
+
+# What takes which call.
+
+
+def _refusal(x: Tensor, weight: Tensor, target: Tensor, *, ignore_index: int | None = None, **_: Any) -> str:
+    if target.dtype is not torch.int64:
+        return f"Targets are {target.dtype}, and it takes class indices in torch.int64."
+    if out_of_range(target, weight.shape[0], ignored(ignore_index)) is not None:
+        return "A target is out of range."
+    return "So few logits are formed whole." if _is_small(x, weight) else ""
+
+
+def _sizes(x: Tensor, weight: Tensor, *_: Any, **__: Any) -> tuple[int, ...]:
+    """The rows, to the next power of two, the classes and the width."""
+    return x.shape[:-1].numel().bit_length(), weight.shape[0], x.shape[-1]
+
+
+_AHEAD = "Ours: computed in the forward pass and scaled; for fp16 and losses of rows, the logits once more."
+_OP = Operation(
+    "linear_cross_entropy",
+    (
+        Provider(
+            "linear_cross_entropy", "triton", TRITON, _in_blocks("triton"),
+            "Blocks of rows: torch's matrix products, our softmax.", _AHEAD, _refusal, ("cuda",), default=True,
+        ),
+        Provider(
+            "linear_cross_entropy", "compiled", COMPILER, _in_blocks("compiled"),
+            "Blocks of rows: torch's matrix products, and a compiled loop for the softmax.", _AHEAD, _refusal, ("cpu",),
+            default=True,
+        ),
+        Provider(
+            "linear_cross_entropy", "torch", TORCH, _by_torch, "Blocks of rows, in torch's functions.", _AHEAD,
+            default=True,
+        ),
+    ),
+    least=0,
+    sizes=_sizes,
+)  # fmt: skip
