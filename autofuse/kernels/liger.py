@@ -115,7 +115,8 @@ def _gated_product_misfit(gate: Tensor, up: Tensor, *, activation: Any = "silu")
 
 
 def _activation_misfit(activation: Any) -> str:
-    return "" if activation in _GATES else "It has the activations silu and gelu_tanh."
+    known = isinstance(activation, str) and activation in _GATES
+    return "" if known else "It has the activations silu and gelu_tanh."
 
 
 def _gated_product(gate: Tensor, up: Tensor, *, activation: Any = "silu") -> Any:
