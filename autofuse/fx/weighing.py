@@ -71,8 +71,8 @@ def _weighed(excerpt: Excerpt, module: nn.Module, training: bool) -> Weight:
         site = _Site(before, after, values, training)
         if site.seconds(before) < SHORTEST.get(site.device.type, SHORTEST_ELSEWHERE):
             return Weight()
-        kernel = _best_kernel(excerpt, after, values, training)
-        return site.weighed(kernel)
+        kernel, why = _best_kernel(excerpt, after, values, training)
+        return site.weighed(kernel, why)
     except Exception as error:  # numbers that are made up may not be what a forward can take
         _LOG.debug("autofuse.ops.%s could not be weighed: %s: %s", excerpt.operation, type(error).__name__, error)
         return Weight(words=f"not measured ({type(error).__name__} on made-up numbers)")
@@ -118,7 +118,7 @@ class _Site:
             taken.append(seconds_of(step, self.device))
         return taken[-1]
 
-    def weighed(self, kernel: str) -> Weight:
+    def weighed(self, kernel: str, chosen: str) -> Weight:
         functions = {FUSED: self.after, ORIGINAL: self.before}  # the first runs to the end, whatever it takes
         steps = {name: self.step(function) for name, function in functions.items()}
         self.seconds(self.after)
@@ -129,7 +129,7 @@ class _Site:
         if order[0] == ORIGINAL:
             return Weight(True, f"measured here, the original stays: {why[:1].lower()}{why[1:]}")
         fused, own = (milliseconds(t.seconds or 0.0) for t in trials)
-        return Weight(False, f"{fused}, the original {own}", kernel)
+        return Weight(False, f"{fused}, the original {own}{chosen}", kernel)
 
     def trial(self, name: str, samples: Sequence[float], function: fx.GraphModule) -> Trial:
         held = held_by(partial(self.forward, function), self.device).bytes if self.training else 0
@@ -137,15 +137,16 @@ class _Site:
         return Trial(name, "", median(samples), median_interval(samples), len(samples), peak, held)
 
 
-def _best_kernel(excerpt: Excerpt, after: fx.GraphModule, values: Sequence[Any], training: bool) -> str:
-    """Measure who computes the operation best, for these arguments; what will run it."""
+def _best_kernel(excerpt: Excerpt, after: fx.GraphModule, values: Sequence[Any], training: bool) -> tuple[str, str]:
+    """Measure who computes the operation best, for these arguments: what will run it, and why as a clause."""
     operation = OPERATIONS.get(excerpt.operation)
     if operation is None:
-        return ops.kernel_of(excerpt.operation)
+        return ops.kernel_of(excerpt.operation), ""
     args, kwargs = _Arguments(after, getattr(ops, excerpt.operation)).of(values)
-    tune(operation, args, kwargs, training=training, seconds=SECONDS)
+    result = tune(operation, args, kwargs, training=training, seconds=SECONDS)
+    why = f"; of the kernels here {result.winner} is taken: {result.why}" if result.measured else ""
     with torch.set_grad_enabled(training):
-        return ops.kernel_of(excerpt.operation, *args, **kwargs)
+        return ops.kernel_of(excerpt.operation, *args, **kwargs), why
 
 
 class _Arguments(fx.Interpreter):
