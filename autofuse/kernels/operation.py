@@ -77,7 +77,7 @@ class Operation:
         if _recorders:
             for made in _recorders:
                 made.append(Made(self, (x, *args), kwargs))
-        if torch.compiler.is_compiling() or x.numel() < self.least or not is_plain(x, *args, *kwargs.values()):
+        if traced() or x.numel() < self.least or not is_plain(x, *args, *kwargs.values()):
             return self.torch.run(x, *args, **kwargs)
         for provider in self._order(x, *args, **kwargs):
             if provider is self.torch or not provider.check(x, *args, **kwargs):
@@ -177,11 +177,14 @@ class Operation:
         _LOG.warning("autofuse.ops.%s no longer asks %s: %s", self.name, provider.name, why)
 
 
+def traced() -> bool:
+    """Whether a compiler or tracer looks on, to which even an operand's size may be no number."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+
+
 def is_plain(*arguments: Any) -> bool:
     """Whether a call is plain eager execution on plain tensors: nobody traces, transforms or subclasses it."""
     if _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
-        return False
-    if torch._C._get_tracing_state() is not None:
         return False
     return all(type(a) in _PLAIN or not isinstance(a, Tensor) for a in arguments)
 

@@ -22,7 +22,7 @@ from autofuse.kernels.calls import Call, Run, tensors_in
 from autofuse.kernels.checking import Inexact, Reference, Wrong
 from autofuse.kernels.choosing import ORIGINAL, Measured, ranked
 from autofuse.kernels.decisions import Kind, decide, decision
-from autofuse.kernels.operation import OPERATIONS, Operation, is_plain
+from autofuse.kernels.operation import OPERATIONS, Operation, is_plain, traced
 from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider
 from autofuse.measure.memory import held_by, peak_of
@@ -173,7 +173,7 @@ class _Tuning:
         """Raise _Unmeasured where there is nothing to measure, or nothing that would be like the call itself."""
         if len(runs) == 1:
             raise _Unmeasured("No other candidate can take this call.")
-        if torch.compiler.is_compiling() or not is_plain(*tensors_in((tuple(self.args), dict(self.kwargs)))):
+        if traced() or not is_plain(*tensors_in((tuple(self.args), dict(self.kwargs)))):
             raise _Unmeasured("It is called within a transformation or on tensors of another class: plain code runs.")
         needed = sum(t.numel() for t in tensors_in((tuple(self.args), dict(self.kwargs)))) * 8 * _COPIES
         free = free_bytes(self.args[0].device)

@@ -63,7 +63,7 @@ def test_what_is_slower_than_the_original_is_left_out(monkeypatch: pytest.Monkey
     quick = ops.attention
 
     def slow(*args: object, **kwargs: object) -> Tensor:
-        time.sleep(0.02)
+        time.sleep(0.3)
         return quick(*args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ops, "attention", slow)
