@@ -70,7 +70,7 @@ def test_counts_are_sums_and_seconds_are_durations() -> None:
 
 
 def test_categories_come_in_one_order() -> None:
-    order = [name for name, _ in CATEGORIES]
+    order = [*(name for name, _ in CATEGORIES), "compiled", "other"]
     found = list(operators_of(lambda: by_hand().sum().backward(), CPU))
     assert found == sorted(found, key=order.index)
 

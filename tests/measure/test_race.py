@@ -40,7 +40,7 @@ def test_the_time_bounds_the_rounds() -> None:
     start = time.perf_counter()
     found = race({"a": lambda: time.sleep(0.002)}, seconds=0.05, seed=0, device=CPU)
     assert time.perf_counter() - start < 5
-    assert FEWEST < len(found.samples["a"]) <= 100
+    assert FEWEST <= len(found.samples["a"]) <= 100
 
 
 def test_the_garbage_collector_is_as_it_was() -> None:
