@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
@@ -26,8 +25,7 @@ from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.policy import settings
 from autofuse.kernels.tuning import SHORTEST, SHORTEST_ELSEWHERE, tune
 from autofuse.measure.memory import held_by, peak_of
-from autofuse.measure.race import median_interval, race
-from autofuse.measure.statistics import control
+from autofuse.measure.race import race, typical, typical_interval
 from autofuse.measure.timing import seconds_of
 from autofuse.report.comparison import milliseconds
 from autofuse.report.tuning import Trial
@@ -124,8 +122,7 @@ class _Site:
         self.seconds(self.after)
         times = race(steps, seconds=SECONDS, seed=len(self.values), device=self.device)
         trials = [self.trial(name, times.samples[name], functions[name]) for name in functions]
-        paired = [t for pair in zip(times.samples[FUSED], times.control, strict=False) for t in pair]
-        order, why = ranked(Measured(trials, times.samples, control(paired)), settings().policy)
+        order, why = ranked(Measured(trials, times.samples, times.noise), settings().policy)
         if order[0] == ORIGINAL:
             return Weight(True, f"measured here, the original stays: {why[:1].lower()}{why[1:]}")
         fused, own = (milliseconds(t.seconds or 0.0) for t in trials)
@@ -134,7 +131,7 @@ class _Site:
     def trial(self, name: str, samples: Sequence[float], function: fx.GraphModule) -> Trial:
         held = held_by(partial(self.forward, function), self.device).bytes if self.training else 0
         peak = peak_of(self.step(function), self.device).bytes
-        return Trial(name, "", median(samples), median_interval(samples), len(samples), peak, held)
+        return Trial(name, "", typical(samples), typical_interval(samples), len(samples), peak, held)
 
 
 def _best_kernel(excerpt: Excerpt, after: fx.GraphModule, values: Sequence[Any], training: bool) -> tuple[str, str]:

@@ -61,6 +61,12 @@ class Call:
         """What the tensors take."""
         return sum(t.numel() * t.element_size() for t in self.tensors)
 
+    def roughened(self) -> Call:
+        """Every number of a floating tensor moved at random by up to a unit of rounding of its dtype, in float64."""
+        draws = torch.Generator().manual_seed(_SEED)
+        args, kwargs = tree_map(lambda x: _rough(x, draws), (self.args, dict(self.kwargs)))
+        return Call(args, kwargs, self.backward).doubled()
+
     def copied(self) -> Call:
         """The same once more, for who may write into it."""
         return Call.of(self.args, self.kwargs, self.backward)
@@ -73,13 +79,16 @@ class Call:
 
     def dropout_rate(self, run: Run) -> float:
         """The rate of the dropout that `run` applies; 0 where it has none, or is told not to train."""
-        named = self._bound(run).arguments
+        bound = self._bound(run)
+        named = {} if bound is None else bound.arguments
         rates = [float(named.get(name) or 0.0) for name in _RATES]
         return max(rates) if named.get("training", True) else 0.0
 
     def undropped(self, run: Run) -> Call:
         """The same call of `run` without dropout."""
         bound = self._bound(run)
+        if bound is None:
+            return self
         bound.arguments.update((name, 0.0) for name in _RATES if name in bound.arguments)
         return Call(bound.args, bound.kwargs, self.backward)
 
@@ -88,15 +97,16 @@ class Call:
         with torch.set_grad_enabled(self.backward):
             return run(*self.args, **self.kwargs)
 
-    def outcome(self, run: Run) -> Outcome:
+    def outcome(self, run: Run, dtypes: Sequence[torch.dtype] = ()) -> Outcome:
         """What one run gives, from the same random state as every other, and whether it writes into what it is given.
 
-        The gradients that come in are the same for all runs whose outputs have the same shapes.
+        The gradients that come in are the same for all runs whose outputs have the same shapes; with `dtypes`, one for
+        each output, they are rounded to those first.
         """
         own = self.copied()
         seeded(self.device)
         outputs = list(tensors_in(own.made(run)))
-        incoming = incoming_of(outputs) if self.backward else []
+        incoming = incoming_of(outputs, dtypes) if self.backward else []
         gradients = _gradients(outputs, own.leaves, [g.clone() for g in incoming]) if self.backward else []
         untouched = all(map(same_bits, self.tensors, own.tensors))
         return Outcome(tuple(o.detach() for o in outputs), tuple(gradients), untouched)
@@ -108,8 +118,12 @@ class Call:
         leaves, incoming = self.leaves, incoming_of(list(tensors_in(self.made(run))))
         return lambda: _gradients(list(tensors_in(self.made(run))), leaves, incoming)
 
-    def _bound(self, run: Run) -> inspect.BoundArguments:
-        bound = inspect.signature(run).bind(*self.args, **self.kwargs)
+    def _bound(self, run: Run) -> inspect.BoundArguments | None:
+        """The arguments by name; None for a builtin, which does not tell its names."""
+        try:
+            bound = inspect.signature(run).bind(*self.args, **self.kwargs)
+        except ValueError:
+            return None
         bound.apply_defaults()
         return bound
 
@@ -151,9 +165,14 @@ def seeded(device: torch.device) -> None:
             torch.cuda.manual_seed(_SEED)
 
 
-def incoming_of(outputs: Sequence[Tensor]) -> list[Tensor]:
+def incoming_of(outputs: Sequence[Tensor], dtypes: Sequence[torch.dtype] = ()) -> list[Tensor]:
     """A gradient for each output that carries one: the same numbers for equal shapes, ones for a single number."""
-    return [_drawn(o, place) for place, o in enumerate(outputs) if o.requires_grad]
+    rounded = dtypes or [o.dtype for o in outputs]
+    return [
+        _drawn(o, place).to(dtype).to(o.dtype)
+        for place, (o, dtype) in enumerate(zip(outputs, rounded, strict=True))
+        if o.requires_grad
+    ]
 
 
 def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
@@ -168,8 +187,7 @@ def _drawn(like: Tensor, place: int) -> Tensor:
     if like.numel() == 1:
         return torch.ones_like(like)
     generator = torch.Generator().manual_seed(_SEED + place)
-    numbers = torch.randn(like.shape, generator=generator, dtype=torch.float32)
-    return numbers.to(like.device, like.dtype)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float32).to(like.device)
 
 
 def _gradients(outputs: Iterable[Tensor], leaves: Sequence[Tensor], incoming: Sequence[Tensor]) -> list[Tensor | None]:
@@ -189,6 +207,14 @@ def _copied(x: Any) -> Any:
             source = source.narrow(dim, 0, 1)
     copy = torch.empty_strided(source.shape, source.stride(), dtype=x.dtype, device=x.device).copy_(source)
     return (copy if copy.shape == x.shape else copy.expand(x.shape)).requires_grad_(x.requires_grad)
+
+
+def _rough(x: Any, draws: torch.Generator) -> Any:
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        return x
+    share = torch.rand(x.shape, generator=draws, dtype=torch.float64).to(x.device) * 2 - 1
+    moved = x.detach().double() * (1 + share * torch.finfo(x.dtype).eps / 2)
+    return moved.requires_grad_(x.requires_grad)
 
 
 def _doubled(x: Any, device: torch.device) -> Any:

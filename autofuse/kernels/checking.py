@@ -1,9 +1,10 @@
 """Whether a candidate computes what torch's own code computes: outputs and every gradient, against double precision.
 
 The exact result is that of torch's own code on the same numbers in float64. Torch's code on the arguments as they are
-shows what their dtype is good for, and a candidate may err by a stated factor of that: autofuse/fx/bounds.py has the
-rule and its reasons. Candidates draw dropout in their own way, so they are compared without it; then what dropout
-changes has to be as large on average as in torch's code.
+shows what their dtype is good for, and so does the exact result of arguments that are off by a unit of rounding; a
+candidate may err by a stated factor of either: autofuse/fx/bounds.py has the rule and its reasons.
+Candidates draw dropout in their own way, so they are compared without it; then what dropout changes has to be as large
+on average as in torch's code.
 Knows calls and numbers; must not know which operation is called, nor clocks.
 """
 
@@ -41,7 +42,9 @@ class Reference:
         self.call, self._rate = call, call.dropout_rate(torch_code)
         self._plain = call.undropped(torch_code) if self._rate else call
         self._own = self._plain.outcome(torch_code)
-        self._exact = self._plain.doubled().outcome(torch_code)
+        dtypes = [o.dtype for o in self._own.outputs]
+        self._exact = self._plain.doubled().outcome(torch_code, dtypes)
+        self._rough = self._plain.roughened().outcome(torch_code, dtypes)
         self._dropped = call.outcome(torch_code) if self._rate else self._own
         sized = [t for t in (*call.tensors, *self._own.outputs) if t.is_floating_point() or t.is_complex()]
         self._unit = max((torch.finfo(t.dtype).eps / 2 for t in sized), default=0.0)
@@ -80,7 +83,7 @@ class Reference:
             return Gap()
         if got.shape != usual.shape or got.dtype != usual.dtype:
             raise Wrong(f"It gives {name} as {_form(got)} instead of {_form(usual)}.")
-        here = self._gap(got, usual, exact.to(got.device))
+        here = self._gap(got, usual, exact.to(got.device), self._rough.all[place])
         if not here.within:
             raise Inexact(
                 f"It computes something else: {name} is off by {here.error:.1e} of its largest entry, where rounding "
@@ -89,10 +92,11 @@ class Reference:
             )
         return here
 
-    def _gap(self, got: Tensor, usual: Tensor, exact: Tensor) -> Gap:
+    def _gap(self, got: Tensor, usual: Tensor, exact: Tensor, rough: Tensor | None) -> Gap:
         if not got.is_floating_point() and not got.is_complex():
             return Gap() if torch.equal(got, usual) else Gap(math.inf)
-        return gap(got, usual, exact, self._unit, terms=max(1, self._most // max(1, got.numel())))
+        rounded = () if rough is None else (rough.to(got.device),)
+        return gap(got, usual, exact, self._unit, rounded, terms=max(1, self._most // max(1, got.numel())))
 
     def _compare_dropout(self, run: Run) -> None:
         """What a wrong rate, a missing 1 / (1 - p) or no dropout at all looks like: the result without dropout shows in

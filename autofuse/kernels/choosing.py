@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autofuse.kernels.policy import Policy
+from autofuse.measure.race import HOPELESS, RESAMPLES, typical
 from autofuse.measure.statistics import estimate
 from autofuse.report.comparison import Estimate, milliseconds, size
 from autofuse.report.tuning import Trial
@@ -20,7 +21,6 @@ TOO_NOISY = 1.25  # identical runs that differ by so much cannot show that two c
 LEAST_GAIN = 1.02  # whoever is called faster is faster by 2 % at least: less is not worth another dependency
 SAME_BYTES = 1.05  # peaks that differ by less than 5 % count as equal
 SAME_ERROR, NO_ERROR = 1.25, 0.1  # errors that differ by a quarter do, and all that use up a tenth of their bound
-_RESAMPLES = 400
 
 Samples = Mapping[str, Sequence[float]]
 Trials = Sequence[Trial]
@@ -38,8 +38,11 @@ class Measured:
     def slower(self, name: str, than: str) -> bool:
         """Whether `name` takes longer by more than chance: its interval excludes 1, and the ratio is one that identical
         runs do not reach."""
-        pairs = list(zip(self.samples[name], self.samples[than], strict=False))
-        ratio = estimate(*zip(*pairs, strict=True), resamples=_RESAMPLES)
+        one, other = self.samples[name], self.samples[than]
+        if len(one) < len(other) and min(one) > HOPELESS * typical(other):
+            return True  # it was let go, and not for another's sake
+        pairs = list(zip(one, other, strict=False))
+        ratio = estimate(*zip(*pairs, strict=True), resamples=RESAMPLES, typical=typical)
         return ratio.interval.low > 1 and ratio.ratio > max(self.noise, LEAST_GAIN)
 
     @property

@@ -6,6 +6,7 @@ Knows options, how to write and to draw a bar; must not know how a call is measu
 from __future__ import annotations
 
 import json
+import os
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 
@@ -23,6 +24,7 @@ from autofuse.report.table import Cell, Column, Table
 from autofuse.report.tuning import FORMAT_VERSION, Result
 
 _DONE, _FAILED = 0, 2
+_WIDTH = 120
 _FEW = 3  # results that are shown with all their candidates
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -30,6 +32,8 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 def main(options: Namespace) -> int:
     """Results go to stdout, progress to stderr. Returns 0, or 2 for options that do not fit together."""
     console, aside = Console(), Console(stderr=True)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDTH  # of a file: sentences stand in columns
     try:
         maker, calls = _maker(options), _calls(options)
         with using(**_wishes(options)):
@@ -100,7 +104,7 @@ def _measured(calls: Sequence[tuple[str, Shape]], maker: Maker, options: Namespa
 def _summary(results: Sequence[Result]) -> Table:
     columns = (
         Column("operation"),
-        Column("arguments", wraps=True),
+        Column("first argument"),
         Column("goes to"),
         Column("a call", align="right"),
         Column("torch", align="right"),
@@ -113,7 +117,7 @@ def _row(result: Result) -> tuple[Cell, ...]:
     times = {t.name: milliseconds(t.seconds) for t in result.trials if t.seconds is not None}
     return (
         Cell(result.operation),
-        Cell(result.arguments, "quiet"),
+        Cell(result.arguments.partition(")")[0] + ")", "quiet"),
         Cell(result.winner, "good" if result.measured else "quiet"),
         Cell(times.get(result.winner, "")),
         Cell(times.get("torch", "")),

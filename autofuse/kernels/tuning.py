@@ -26,10 +26,9 @@ from autofuse.kernels.operation import OPERATIONS, Operation, is_plain, traced
 from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider
 from autofuse.measure.memory import held_by, peak_of
-from autofuse.measure.race import median_interval, race
+from autofuse.measure.race import Race, race, typical, typical_interval
 from autofuse.measure.room import free_bytes
 from autofuse.measure.state import preserved
-from autofuse.measure.statistics import control
 from autofuse.measure.timing import seconds_of
 from autofuse.report.tuning import Result, Trial
 
@@ -228,30 +227,37 @@ def _checked(name: str, run: Run, reference: Reference, deterministic: bool) -> 
 
 
 def _timed(runs: Mapping[str, Run], trials: Mapping[str, Trial], call: Call, seconds: float) -> Measured:
+    """Timed once; what a machine that is not steady leaves open is timed on, as long again and then twice as long."""
     steps = {name: call.step(run) for name, run in runs.items()}
     warm = {name: min(seconds_of(step, call.device) for _ in range(_WARM)) for name, step in steps.items()}
-    inorder = sorted(steps, key=lambda name: warm[name])
-    times = race({name: steps[name] for name in inorder}, seconds=seconds, seed=len(steps), device=call.device)
-    done = [_weighed(trials[name], times.samples[name], runs[name], steps[name], call) for name in runs]
-    return Measured(done, times.samples, control((*_zipped(times.samples[inorder[0]], times.control),)))
+    order = sorted(steps, key=lambda name: warm[name])
+    times = race({name: steps[name] for name in order}, seconds=seconds, seed=0, device=call.device)
+    known = [_weighed(trials[name], runs[name], steps[name], call) for name in runs]
+    measured = _summed(known, times)
+    for further in (1, 2):
+        if not measured.unclear(ranked(measured, "speed")[0][0]):
+            break
+        left = [n for n in order if len(times.samples[n]) >= len(times.control)]
+        more = race({n: steps[n] for n in left}, seconds=further * seconds, seed=further, device=call.device)
+        times = times.followed_by(more)
+        measured = _summed(known, times)
+    return measured
 
 
-def _weighed(trial: Trial, samples: Sequence[float], run: Run, step: Callable[[], object], call: Call) -> Trial:
+def _summed(trials: Sequence[Trial], times: Race) -> Measured:
+    """The trials with their times."""
+    done = [
+        replace(t, seconds=typical(own), interval=typical_interval(own), runs=len(own))
+        for t in trials
+        if (own := times.samples[t.name])
+    ]
+    return Measured(done, times.samples, times.noise)
+
+
+def _weighed(trial: Trial, run: Run, step: Callable[[], object], call: Call) -> Trial:
+    """The trial with the memory of one call."""
     held = held_by(lambda: call.made(run), call.device).bytes if call.backward else 0
-    return replace(
-        trial,
-        seconds=median(samples),
-        interval=median_interval(samples),
-        runs=len(samples),
-        peak_bytes=peak_of(step, call.device).bytes,
-        held_bytes=held,
-    )
-
-
-def _zipped(one: Sequence[float], other: Sequence[float]) -> Iterator[float]:
-    """Times of identical runs with neighbours of one round next to each other."""
-    for a, b in zip(one, other, strict=False):
-        yield from (a, b)
+    return replace(trial, peak_bytes=peak_of(step, call.device).bytes, held_bytes=held)
 
 
 @contextmanager

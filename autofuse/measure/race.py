@@ -10,20 +10,19 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import torch
 
-from autofuse.measure.statistics import LEVEL
+from autofuse.measure.statistics import LEVEL, control
 from autofuse.measure.timing import Action, seconds_of, synchronize, without_garbage_collection
-from autofuse.report.comparison import Interval
+from autofuse.report.comparison import Estimate, Interval
 
 FEWEST, MOST = 8, 100  # rounds
 # After the first rounds an action is let go whose best took this many times as long as the worst of another.
 HOPELESS = 1.5
 _FIRST = 3
 _SAMPLE = 1e-3  # seconds: on an accelerator that many calls are queued that a sample takes about so long
-_RESAMPLES = 400
+RESAMPLES = 400
 
 Samples = Mapping[str, Sequence[float]]
 
@@ -32,11 +31,23 @@ Samples = Mapping[str, Sequence[float]]
 class Race:
     """Seconds a call, by action, in order of the rounds, and of the control, which repeats the first action.
 
-    An action that was let go early has fewer of them; the i-th of all that have an i-th ran in the same round.
+    The i-th of all that have an i-th ran in the same round; an action that was let go early has fewer.
     """
 
     samples: Samples
     control: Sequence[float]
+
+    @property
+    def noise(self) -> Estimate:
+        """The ratio of identical runs with its interval: what this machine, now, makes of no difference at all."""
+        first = next(iter(self.samples.values()))
+        mixed = [t for pair in zip(first, self.control, strict=False) for t in pair]
+        return control(mixed, resamples=RESAMPLES, typical=typical)
+
+    def followed_by(self, other: Race) -> Race:
+        """Both as one: of actions that are in both, the other's samples come after this one's."""
+        samples = {name: (*own, *other.samples.get(name, ())) for name, own in self.samples.items()}
+        return Race(samples, (*self.control, *other.control))
 
 
 def race(actions: Mapping[str, Action], *, seconds: float, seed: int, device: torch.device) -> Race:
@@ -91,11 +102,22 @@ def _calls(action: Action, device: torch.device) -> int:
     return max(1, min(100, math.ceil(_SAMPLE / seconds_of(action, device))))
 
 
-def median_interval(times: Sequence[float], *, seed: int = 0) -> Interval:
-    """The 95 % percentile bootstrap interval of the median. Raises ValueError where there are no times."""
+def typical(times: Sequence[float]) -> float:
+    """The lower quartile: a quarter of the runs took no longer. Raises ValueError where there are no times.
+
+    What disturbs a run only makes it longer. On a machine that others use, half of all runs may be disturbed: their
+    median jumps between two values where the lower quartile stays.
+    """
     if not times:
-        raise ValueError("No median can be taken of no times.")
+        raise ValueError("Nothing is typical of no times.")
+    return sorted(times)[(len(times) - 1) // 4]
+
+
+def typical_interval(times: Sequence[float], *, seed: int = 0) -> Interval:
+    """The 95 % percentile bootstrap interval of `typical`. Raises ValueError where there are no times."""
     draws = random.Random(seed)
-    medians = sorted(median(draws.choices(times, k=len(times))) for _ in range(_RESAMPLES))
+    found = sorted(typical(draws.choices(times, k=len(times))) for _ in range(RESAMPLES)) if times else []
+    if not found:
+        raise ValueError("Nothing is typical of no times.")
     outside = (1 - LEVEL) / 2
-    return Interval(medians[math.floor(outside * _RESAMPLES)], medians[math.ceil((1 - outside) * _RESAMPLES) - 1])
+    return Interval(found[math.floor(outside * RESAMPLES)], found[math.ceil((1 - outside) * RESAMPLES) - 1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -22,6 +22,8 @@ FEWEST_PAIRS = 8
 # A run that cannot tell a tenth faster from a tenth slower has not shown that nothing changed.
 RESOLUTION = 0.10
 
+Typical = Callable[[Sequence[float]], float]
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -31,8 +33,13 @@ class Judgement:
     reason: str
 
 
-def estimate(before: Sequence[float], after: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
+def estimate(
+    before: Sequence[float], after: Sequence[float], *,
+    seed: int = 0, resamples: int = RESAMPLES, typical: Typical = median,
+) -> Estimate:  # fmt: skip
     """median(before) / median(after), so that above 1 means that `after` is faster, with a 95 % interval.
+
+    `typical` takes the median's place where another number is to stand for a list.
 
     The i-th of both were measured next to each other; the bootstrap draws such pairs, so that what slowed both down
     stays in both. Raises ValueError where the lists are empty, differ in length or hold a time that is not positive.
@@ -43,14 +50,16 @@ def estimate(before: Sequence[float], after: Sequence[float], *, seed: int = 0, 
     ratios = []
     for _ in range(resamples):
         sample = draws.choices(positions, k=len(before))
-        ratios.append(median([before[i] for i in sample]) / median([after[i] for i in sample]))
+        ratios.append(typical([before[i] for i in sample]) / typical([after[i] for i in sample]))
     ratios.sort()
     outside = (1 - LEVEL) / 2
     interval = Interval(ratios[math.floor(outside * resamples)], ratios[math.ceil((1 - outside) * resamples) - 1])
-    return Estimate(median(before) / median(after), interval)
+    return Estimate(typical(before) / typical(after), interval)
 
 
-def control(before: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
+def control(
+    before: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES, typical: Typical = median
+) -> Estimate:
     """The A/A control: half of the before-runs against the other half.
 
     Neighbours in time form the pairs, as in the comparison itself, and chance decides which of the two plays "after".
@@ -60,7 +69,8 @@ def control(before: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLE
         raise ValueError(f"An A/A control needs at least two runs to compare with each other; there are {len(before)}.")
     draws = random.Random(seed)
     pairs = [draws.sample((one, other), 2) for one, other in zip(before[::2], before[1::2], strict=False)]
-    return estimate([one for one, _ in pairs], [other for _, other in pairs], seed=seed, resamples=resamples)
+    ones, others = [one for one, _ in pairs], [other for _, other in pairs]
+    return estimate(ones, others, seed=seed, resamples=resamples, typical=typical)
 
 
 def judge(effect: Estimate, control: Estimate, pairs: int) -> Judgement:

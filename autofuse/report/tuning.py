@@ -22,7 +22,6 @@ _COLUMNS = (
     Column("peak", align="right"),
     Column("kept", align="right"),
     Column("error", align="right"),
-    Column(""),
 )
 
 
@@ -32,8 +31,8 @@ class Trial:
 
     name: the provider's, or "original" for the code that the operation stands for.
     refused: the reason why it was not timed; "" where it was.
-    seconds: the median of one call, forward and backward together (the forward alone in inference); interval: the 95 %
-        bootstrap interval of that median; runs: how many samples it is made of.
+    seconds: of one call, forward and backward together (the forward alone in inference), the lower quartile of all
+        runs; interval: its 95 % bootstrap interval; runs: how many there were.
     peak_bytes: the most that one call holds above what stood before; held_bytes: what its forward keeps until the
         backward, the result included (0 in inference). None where nothing could tell.
     error: of the output or gradient nearest its bound, relative to that tensor's largest entry; bound: how large it may
@@ -110,7 +109,8 @@ class Result:
     def table(self) -> Table:
         """The candidates that took part, the best first.
 
-        Times are medians; "kept" is what a forward keeps until its backward; the error is its share of the bound.
+        A time is the lower quartile of all runs; "kept" is what a forward keeps until its backward; the error is given
+        as its share of the bound.
         """
         mode = "forward and backward" if self.training else "forward"
         title = f"{self.operation} ({mode}; {self.policy}{', deterministic' if self.deterministic else ''})"
@@ -177,5 +177,4 @@ def _row(trial: Trial, is_winner: bool) -> tuple[Cell, ...]:
         Cell(size(trial.peak_bytes)),
         Cell(size(trial.held_bytes) if trial.held_bytes else ""),
         Cell(f"{trial.inexactness:.0%}" if known else ""),
-        Cell("chosen" if is_winner else "", "good"),
     )

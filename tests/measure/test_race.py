@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from autofuse.measure.race import FEWEST, median_interval, race
+from autofuse.measure.race import FEWEST, Race, race, typical, typical_interval
 
 CPU = torch.device("cpu")
 
@@ -54,9 +54,23 @@ def test_nothing_to_time_is_an_error() -> None:
         race({}, seconds=0.1, seed=0, device=CPU)
 
 
-def test_the_interval_of_a_median_holds_it() -> None:
-    interval = median_interval([1.0, 2.0, 3.0, 4.0, 100.0] * 4)
-    assert 3.0 in interval
-    assert interval.high < 100
-    with pytest.raises(ValueError, match="no times"):
-        median_interval([])
+def test_disturbed_runs_do_not_change_what_is_typical() -> None:
+    quiet, disturbed = [1.0, 1.1, 1.2, 1.3] * 5, [1.0, 1.1, 5.0, 9.0] * 5
+    assert typical(quiet) == typical(disturbed) == 1.0
+    interval = typical_interval(disturbed)
+    assert 1.0 in interval and interval.high < 5
+    for function in (typical, typical_interval):
+        with pytest.raises(ValueError, match="no times"):
+            function([])
+
+
+def test_noise_is_the_ratio_of_identical_runs() -> None:
+    steady = Race({"a": [1.0, 1.01] * 10}, [1.01, 1.0] * 10)
+    assert 1.0 in steady.noise.interval and steady.noise.interval.high < 1.05
+    assert Race({"a": [1.0, 3.0, 2.0, 9.0] * 5}, [9.0, 1.0, 4.0, 2.0] * 5).noise.interval.high > 1.2
+
+
+def test_two_races_become_one() -> None:
+    both = Race({"a": [1.0], "b": [5.0]}, [1.0]).followed_by(Race({"a": [2.0]}, [2.0]))
+    assert both.samples == {"a": (1.0, 2.0), "b": (5.0,)}
+    assert both.control == (1.0, 2.0)

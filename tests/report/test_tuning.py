@@ -40,7 +40,7 @@ def test_the_table_goes_from_the_best_to_those_that_took_no_part() -> None:
     ]
     assert order == sorted(order)
     assert Result("rms_norm", "torch", "No other.").refusals() is None
-    assert "0.47 to 0.5 ms" in str(RESULT) and "chosen" in str(RESULT)
+    assert "0.47 to 0.5 ms" in str(RESULT) and "compiled: It is the fastest" in str(RESULT)
     assert "It runs on cuda, not on cpu." in str(RESULT)
     assert "identical runs: 1.00x (0.98 to 1.02)" in str(RESULT)
 
