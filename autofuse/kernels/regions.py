@@ -92,7 +92,7 @@ def _compile(function: Callable[..., Any], args: Sequence[Any], by_row: Sequence
     shapes, single = ShapeEnv(), list[bool]()
     mode = FakeTensorMode(shape_env=shapes)
     fakes = [_fake(mode, args[i].detach(), by_row[i]) for i in places]
-    with torch.no_grad(), mode:
+    with torch.no_grad(), torch.autocast("cpu", enabled=False), mode:  # what is compiled serves calls outside of it
 
         def of_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
             whole = list(args)

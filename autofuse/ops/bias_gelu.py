@@ -14,7 +14,7 @@ from torch import Tensor
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
-from autofuse.kernels.requirements import first, in_rows
+from autofuse.kernels.requirements import in_rows
 from autofuse.ops.elementwise import beaten_by_torch, biased_by
 
 _NAMES = {"none": "gelu", "tanh": "gelu_tanh"}
@@ -47,7 +47,7 @@ def _misfit(x: Tensor, bias: Tensor, approximate: str = "none") -> str:
 
 
 def _misfit_of_loop(x: Tensor, bias: Tensor, approximate: str = "none") -> str:
-    return first(_misfit(x, bias, approximate), beaten_by_torch(x, _NAMES[approximate], bias))
+    return _misfit(x, bias, approximate) or beaten_by_torch(x, _NAMES[approximate], bias)
 
 
 def _by_kernel(kernel: str, x: Tensor, bias: Tensor, approximate: str = "none") -> Any:

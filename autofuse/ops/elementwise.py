@@ -31,7 +31,9 @@ def biased_by(kernel: str, x: Tensor, bias: Tensor | None, activation: str) -> T
 
 def biased(x: Tensor, bias: Tensor | None, activation: str, kernel: str) -> Tensor:
     """activation(x + bias) by `kernel`. Shapes: x (..., hidden), bias (hidden,)."""
-    made: Tensor = _KERNELS[kernel].forward(_rows(x), bias, activation)
+    if not x.numel():
+        return _fake(x, bias, activation, kernel)
+    made: Tensor = _KERNELS[kernel].forward(rows(x), bias, activation)
     return made.view(x.shape)
 
 
@@ -39,7 +41,9 @@ def biased_backward(
     grad: Tensor, x: Tensor, bias: Tensor | None, activation: str, wants_bias: bool, kernel: str
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x and bias; the latter is empty where it is not wanted."""
-    of_x, of_bias = _KERNELS[kernel].backward(_rows(grad), _rows(x), bias, activation, wants_bias)
+    if not x.numel():
+        return x.new_empty(x.shape), x.new_zeros(0) if bias is None or not wants_bias else torch.zeros_like(bias)
+    of_x, of_bias = _KERNELS[kernel].backward(rows(grad), rows(x), bias, activation, wants_bias)
     return of_x.view(x.shape), x.new_empty(0) if of_bias is None else of_bias
 
 
@@ -73,8 +77,8 @@ _biased_backward = define(biased_backward, _fake_backward)
 differentiate(_biased, _gradients, _save)
 
 
-def _rows(x: Tensor) -> Tensor:
-    """(rows, hidden), contiguous within a row."""
+def rows(x: Tensor) -> Tensor:
+    """(..., hidden) as (rows, hidden), contiguous within a row: a view where it can be one."""
     width = x.shape[-1] if x.ndim else 1
     flat = x.reshape(math.prod(x.shape[:-1]), width)
     return flat if flat.stride(1) == 1 else flat.contiguous()

@@ -7,7 +7,6 @@ Knows what gates; must not know which projections made gate and up.
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from autofuse.kernels.provider import Check, Provider
 from autofuse.kernels.requirements import alike, first, in_rows
 from autofuse.ops.activations import Activation, named
 from autofuse.ops.activations import activation as activated
+from autofuse.ops.elementwise import rows
 
 _KERNELS = Kernels(triton="autofuse.kernels.triton.gated", compiled="autofuse.kernels.compiled.gated")
 
@@ -66,12 +66,16 @@ def _halves_by_torch(x: Tensor, *, activation: Activation = "silu", gate_first: 
 
 
 def gated(gate: Tensor, up: Tensor, activation: str, kernel: str) -> Tensor:
-    made: Tensor = _KERNELS[kernel].forward(_rows(gate), _rows(up), activation)
+    if not gate.numel():
+        return gate.new_empty(gate.shape)
+    made: Tensor = _KERNELS[kernel].forward(rows(gate), rows(up), activation)
     return made.view(gate.shape)
 
 
 def gated_backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str, kernel: str) -> tuple[Tensor, Tensor]:
-    of_gate, of_up = _KERNELS[kernel].backward(_rows(grad), _rows(gate), _rows(up), activation)
+    if not gate.numel():
+        return gate.new_empty(gate.shape), up.new_empty(up.shape)
+    of_gate, of_up = _KERNELS[kernel].backward(rows(grad), rows(gate), rows(up), activation)
     return of_gate.view(gate.shape), of_up.view(up.shape)
 
 
@@ -102,12 +106,16 @@ differentiate(_GATED, _gated_gradients, _save_gated)
 
 
 def gated_halves(x: Tensor, activation: str, gate_first: bool, kernel: str) -> Tensor:
-    made: Tensor = _KERNELS[kernel].packed_forward(_rows(x), activation, gate_first)
+    if not x.numel():
+        return x.new_empty(_half_of(x.shape))
+    made: Tensor = _KERNELS[kernel].packed_forward(rows(x), activation, gate_first)
     return made.view(_half_of(x.shape))
 
 
 def gated_halves_backward(grad: Tensor, x: Tensor, activation: str, gate_first: bool, kernel: str) -> Tensor:
-    made: Tensor = _KERNELS[kernel].packed_backward(_rows(grad), _rows(x), activation, gate_first)
+    if not x.numel():
+        return x.new_empty(x.shape)
+    made: Tensor = _KERNELS[kernel].packed_backward(rows(grad), rows(x), activation, gate_first)
     return made.view(x.shape)
 
 
@@ -135,12 +143,6 @@ differentiate(_GATED_HALVES, _halves_gradient, _save_halves)
 
 def _half_of(shape: torch.Size) -> tuple[int, ...]:
     return (*shape[:-1], shape[-1] // 2)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """(rows, hidden), contiguous within a row."""
-    flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-    return flat if flat.stride(1) == 1 else flat.contiguous()
 
 
 # Who computes them.

@@ -22,7 +22,7 @@ from autofuse.kernels.provider import Provider
 from autofuse.kernels.requirements import autocasts, first, no_dropout, one_dtype
 from autofuse.ops.activations import Activation, named
 from autofuse.ops.activations import activation as activated
-from autofuse.ops.elementwise import BY_TORCH
+from autofuse.ops.elementwise import BY_TORCH, rows
 
 _KERNELS = Kernels(triton="autofuse.kernels.triton.mlp", compiled="autofuse.kernels.compiled.mlp")
 
@@ -58,7 +58,7 @@ def linear_activation_linear(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The result (..., out), and x @ up_weight.T (rows, hidden), which is empty unless a backward pass `keeps` it."""
     forward = _KERNELS[kernel].forward if keeps else _KERNELS[kernel].forward_alone
-    made = forward(_rows(x), up_weight, up_bias, down_weight, down_bias, activation)
+    made = forward(rows(x), up_weight, up_bias, down_weight, down_bias, activation)
     result, projected = made if keeps else (made, x.new_empty(0))
     return result.view(*x.shape[:-1], down_weight.shape[0]), projected
 
@@ -70,7 +70,7 @@ def linear_activation_linear_backward(
     """The gradients of x, up_weight, up_bias, down_weight and down_bias; empty where they are not `wanted`."""
     found = iter(
         _KERNELS[kernel].backward(
-            _rows(grad), _rows(x), projected, up_weight, up_bias, down_weight, activation, tuple(wanted)
+            rows(grad), rows(x), projected, up_weight, up_bias, down_weight, activation, tuple(wanted)
         )
     )
     of_x, *others = (next(found) if wants else x.new_empty(0) for wants in wanted)
@@ -81,8 +81,7 @@ def _fake(
     x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None,
     activation: str, keeps: bool, kernel: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    rows = math.prod(x.shape[:-1])
-    projected = x.new_empty((rows, up_weight.shape[0]) if keeps else (0,))
+    projected = x.new_empty((math.prod(x.shape[:-1]), up_weight.shape[0]) if keeps else (0,))
     return x.new_empty((*x.shape[:-1], down_weight.shape[0])), projected
 
 
@@ -95,8 +94,7 @@ def _fake_backward(
 
 
 def _flops(x: Any, up_weight: Any, up_bias: Any, down_weight: Any, *others: Any, **_: Any) -> int:
-    rows = math.prod(x[:-1])
-    return 2 * rows * int(math.prod(up_weight) + math.prod(down_weight))
+    return int(2 * math.prod(x[:-1]) * (math.prod(up_weight) + math.prod(down_weight)))
 
 
 def _flops_backward(
@@ -106,7 +104,8 @@ def _flops_backward(
     """One product for each weight's gradient, one for x's, and one for the hidden layer's, which all but two need."""
     of_x, of_up, of_up_bias, of_down, _of_down_bias = wanted
     up, down = math.prod(up_weight), math.prod(down_weight)
-    return 2 * math.prod(x[:-1]) * int(up * (of_x + of_up) + down * ((of_x or of_up or of_up_bias) + of_down))
+    products = up * (of_x + of_up) + down * ((of_x or of_up or of_up_bias) + of_down)
+    return int(2 * math.prod(x[:-1]) * products)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -122,14 +121,14 @@ def _gradients(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, .
         return (None,) * 8
     x, projected, up_weight, up_bias, down_weight, down_bias = ctx.saved_tensors
     if torch.is_grad_enabled():
-        formula = lambda *operands: _formula(*operands, ctx.activation)
+        formula = partial(_formula, ctx.activation)
         return *by_formula(formula, (x, up_weight, up_bias, down_weight, down_bias), (grad,), wanted), None, None, None
     found = _backward(grad, x, projected, up_weight, up_bias, down_weight, ctx.activation, list(wanted), ctx.kernel)
     return *(g if wants else None for g, wants in zip(found, wanted, strict=True)), None, None, None
 
 
 def _formula(
-    x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None, name: str
+    name: str, x: Tensor, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor, down_bias: Tensor | None
 ) -> Tensor:
     return F.linear(BY_TORCH[name](F.linear(x, up_weight, up_bias)), down_weight, down_bias)
 
@@ -137,10 +136,6 @@ def _formula(
 _forward = define(linear_activation_linear, _fake, _flops)
 _backward = define(linear_activation_linear_backward, _fake_backward, _flops_backward)
 differentiate(_forward, _gradients, _save)
-
-
-def _rows(x: Tensor) -> Tensor:
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _misfit(

@@ -86,19 +86,19 @@ def _gelu(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _gelu_tanh(x: Tensor) -> tuple[Tensor, Tensor]:
     """0.5 * (1 + tanh(z)) is sigmoid(2 * z), which costs half as much."""
-    s = torch.sigmoid(2.0 * _TANH_SCALE * x * (1.0 + _TANH_CUBE * x * x))
-    near = x.clamp(-20.0, 20.0)  # beyond, s * (1 - s) is 0, and must not meet an infinite square
-    return x * s, s + near * s * (1.0 - s) * (2.0 * _TANH_SCALE) * (1.0 + 3.0 * _TANH_CUBE * near * near)
+    s, slope = _sigmoid(2.0 * _TANH_SCALE * x * (1.0 + _TANH_CUBE * x * x))
+    near = x.clamp(-20.0, 20.0)  # beyond, the slope is 0, and must not meet an infinite square
+    return x * s, s + near * slope * (2.0 * _TANH_SCALE) * (1.0 + 3.0 * _TANH_CUBE * near * near)
 
 
 def _silu(x: Tensor) -> tuple[Tensor, Tensor]:
-    s = torch.sigmoid(x)
-    return x * s, s * (1.0 + x * (1.0 - s))
+    s, slope = _sigmoid(x)
+    return x * s, s + x * slope
 
 
 def _quick_gelu(x: Tensor) -> tuple[Tensor, Tensor]:
-    s = torch.sigmoid(1.702 * x)
-    return x * s, s * (1.0 + 1.702 * x * (1.0 - s))
+    s, slope = _sigmoid(1.702 * x)
+    return x * s, s + 1.702 * x * slope
 
 
 def _relu(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,8 +124,10 @@ def _hardswish(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
-    s = torch.sigmoid(x)
-    return s, s * (1.0 - s)
+    """Its slope is s * (1 - s), without the difference, which loses digits where s is near 1."""
+    e = torch.exp(-x.abs())
+    t = 1.0 / (1.0 + e)
+    return torch.where(x > 0, t, e * t), e * t * t
 
 
 def _tanh(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,14 @@ _WAVES = 4  # programs for each multiprocessor where programs loop over rows
 
 
 @triton.jit
+def _sigmoid(x):
+    """sigmoid(x) and its slope, without the difference 1 - s, which loses digits where s is near 1."""
+    e = tl.exp(-tl.abs(x))
+    t = 1.0 / (1.0 + e)
+    return tl.where(x > 0.0, t, e * t), e * t * t
+
+
+@triton.jit
 def sloped(x, ACTIVATION: tl.constexpr):
     """activation(x) and its derivative, of float32."""
     if ACTIVATION == "gelu":
@@ -26,18 +34,18 @@ def sloped(x, ACTIVATION: tl.constexpr):
         value = x * below
         slope = below + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
     elif ACTIVATION == "gelu_tanh":
-        s = tl.sigmoid(1.5957691216057308 * x * (1.0 + 0.044715 * x * x))
-        near = tl.minimum(tl.maximum(x, -20.0), 20.0)
+        s, of_s = _sigmoid(1.5957691216057308 * x * (1.0 + 0.044715 * x * x))
+        near = tl.minimum(tl.maximum(x, -20.0), 20.0)  # beyond, the slope is 0, and must not meet an infinite square
         value = x * s
-        slope = s + near * s * (1.0 - s) * (1.5957691216057308 * (1.0 + 0.134145 * near * near))
+        slope = s + near * of_s * (1.5957691216057308 * (1.0 + 0.134145 * near * near))
     elif ACTIVATION == "silu":
-        s = tl.sigmoid(x)
+        s, of_s = _sigmoid(x)
         value = x * s
-        slope = s * (1.0 + x * (1.0 - s))
+        slope = s + x * of_s
     elif ACTIVATION == "quick_gelu":
-        s = tl.sigmoid(1.702 * x)
+        s, of_s = _sigmoid(1.702 * x)
         value = x * s
-        slope = s * (1.0 + 1.702 * x * (1.0 - s))
+        slope = s + 1.702 * x * of_s
     elif ACTIVATION == "relu":
         value = tl.where(x <= 0.0, 0.0, x)  # what is not a number stays so
         slope = tl.where(x > 0.0, 1.0, 0.0)
@@ -56,10 +64,10 @@ def sloped(x, ACTIVATION: tl.constexpr):
         value = x * tl.minimum(tl.maximum(x + 3.0, 0.0), 6.0) / 6.0
         slope = tl.where(x > -3.0, inner, 0.0)
     elif ACTIVATION == "sigmoid":
-        value = tl.sigmoid(x)
-        slope = value * (1.0 - value)
+        value, slope = _sigmoid(x)
     elif ACTIVATION == "tanh":
-        value = 2.0 * tl.sigmoid(2.0 * x) - 1.0
+        s, _ = _sigmoid(2.0 * x)
+        value = 2.0 * s - 1.0
         slope = 1.0 - value * value
     else:
         tl.static_assert(ACTIVATION == "identity")

@@ -1,4 +1,4 @@
-"""autofuse.ops.gated_mlp, gated_activation and mlp against their references."""
+"""autofuse.ops.gated_mlp against its reference."""
 
 from __future__ import annotations
 
@@ -29,14 +29,6 @@ def test_gated_mlp_agrees(assert_agree: Agree, activation: str, dtype: torch.dty
     assert_agree(run(ops.gated_mlp), run(reference.gated_mlp), *given[:3], terms=IN + B * T)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "sigmoid"])
-@pytest.mark.parametrize("gate_first", [True, False])
-def test_gated_activation_agrees(assert_agree: Agree, gate_first: bool, activation: str, dtype: torch.dtype) -> None:
-    run = lambda f: lambda *a: f(*a, activation=activation, gate_first=gate_first)
-    assert_agree(run(ops.gated_activation), run(reference.gated_activation), *tensors((B, T, 2 * HIDDEN), dtype=dtype))
-
-
 @pytest.mark.parametrize("gate_first", [True, False])
 def test_a_packed_projection_and_gated_activation_make_a_gated_mlp(gate_first: bool) -> None:
     x, gate, up = tensors((T, IN), (HIDDEN, IN), (HIDDEN, IN))
@@ -45,18 +37,11 @@ def test_a_packed_projection_and_gated_activation_make_a_gated_mlp(gate_first: b
     assert torch.allclose(ops.gated_activation(packed, activation="gelu", gate_first=gate_first), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(IN,), (B, T, IN), (0, IN)])
-def test_mlp_agrees(assert_agree: Agree, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    given = tensors(shape, (HIDDEN, IN), (HIDDEN,), (IN, HIDDEN), (IN,), dtype=dtype)
-    assert_agree(ops.mlp, reference.mlp, *given, terms=IN + HIDDEN + B * T, dropout_p=0.5)
-
-
-def test_mlp_drops_out_in_training_only() -> None:
-    x, up, down = torch.ones(64, IN), torch.eye(IN), torch.eye(IN)
-    dropped = ops.mlp(x, up, None, down, None, activation="relu", dropout_p=0.5, training=True)
-    assert set(dropped.unique().tolist()) == {0.0, 2.0}
-    assert torch.equal(ops.mlp(x, up, None, down, None, activation="relu", dropout_p=0.5), x)
+def test_under_autocast_it_is_what_torch_makes_of_it() -> None:
+    x, gate, up = tensors((T, IN), (HIDDEN, IN), (HIDDEN, IN))
+    with torch.autocast("cpu", torch.bfloat16):
+        made, expected = ops.gated_mlp(x, gate, up), reference.gated_mlp(x, gate, up)
+    assert made.dtype is expected.dtype is torch.bfloat16 and torch.allclose(made, expected, atol=2**-7)
 
 
 def test_compiles_into_one_graph() -> None:

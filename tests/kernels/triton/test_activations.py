@@ -1,0 +1,70 @@
+"""The Triton kernels of activations and biases, in Triton's interpreter, against the formula in double."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import torch
+
+from autofuse.ops.activations import ACTIVATIONS
+from tests.kernels.gates import POINTS, Case, check_biased
+
+SINGLE, BRAIN, HALF = torch.float32, torch.bfloat16, torch.float16
+
+
+@pytest.fixture(scope="module")
+def kernel() -> ModuleType:
+    return pytest.importorskip("autofuse.kernels.triton.activations")
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, BRAIN, HALF])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_each_activation_of_a_sum_in_each_dtype(kernel: ModuleType, activation: str, dtype: torch.dtype) -> None:
+    check_biased(kernel, Case(5, 37, dtype, activation))
+
+
+CASES = {
+    "one row": Case(1, 64, activation="gelu"),
+    "one column": Case(7, 1, activation="gelu"),
+    "more rows than a tile": Case(150, 33, activation="gelu"),
+    "wider than a tile": Case(3, 2048 + 77, BRAIN, "gelu_tanh"),
+    "rows that are not next to each other": Case(6, 33, HALF, "gelu", gap=7),
+    "a bias in fp32": Case(5, 40, BRAIN, "gelu", bias_dtype=SINGLE),
+    "a bias in bf16": Case(5, 40, SINGLE, "gelu", bias_dtype=BRAIN),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_sizes_strides_and_dtypes(kernel: ModuleType, case: Case) -> None:
+    check_biased(kernel, case)
+
+
+def test_a_bias_may_be_left_out(kernel: ModuleType) -> None:
+    check_biased(kernel, Case(5, 37, activation="mish"), with_bias=False)
+
+
+def test_the_bias_gradient_is_the_same_each_time_and_left_out_where_it_is_not_wanted(kernel: ModuleType) -> None:
+    x, given, bias = torch.randn(300, 24), torch.randn(300, 24), torch.randn(24)
+    first, second = (kernel.backward(given, x, bias, "gelu", True)[1] for _ in range(2))
+    assert torch.equal(first, second)
+    assert kernel.backward(given, x, bias, "gelu", False)[1] is None
+
+
+def test_the_activation_is_computed_again_on_the_way_back(kernel: ModuleType) -> None:
+    x, given, bias = torch.randn(9, 24), torch.randn(9, 24), torch.randn(24)
+    of_x, of_bias, value = kernel.backward_again(given, x, bias, "gelu", True)
+    assert torch.equal(value, kernel.forward(x, bias, "gelu"))
+    assert torch.equal(of_x, kernel.backward(given, x, bias, "gelu", True)[0]) and of_bias.shape == (24,)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_nothing_that_is_finite_makes_what_is_not_a_number(kernel: ModuleType, activation: str) -> None:
+    x = POINTS[None, :].contiguous()
+    made = kernel.forward(x, None, activation), kernel.backward(torch.ones_like(x), x, None, activation, False)[0]
+    assert not any(t.isnan().any() for t in made)
+
+
+@pytest.mark.parametrize("activation", ["relu", "relu_squared", "gelu", "silu"])
+def test_what_is_not_a_number_stays_so(kernel: ModuleType, activation: str) -> None:
+    assert kernel.forward(torch.full((1, 4), torch.nan), None, activation).isnan().all()
