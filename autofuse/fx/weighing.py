@@ -20,12 +20,12 @@ from torch.utils import _pytree as pytree
 
 from autofuse import ops
 from autofuse.fx.excerpt import Excerpt
-from autofuse.kernels.choosing import ORIGINAL, Measured, ranked
+from autofuse.kernels.choosing import ORIGINAL, ranked
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.policy import settings
+from autofuse.kernels.racing import raced
 from autofuse.kernels.tuning import SHORTEST, SHORTEST_ELSEWHERE, tune
 from autofuse.measure.memory import held_by, peak_of
-from autofuse.measure.race import race, typical, typical_interval
 from autofuse.measure.timing import seconds_of
 from autofuse.report.comparison import milliseconds
 from autofuse.report.tuning import Trial
@@ -117,21 +117,24 @@ class _Site:
         return taken[-1]
 
     def weighed(self, kernel: str, chosen: str) -> Weight:
-        functions = {FUSED: self.after, ORIGINAL: self.before}  # the first runs to the end, whatever it takes
+        functions = {FUSED: self.after, ORIGINAL: self.before}
         steps = {name: self.step(function) for name, function in functions.items()}
         self.seconds(self.after)
-        times = race(steps, seconds=SECONDS, seed=len(self.values), device=self.device)
-        trials = [self.trial(name, times.samples[name], functions[name]) for name in functions]
-        order, why = ranked(Measured(trials, times.samples, times.noise), settings().policy)
+        measured = raced(steps, [self.trial(name, f) for name, f in functions.items()], SECONDS, self.device)
+        order, why = ranked(measured, settings().policy)
+        fused, own = (milliseconds(t.seconds or 0.0) for t in measured.trials)
+        if settings().policy == "speed" and measured.unclear(order[0]):
+            noise = f"where identical runs differ by up to {measured.noise:.1f} times"
+            return Weight(words=f"{fused}, the original {own}, {noise}: unmeasured{chosen}", kernel=kernel)
         if order[0] == ORIGINAL:
             return Weight(True, f"measured here, the original stays: {why[:1].lower()}{why[1:]}")
-        fused, own = (milliseconds(t.seconds or 0.0) for t in trials)
         return Weight(False, f"{fused}, the original {own}{chosen}", kernel)
 
-    def trial(self, name: str, samples: Sequence[float], function: fx.GraphModule) -> Trial:
+    def trial(self, name: str, function: fx.GraphModule) -> Trial:
+        """What is known of it but its time."""
         held = held_by(partial(self.forward, function), self.device).bytes if self.training else 0
         peak = peak_of(self.step(function), self.device).bytes
-        return Trial(name, "", typical(samples), typical_interval(samples), len(samples), peak, held)
+        return Trial(name, peak_bytes=peak, held_bytes=held)
 
 
 def _best_kernel(excerpt: Excerpt, after: fx.GraphModule, values: Sequence[Any], training: bool) -> tuple[str, str]:

@@ -25,8 +25,8 @@ from autofuse.kernels.decisions import Kind, decide, decision
 from autofuse.kernels.operation import OPERATIONS, Operation, is_plain, traced
 from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider
+from autofuse.kernels.racing import WARM, raced
 from autofuse.measure.memory import held_by, peak_of
-from autofuse.measure.race import Race, race, typical, typical_interval
 from autofuse.measure.room import free_bytes
 from autofuse.measure.state import preserved
 from autofuse.measure.timing import seconds_of
@@ -36,7 +36,6 @@ SECONDS = 0.3  # for each candidate, once it is warm
 # What takes less than this, in seconds of a call of torch's code, cannot be told apart well enough to be worth it.
 SHORTEST = {"cpu": 1e-4}
 SHORTEST_ELSEWHERE = 2e-5  # accelerators are timed over many calls in a row
-_WARM = 3  # calls before the first that counts
 # Bytes of the arguments in float64 that the check holds at a time: the exact and torch's own results and gradients, one
 # candidate's, and what a formula keeps in between.
 _COPIES = 12
@@ -192,9 +191,9 @@ class _Tuning:
 
 def _long_enough(run: Run, call: Call) -> None:
     step = call.step(run)
-    for _ in range(_WARM):
+    for _ in range(WARM):
         step()
-    taken = median(seconds_of(step, call.device) for _ in range(_WARM))
+    taken = median(seconds_of(step, call.device) for _ in range(WARM))
     shortest = SHORTEST.get(call.device.type, SHORTEST_ELSEWHERE)
     if taken < shortest:
         raise _Unmeasured(
@@ -227,31 +226,9 @@ def _checked(name: str, run: Run, reference: Reference, deterministic: bool) -> 
 
 
 def _timed(runs: Mapping[str, Run], trials: Mapping[str, Trial], call: Call, seconds: float) -> Measured:
-    """Timed once; what a machine that is not steady leaves open is timed on, as long again and then twice as long."""
     steps = {name: call.step(run) for name, run in runs.items()}
-    warm = {name: min(seconds_of(step, call.device) for _ in range(_WARM)) for name, step in steps.items()}
-    order = sorted(steps, key=lambda name: warm[name])
-    times = race({name: steps[name] for name in order}, seconds=seconds, seed=0, device=call.device)
-    known = [_weighed(trials[name], runs[name], steps[name], call) for name in runs]
-    measured = _summed(known, times)
-    for further in (1, 2):
-        if not measured.unclear(ranked(measured, "speed")[0][0]):
-            break
-        left = [n for n in order if len(times.samples[n]) >= len(times.control)]
-        more = race({n: steps[n] for n in left}, seconds=further * seconds, seed=further, device=call.device)
-        times = times.followed_by(more)
-        measured = _summed(known, times)
-    return measured
-
-
-def _summed(trials: Sequence[Trial], times: Race) -> Measured:
-    """The trials with their times."""
-    done = [
-        replace(t, seconds=typical(own), interval=typical_interval(own), runs=len(own))
-        for t in trials
-        if (own := times.samples[t.name])
-    ]
-    return Measured(done, times.samples, times.noise)
+    known = [_weighed(trials[name], run, steps[name], call) for name, run in runs.items()]
+    return raced(steps, known, seconds, call.device)
 
 
 def _weighed(trial: Trial, run: Run, step: Callable[[], object], call: Call) -> Trial:
