@@ -10,7 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SMALL = 2**16  # elements; below this Python costs more than a pass over memory
+from autofuse.kernels import operators
+from autofuse.kernels.folding import broadcasts_to, dense, fold, in_order_of_memory, whole
+from autofuse.kernels.operation import Operation
+from autofuse.kernels.packages import COMPILER, TORCH, TRITON
+from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
+
+_SMALL = 2**18  # elements; below this what surrounds a kernel costs more than the passes over memory that it saves
+_KERNELS = operators.Kernels(triton="autofuse.kernels.triton.rotary", compiled="autofuse.kernels.compiled.rotary")
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
@@ -33,14 +40,7 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
 
 def _in_eager_mode(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     _check(x, cos, sin)
-    if not _plain(x, cos, sin):
-        return _formula(x, cos, sin, interleaved)
-    if interleaved and _one_a_pair(x, cos) and _one_a_pair(x, sin):
-        return _turned(x, cos, sin)
-    cos, sin = _widened(cos, x, interleaved), _widened(sin, x, interleaved)
-    if x.numel() < _SMALL or _grows(x, cos, sin):
-        return _formula(x, cos, sin, interleaved)
-    result: Tensor = _Rotation.apply(x, cos, sin, interleaved)  # type: ignore[no-untyped-call]
+    result: Tensor = _OPERATION(x, cos, sin, interleaved)
     return result
 
 
@@ -57,6 +57,101 @@ def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
                 f"rotary was given {name} with a last size of {factor.shape[-1]} for an x whose last size is {width}. "
                 f"Give it {width} (a factor an entry), {width // 2} (a factor a pair) or 1."
             )
+
+
+# The registered operator: kernels of our own, for angles that are constants.
+
+
+def _rotation(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool, kernel: str) -> Tensor:
+    """x turned by the angles; `inverse` by the transposed rotation, which is its gradient."""
+    dtype = _dtype(x, cos, sin)
+    made: Tensor = _KERNELS[kernel].forward(whole(x), dense(cos), dense(sin), interleaved, inverse, dtype)
+    return made
+
+
+def _of_same_layout(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool, kernel: str) -> Tensor:
+    return in_order_of_memory(whole(x), _dtype(x, cos, sin))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, cos, sin, ctx.interleaved, ctx.inverse, ctx.kernel = inputs
+    ctx.dtype = x.dtype
+    ctx.save_for_backward(x if any(ctx.needs_input_grad[1:3]) else None, cos, sin)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    x, cos, sin = ctx.saved_tensors
+    rest = (None, None, None)
+    if x is None:
+        back = _ROTATION(gradient, cos, sin, ctx.interleaved, not ctx.inverse, ctx.kernel)
+        return (back.to(ctx.dtype), None, None, *rest)
+
+    def formula(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return _formula(
+            x,
+            cos,
+            _opposite(_widened(sin, x, ctx.interleaved), ctx.interleaved) if ctx.inverse else sin,
+            ctx.interleaved,
+        )
+
+    return (*operators.by_formula(formula, (x, cos, sin), (gradient,), ctx.needs_input_grad[:3]), *rest)
+
+
+_ROTATION = operators.define(_rotation, _of_same_layout)
+operators.differentiate(_ROTATION, _backward, _save)
+
+
+def _dtype(x: Tensor, cos: Tensor, sin: Tensor) -> torch.dtype:
+    return torch.promote_types(torch.promote_types(x.dtype, cos.dtype), sin.dtype)
+
+
+def _kernel_misfit(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
+    """Why our own kernels do not take a call."""
+    if torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad):
+        return "cos or sin need gradients, which torch's own code computes."
+    if not cos.ndim or not sin.ndim:
+        return "cos or sin has no dimension of its own."
+    if not broadcasts_to(cos, x) or not broadcasts_to(sin, x):
+        return "cos or sin is larger than x."
+    if any(factor.device != x.device for factor in (cos, sin)):
+        return "cos or sin lies on another device than x."
+    if _dtype(x, cos, sin) not in HALVES_AND_SINGLE:
+        return f"The result is {_dtype(x, cos, sin)}, which torch's own code computes."
+    if fold(whole(x), dense(cos), dense(sin)) is None:
+        return "The operands have more than three runs of leading dimensions in memory."
+    return ""
+
+
+def _region_misfit(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:
+    """Why the compiled region does not take a call."""
+    if interleaved:
+        return "Neighbouring pairs are turned faster by torch, as complex numbers."
+    return _kernel_misfit(x, cos, sin)
+
+
+def _by_triton(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    result: Tensor = _ROTATION(x, cos, sin, interleaved, False, "triton")
+    return result
+
+
+def _by_region(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    result: Tensor = _ROTATION(x, cos, sin, interleaved, False, "compiled")
+    return result
+
+
+# torch's own code.
+
+
+def _by_torch(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    if not _plain(x, cos, sin):
+        return _formula(x, cos, sin, interleaved)
+    if interleaved and _one_a_pair(x, cos) and _one_a_pair(x, sin):
+        return _turned(x, cos, sin)
+    cos, sin = _widened(cos, x, interleaved), _widened(sin, x, interleaved)
+    if x.numel() < _SMALL or _grows(x, cos, sin):
+        return _formula(x, cos, sin, interleaved)
+    result: Tensor = _Rotation.apply(x, cos, sin, interleaved)  # type: ignore[no-untyped-call]
+    return result
 
 
 def _plain(*operands: Tensor) -> bool:
@@ -172,3 +267,26 @@ def _opposite(sin: Tensor, interleaved: bool) -> Tensor:
         return -sin
     first, second = _pairs(sin, interleaved)
     return -_joined(second, first, interleaved)
+
+
+_OPERATION = Operation(
+    "rotary",
+    (
+        Provider(
+            "rotary", "triton", TRITON, _by_triton, check=_kernel_misfit, devices=("cuda",), default=True,
+            summary="one pass over x, angles read from the cache",
+            gradient="the same kernel, turning the other way",
+        ),
+        Provider(
+            "rotary", "compiled", COMPILER, _by_region, check=_region_misfit, devices=("cpu",), default=True,
+            summary="one loop over x, compiled by Inductor",
+            gradient="the same loop, turning the other way",
+        ),
+        Provider(
+            "rotary", "torch", TORCH, _by_torch,
+            summary="mul and addcmul into one new tensor, or a product of complex numbers",
+            gradient="the rotation the other way; those of cos and sin by autograd",
+        ),
+    ),
+    least=_SMALL,
+)  # fmt: skip

@@ -12,9 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from autofuse.kernels import operators
+from autofuse.kernels.folding import broadcasts_to, dense, fold, in_order_of_memory, unexpanded, whole
+from autofuse.kernels.operation import Operation
+from autofuse.kernels.packages import COMPILER, TORCH, TRITON
+from autofuse.kernels.provider import Provider
 from autofuse.ops.masks import masked
 
 _HALF = (torch.float16, torch.bfloat16)
+_SMALL = 2**17  # elements; below this what surrounds a kernel costs more than the passes over memory that it saves
+_KERNELS = operators.Kernels(triton="autofuse.kernels.triton.softmax", compiled="autofuse.kernels.compiled.softmax")
 
 
 def masked_softmax(
@@ -31,8 +38,95 @@ def masked_softmax(
     """
     if isinstance(scale, Tensor):
         scores, scale = (scores * scale).to(scores.dtype), 1.0
+    result: Tensor = _OPERATION(scores, mask, scale=scale, fill=fill)
+    return result
+
+
+# The registered operators: kernels of our own, and the gradient of each.
+
+
+def _masked_softmax(scores: Tensor, mask: Tensor | None, scale: float, fill: float, kernel: str) -> Tensor:
+    made: Tensor = _KERNELS[kernel].forward(whole(scores), mask, scale, fill)
+    return made
+
+
+def _masked_softmax_backward(
+    gradient: Tensor, probabilities: Tensor, kept: Tensor | None, scale: float, kernel: str
+) -> Tensor:
+    made: Tensor = _KERNELS[kernel].backward(whole(gradient), whole(probabilities), kept, scale)
+    return made
+
+
+_BACKWARD = operators.define(_masked_softmax_backward, lambda gradient, probabilities, *rest: _like(probabilities))
+_FORWARD = operators.define(_masked_softmax, lambda scores, *rest: _like(scores))
+
+
+def _like(x: Tensor) -> Tensor:
+    return in_order_of_memory(whole(x), x.dtype)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, mask, ctx.scale, _, ctx.kernel = inputs
+    ctx.mask_like = None if mask is None else (mask.shape, mask.dtype)
+    ctx.save_for_backward(output, mask if mask is not None and mask.dtype is torch.bool else None)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    probabilities, kept = ctx.saved_tensors
+    to_scores = to_mask = None
+    if ctx.needs_input_grad[1]:
+        to_mask = _to_masked(gradient, probabilities, kept, 1.0, ctx.kernel)
+        to_scores = to_mask * ctx.scale if ctx.scale != 1 else to_mask
+        shape, dtype = ctx.mask_like
+        to_mask = to_mask.sum_to_size(shape).to(dtype)
+    elif ctx.needs_input_grad[0]:
+        to_scores = _to_masked(gradient, probabilities, kept, ctx.scale, ctx.kernel)
+    return to_scores, to_mask, None, None, None
+
+
+def _to_masked(gradient: Tensor, probabilities: Tensor, kept: Tensor | None, scale: float, kernel: str) -> Tensor:
+    """The gradient of what the kernel was given, times `scale`; by torch where it is differentiated itself."""
+    if not torch.is_grad_enabled():
+        result: Tensor = _BACKWARD(gradient, probabilities, kept, scale, kernel)
+        return result
+    found: Tensor = torch.ops.aten._softmax_backward_data(gradient, probabilities, -1, gradient.dtype)
+    return (found if kept is None else found.masked_fill(~kept, 0.0)) * scale
+
+
+operators.differentiate(_FORWARD, _backward, _save)
+
+
+def _kernel_misfit(scores: Tensor, mask: Tensor | None = None, *, scale: float = 1.0, fill: float | None = None) -> str:
+    """Why our own kernels do not take a call."""
+    if mask is None:
+        return "torch's own kernel is as fast without a mask." if scale == 1 else ""
+    if not mask.ndim or mask.shape[-1] not in (1, scores.shape[-1]) or not broadcasts_to(mask, scores):
+        return "The mask is larger than the scores, or has no dimension of its own."
+    if mask.device != scores.device:
+        return "The mask lies on another device than the scores."
+    if mask.is_complex() or mask.dtype is torch.float64:
+        return f"A mask of {mask.dtype} is added by torch's own code."
+    if fold(whole(scores), dense(unexpanded(mask))) is None:
+        return "Scores and mask have more than three runs of leading dimensions in memory."
+    return ""
+
+
+def _by_triton(scores: Tensor, mask: Tensor | None = None, *, scale: float = 1.0, fill: float | None = None) -> Tensor:
+    result: Tensor = _FORWARD(scores, mask, scale, -math.inf if fill is None else fill, "triton")
+    return result
+
+
+def _by_region(scores: Tensor, mask: Tensor | None = None, *, scale: float = 1.0, fill: float | None = None) -> Tensor:
+    result: Tensor = _FORWARD(scores, mask, scale, -math.inf if fill is None else fill, "compiled")
+    return result
+
+
+# torch's own code.
+
+
+def _by_torch(scores: Tensor, mask: Tensor | None = None, *, scale: float = 1.0, fill: float | None = None) -> Tensor:
     plain = all(t is None or type(t) in (Tensor, torch.nn.Parameter) for t in (scores, mask))
-    if torch.compiler.is_compiling() or not plain:
+    if torch.compiler.is_compiling() or not plain or scores.numel() < _SMALL:
         return _formula(scores, mask, scale, fill)
     result: Tensor = _MaskedSoftmax.apply(scores, mask, scale, fill)  # type: ignore[no-untyped-call]
     return result
@@ -89,6 +183,28 @@ class _MaskedSoftmax(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
         result: Tensor = torch.vmap(_formula, in_dims)(*inputs)
         return result, 0
+
+
+_OPERATION = Operation(
+    "masked_softmax",
+    (
+        Provider(
+            "masked_softmax", "triton", TRITON, _by_triton, check=_kernel_misfit, devices=("cuda",), default=True,
+            summary="scores read once, probabilities written once; rows of any length",
+            gradient="the same, from the probabilities; a mask's by a sum of the scores'",
+        ),
+        Provider(
+            "masked_softmax", "compiled", COMPILER, _by_region, check=_kernel_misfit, devices=("cpu",), default=True,
+            summary="one loop over rows, compiled by Inductor",
+            gradient="one loop, from the probabilities; a mask's by a sum of the scores'",
+        ),
+        Provider(
+            "masked_softmax", "torch", TORCH, _by_torch, summary="add or masked_fill, then softmax",
+            gradient="torch's, from the probabilities",
+        ),
+    ),
+    least=_SMALL,
+)  # fmt: skip
 
 
 def soft_capped_attention(

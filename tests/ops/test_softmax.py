@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -15,6 +16,12 @@ from autofuse.ops import reference
 
 B, H, T, S = 2, 3, 4, 5
 Agree = Callable[..., None]
+
+
+@pytest.fixture(autouse=True, params=[0, 2**17], ids=["in few passes", "small"])
+def threshold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tensors take the formula; with a threshold of 0 they stand for large ones."""
+    monkeypatch.setattr(sys.modules["autofuse.ops.softmax"], "_SMALL", request.param)
 
 
 def scores(dtype: torch.dtype = torch.float32) -> Tensor:

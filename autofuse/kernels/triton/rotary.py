@@ -1,0 +1,116 @@
+"""Rotary position embeddings in Triton: each pair is read once, turned in float32 and written once.
+
+A program turns a few rows of pairs. Rows are numbered in the order of memory, so that heads that lie beside each other
+read the same angles from the cache. Backward is the same kernel with the angles turned round. Must not know autograd.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from autofuse.kernels.ahead import Ahead, sample
+from autofuse.kernels.folding import Fold, folded
+
+_PAIRS = 128  # of a row in one program; wider heads take several programs
+_ELEMENTS = 2048  # pairs in one program: 4 warps with 16 pairs for each thread, 8 bytes at a time in half precision
+
+
+def forward(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool, dtype: torch.dtype) -> Tensor:
+    """x turned by the angles, or back; in `dtype`. Operands as autofuse/ops/rotary.py admits them."""
+    made = folded(x, cos, sin)
+    result = made.empty(x.shape[-1], dtype, x.device)
+    _launch(made, x, cos, sin, result, interleaved, inverse)
+    return result
+
+
+def _launch(fold: Fold, x: Tensor, cos: Tensor, sin: Tensor, result: Tensor, interleaved: bool, inverse: bool) -> None:
+    n0, n1, n2 = fold.sizes
+    half = x.shape[-1] // 2
+    rows = n0 * n1 * n2
+    if not rows or not half:
+        return
+    block = min(triton.next_power_of_2(half), _PAIRS)
+    block_rows = max(1, min(_ELEMENTS // block, triton.next_power_of_2(rows)))
+    grid = (triton.cdiv(rows, block_rows), triton.cdiv(half, block))
+    steps = [step for of_one in fold.strides for step in of_one]
+    turned[grid](
+        x, cos, sin, result, rows, n1, n2, *steps, half,
+        COS=_entries(cos, half), SIN=_entries(sin, half), INTERLEAVED=interleaved, INVERSE=inverse,
+        ROWS=block_rows, BLOCK=block, num_warps=4,
+    )  # fmt: skip
+
+
+def _entries(factor: Tensor, half: int) -> int:
+    """How many factors a pair has of its own: 2, 1, or 0 where all share one."""
+    return 0 if factor.shape[-1] == 1 else factor.shape[-1] // half
+
+
+@triton.jit
+def turned(
+    X, C, S, Y, rows, n1, n2, x0, x1, x2, c0, c1, c2, s0, s1, s2, half,
+    COS: tl.constexpr, SIN: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    pair = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    kept = (row < rows)[:, None] & (pair < half)[None, :]
+    i2 = row % n2
+    i1 = (row // n2) % n1
+    i0 = row // n2 // n1
+    at = (i0 * x0 + i1 * x1 + i2 * x2)[:, None]
+    to = (row * (2 * half))[:, None]
+    of_cos = C + (i0 * c0 + i1 * c1 + i2 * c2)[:, None]
+    of_sin = S + (i0 * s0 + i1 * s1 + i2 * s2)[:, None]
+    cos_first, cos_second = _factors(of_cos, pair, half, kept, COS, INTERLEAVED)
+    sin_first, sin_second = _factors(of_sin, pair, half, kept, SIN, INTERLEAVED)
+    if INVERSE:
+        sin_first, sin_second = -sin_second, -sin_first
+    if INTERLEAVED:
+        entry = tl.program_id(1) * (2 * BLOCK) + tl.arange(0, 2 * BLOCK)
+        entries_kept = (row < rows)[:, None] & (entry < 2 * half)[None, :]
+        both = tl.load(X + at + entry[None, :], mask=entries_kept, other=0.0).to(tl.float32)
+        first, second = tl.split(tl.reshape(both, (ROWS, BLOCK, 2)))
+    else:
+        first = tl.load(X + at + pair[None, :], mask=kept, other=0.0).to(tl.float32)
+        second = tl.load(X + at + half + pair[None, :], mask=kept, other=0.0).to(tl.float32)
+    new_first = first * cos_first - second * sin_first
+    new_second = second * cos_second + first * sin_second
+    if INTERLEAVED:
+        joined = tl.reshape(tl.join(new_first, new_second), (ROWS, 2 * BLOCK))
+        tl.store(Y + to + entry[None, :], joined.to(Y.dtype.element_ty), mask=entries_kept)
+    else:
+        tl.store(Y + to + pair[None, :], new_first.to(Y.dtype.element_ty), mask=kept)
+        tl.store(Y + to + half + pair[None, :], new_second.to(Y.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def _factors(start, pair, half, kept, EACH: tl.constexpr, INTERLEAVED: tl.constexpr):
+    """The factors of the first and of the second entry of each pair."""
+    if EACH == 2 and INTERLEAVED:
+        first = tl.load(start + 2 * pair[None, :], mask=kept, other=0.0).to(tl.float32)
+        second = tl.load(start + 2 * pair[None, :] + 1, mask=kept, other=0.0).to(tl.float32)
+    elif EACH == 2:
+        first = tl.load(start + pair[None, :], mask=kept, other=0.0).to(tl.float32)
+        second = tl.load(start + half + pair[None, :], mask=kept, other=0.0).to(tl.float32)
+    else:
+        first = tl.load(start + EACH * pair[None, :], mask=kept, other=0.0).to(tl.float32)
+        second = first
+    return first, second
+
+
+def _sample(interleaved: bool, inverse: bool, angles: int, heads_last: bool, width: int = 128) -> Tensor:
+    x = sample(4, 2048, 32, width).transpose(1, 2) if heads_last else sample(4, 32, 2048, width)
+    factors = sample(2048, angles)
+    return forward(x, factors, factors, interleaved, inverse, torch.bfloat16)
+
+
+AHEAD = (
+    Ahead("bf16, halves, heads last, (4, 32, 2048, 128)", lambda: _sample(False, False, 128, True)),
+    Ahead("bf16, halves, backward, one angle a pair", lambda: _sample(False, True, 64, False)),
+    Ahead("bf16, neighbours, one angle a pair", lambda: _sample(True, False, 64, True)),
+    Ahead("bf16, neighbours, an angle an entry, width 90", lambda: _sample(True, True, 90, False, 90)),
+    Ahead("bf16, halves, width 1030", lambda: _sample(False, False, 1030, True, 1030), quick=False),
+)

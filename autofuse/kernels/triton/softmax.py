@@ -1,0 +1,199 @@
+"""Softmax of masked scores in Triton: scores are read once and probabilities written once, and backward likewise.
+
+A program takes a few rows whole; rows longer than a block are taken in blocks, twice: once for their greatest entry and
+their sum (M. Milakov & N. Gimelshein, arXiv:1805.02867), once to write. Sums are taken in float32. A row of -inf alone
+is nan, as in torch. Must not know autograd.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from autofuse.kernels.ahead import Ahead, sample
+from autofuse.kernels.folding import Fold, dense, folded, unexpanded
+
+_NONE, _BOOLEAN, _ADDED = 0, 1, 2
+_WHOLE = 8192  # entries of the longest row that one program holds: 32 registers of 8 warps for each operand
+_BLOCK = 4096  # of longer rows at a time
+_ELEMENTS = 2048  # in the rows of one program, of short rows
+
+
+def forward(scores: Tensor, mask: Tensor | None, scale: float, fill: float) -> Tensor:
+    """softmax(scores * scale, masked); operands as autofuse/ops/softmax.py admits them."""
+    kind = _NONE if mask is None else _BOOLEAN if mask.dtype is torch.bool else _ADDED
+    operand = scores if mask is None else _readable(mask)
+    fold = folded(scores, operand)
+    result = fold.empty(scores.shape[-1], scores.dtype, scores.device)
+    grid, sizes, blocks = _launch(fold, scores.shape[-1])
+    kernel = softmax_rows if scores.shape[-1] <= _WHOLE else softmax_long
+    if result.numel():
+        kernel[grid](
+            scores, operand, result, *sizes, *fold.strides[0], *fold.strides[1], _step(operand), scale, fill,
+            MASK=kind, **blocks,
+        )  # fmt: skip
+    return result
+
+
+def backward(gradient: Tensor, probabilities: Tensor, kept: Tensor | None, scale: float) -> Tensor:
+    """The gradient of the scores: 0 where they are not `kept`."""
+    operand = probabilities if kept is None else _readable(kept)
+    fold = folded(probabilities, gradient, operand)
+    width = probabilities.shape[-1]
+    result = fold.empty(width, probabilities.dtype, probabilities.device)
+    grid, sizes, blocks = _launch(fold, width)
+    kernel = gradient_rows if width <= _WHOLE else gradient_long
+    if result.numel():
+        kernel[grid](
+            probabilities, gradient, operand, result, *sizes, *fold.strides[0], *fold.strides[1], *fold.strides[2],
+            _step(operand), scale, KEPT=kept is not None, **blocks,
+        )  # fmt: skip
+    return result
+
+
+def _readable(mask: Tensor) -> Tensor:
+    """The mask without repetitions, booleans as bytes."""
+    own = dense(unexpanded(mask))
+    return own.view(torch.uint8) if own.dtype is torch.bool else own
+
+
+def _step(mask: Tensor) -> int:
+    return 0 if mask.shape[-1] == 1 else 1
+
+
+def _launch(fold: Fold, width: int) -> tuple[tuple[int], tuple[int, int, int, int], dict[str, int]]:
+    """The grid, the sizes that kernels decode a row's place with, and the sizes of blocks."""
+    n0, n1, n2 = fold.sizes
+    rows = n0 * n1 * n2
+    block = triton.next_power_of_2(width) if width <= _WHOLE else _BLOCK
+    at_once = max(1, min(_ELEMENTS // block, triton.next_power_of_2(max(rows, 1))))
+    blocks = {"ROWS": at_once, "BLOCK": block, "num_warps": 4 if block <= 2048 else 8}
+    return (triton.cdiv(rows, at_once),), (rows, width, n1, n2), blocks
+
+
+@triton.jit
+def softmax_rows(
+    X, M, Y, rows, width, n1, n2, x0, x1, x2, m0, m1, m2, step, scale, fill,
+    MASK: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)
+    x = X + _start(row, n1, n2, x0, x1, x2)
+    m = M + _start(row, n1, n2, m0, m1, m2)
+    inside = (row < rows)[:, None] & (column < width)[None, :]
+    z = _masked(x, m, column, step, inside, scale, fill, MASK)
+    exponentials = tl.exp(z - tl.max(z, 1)[:, None])
+    y = exponentials / tl.sum(exponentials, 1)[:, None]
+    tl.store(Y + (row * width)[:, None] + column[None, :], y.to(Y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def softmax_long(
+    X, M, Y, rows, width, n1, n2, x0, x1, x2, m0, m1, m2, step, scale, fill,
+    MASK: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    x = X + _start(row, n1, n2, x0, x1, x2)
+    m = M + _start(row, n1, n2, m0, m1, m2)
+    greatest = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    for begin in range(0, width, BLOCK):
+        column = begin + tl.arange(0, BLOCK)
+        inside = (row < rows)[:, None] & (column < width)[None, :]
+        z = _masked(x, m, column, step, inside, scale, fill, MASK)
+        now = tl.maximum(greatest, tl.max(z, 1))
+        finite = tl.where(now == float("-inf"), 0.0, now)  # nothing but -inf so far adds nothing
+        total = total * tl.exp(greatest - finite) + tl.sum(tl.exp(z - finite[:, None]), 1)
+        greatest = now
+    finite = tl.where(greatest == float("-inf"), 0.0, greatest)  # the total is 0 then, and 0 / 0 is nan
+    for begin in range(0, width, BLOCK):
+        column = begin + tl.arange(0, BLOCK)
+        inside = (row < rows)[:, None] & (column < width)[None, :]
+        z = _masked(x, m, column, step, inside, scale, fill, MASK)
+        y = tl.exp(z - finite[:, None]) / total[:, None]
+        tl.store(Y + (row * width)[:, None] + column[None, :], y.to(Y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def gradient_rows(
+    P, G, M, D, rows, width, n1, n2, p0, p1, p2, g0, g1, g2, m0, m1, m2, step, scale,
+    KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)
+    inside = (row < rows)[:, None] & (column < width)[None, :]
+    y = _loaded(P + _start(row, n1, n2, p0, p1, p2), column, inside)
+    g = _loaded(G + _start(row, n1, n2, g0, g1, g2), column, inside)
+    d = y * (g - tl.sum(g * y, 1)[:, None]) * scale
+    if KEPT:
+        m = M + _start(row, n1, n2, m0, m1, m2)
+        d = tl.where(tl.load(m + step * column[None, :], mask=inside, other=0) != 0, d, 0.0)
+    tl.store(D + (row * width)[:, None] + column[None, :], d.to(D.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def gradient_long(
+    P, G, M, D, rows, width, n1, n2, p0, p1, p2, g0, g1, g2, m0, m1, m2, step, scale,
+    KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    p = P + _start(row, n1, n2, p0, p1, p2)
+    q = G + _start(row, n1, n2, g0, g1, g2)
+    m = M + _start(row, n1, n2, m0, m1, m2)
+    total = tl.zeros((ROWS,), tl.float32)
+    for begin in range(0, width, BLOCK):
+        column = begin + tl.arange(0, BLOCK)
+        inside = (row < rows)[:, None] & (column < width)[None, :]
+        total += tl.sum(_loaded(p, column, inside) * _loaded(q, column, inside), 1)
+    for begin in range(0, width, BLOCK):
+        column = begin + tl.arange(0, BLOCK)
+        inside = (row < rows)[:, None] & (column < width)[None, :]
+        d = _loaded(p, column, inside) * (_loaded(q, column, inside) - total[:, None]) * scale
+        if KEPT:
+            d = tl.where(tl.load(m + step * column[None, :], mask=inside, other=0) != 0, d, 0.0)
+        tl.store(D + (row * width)[:, None] + column[None, :], d.to(D.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _start(row, n1, n2, s0, s1, s2):
+    """Where each row begins, as a column."""
+    return ((row // n2 // n1) * s0 + (row // n2 % n1) * s1 + (row % n2) * s2)[:, None]
+
+
+@triton.jit
+def _loaded(start, column, inside):
+    return tl.load(start + column[None, :], mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _masked(x, m, column, step, inside, scale, fill, MASK: tl.constexpr):
+    """Scores as softmax takes them, -inf beyond the row's end."""
+    z = _loaded(x, column, inside) * scale
+    if MASK == 1:
+        z = tl.where(tl.load(m + step * column[None, :], mask=inside, other=0) != 0, z, fill)
+    if MASK == 2:
+        z += tl.load(m + step * column[None, :], mask=inside, other=0).to(tl.float32)
+    return tl.where(inside, z, float("-inf"))
+
+
+def _forward(width: int, kind: torch.dtype | None) -> Tensor:
+    mask = None if kind is None else sample(4, 1, 1, width, dtype=kind)
+    return forward(sample(4, 32, 512, width), mask, 0.125, float("-inf"))
+
+
+def _backward(width: int, boolean: bool) -> Tensor:
+    y = sample(4, 32, 512, width)
+    return backward(y, y, sample(512, width, dtype=torch.bool) if boolean else None, 0.125)
+
+
+AHEAD = (
+    Ahead("bf16, rows of 2048, padding mask", lambda: _forward(2048, torch.bool)),
+    Ahead("bf16, rows of 8192, added mask", lambda: _forward(8192, torch.bfloat16)),
+    Ahead("bf16, rows of 333", lambda: _forward(333, None), quick=False),
+    Ahead("bf16, rows of 20001, padding mask", lambda: _forward(20001, torch.bool)),
+    Ahead("bf16, backward, rows of 333, mask of both", lambda: _backward(333, True)),
+    Ahead("bf16, backward, rows of 8192", lambda: _backward(8192, False)),
+    Ahead("bf16, backward, rows of 20001, mask of both", lambda: _backward(20001, True)),
+)
