@@ -98,7 +98,8 @@ def twice_differentiable(operation: str, run: Callable[..., Any]) -> Callable[..
         made = asked.put(_Entrance.apply(asked, *operands.values()))  # type: ignore[no-untyped-call]
         result = run(*made[0], **made[1])
         for place, part in enumerate(result if isinstance(result, tuple) else (result,)):
-            part.register_hook(_keeping(asked, place))
+            if part.requires_grad:
+                part.register_hook(_keeping(asked, place))
         return result
 
     return differentiable

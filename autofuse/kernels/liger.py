@@ -19,12 +19,14 @@ from autofuse.kernels.requirements import (
     a_number,
     affine,
     alike,
+    autocasts,
     first,
     indices,
     lowered,
     no_autocast,
     no_dropout,
     none_given,
+    not_captured,
     one_dtype,
     width_at_most,
 )
@@ -190,7 +192,7 @@ def _cross_entropy_misfit(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> str:  # fmt: skip
-    return row_wise(logits, target, dim, weight)
+    return first(row_wise(logits, target, dim, weight), not_captured(logits))
 
 
 def _cross_entropy(
@@ -221,6 +223,7 @@ def _linear_cross_entropy_misfit(
         "" if x.requires_grad or not any(t.requires_grad for t in others) else "It gives no gradient of weights alone.",
         "It takes class indices, not probabilities." if target.is_floating_point() else indices(target),
         lowered(x),
+        not_captured(x),
     )
 
 
@@ -238,7 +241,7 @@ def _linear_cross_entropy(
     loss = with_gradients_kept(loss_of, x.reshape(-1, x.shape[-1]), weight, bias)
     if reduction == "mean":
         loss = nan_where_none_counts(loss, flat, ignore_index)
-    return loss if in_float32 or torch.is_autocast_enabled(x.device.type) else loss.to(x.dtype)
+    return loss if in_float32 or autocasts(x) else loss.to(x.dtype)
 
 
 _ITS_OWN = "Liger's backward kernel."

@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from autofuse.kernels.packages import loaded
+from autofuse.kernels.packages import Unavailable, loaded
 
 NAMESPACE = "autofuse"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -36,9 +35,18 @@ def define(
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
     packet = getattr(getattr(torch.ops, NAMESPACE), name)
     if flops is not None:
-        register_flop_formula(packet)(flops)
+        _count(packet, flops)
     made: Callable[..., Any] = packet.default
     return made
+
+
+def _count(packet: Any, flops: Callable[..., int]) -> None:
+    """Tell torch's counter, which imports Triton and lets any error but its absence through: then nobody counts."""
+    try:
+        counter = loaded("torch.utils.flop_counter")
+    except Unavailable:
+        return
+    counter.register_flop_formula(packet)(flops)
 
 
 def differentiate(operator: Any, backward: Callable[..., Any], save: Callable[..., None]) -> None:

@@ -20,6 +20,7 @@ from autofuse.kernels.requirements import (
     HALVES,
     a_number,
     affine,
+    autocasts,
     capability,
     divides,
     first,
@@ -192,7 +193,7 @@ def _linear_cross_entropy(
         return loss
 
     loss = with_gradients_kept(loss_of, x.reshape(-1, x.shape[-1]).contiguous(), weight.contiguous())
-    return loss if in_float32 or torch.is_autocast_enabled(x.device.type) else loss.to(x.dtype)
+    return loss if in_float32 or autocasts(x) else loss.to(x.dtype)
 
 
 def _rotary_misfit(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> str:

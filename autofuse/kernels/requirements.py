@@ -96,9 +96,9 @@ def alike(x: Tensor, other: Tensor, names: str) -> str:
 
 
 def one_dtype(x: Tensor, *others: Tensor | None) -> str:
-    if all(t is None or t.dtype is x.dtype for t in others):
+    if all(t is None or t.dtype is x.dtype and t.device == x.device for t in others):
         return ""
-    return "It takes operands of one dtype."
+    return "It takes operands of one dtype on one device."
 
 
 def no_dropout(p: float, training: bool) -> str:
@@ -117,6 +117,13 @@ def without_gradient(operands: Sequence[Tensor | None], names: str) -> str:
     """Operands for which a package has no gradient."""
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands):
         return f"It gives no gradient of {names}."
+    return ""
+
+
+def not_captured(x: Tensor) -> str:
+    """For what reads a number off the device: a CUDA graph that is being captured would be spoilt by it."""
+    if x.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return "It waits for the device, which is not possible while a CUDA graph is captured."
     return ""
 
 

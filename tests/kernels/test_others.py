@@ -34,7 +34,7 @@ def _report(folder: Path) -> Any:
 def without_any(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Folders of the packages' names that hold something else: as good as absent wherever the tests run."""
     folder = tmp_path_factory.mktemp("absent")
-    for name in ("apex", "flash_attn", "liger_kernel", "quack"):
+    for name in ("apex", "flash_attn", "liger_kernel", "quack", "triton"):
         (folder / f"{name}.py").write_text(_RAISES, encoding="utf-8")
     return _report(folder)
 
