@@ -23,11 +23,15 @@ def kept(seed: Tensor, rows: Tensor, columns: int, p: float) -> Tensor:
 
     rows: int64, (...,): the number of each row among all rows that share the seed. p: from 0 to 1.
     """
-    start = (rows * columns).unsqueeze(-1)
-    low = start.to(torch.int32) + torch.arange(columns, dtype=torch.int32, device=seed.device)
+    found = bits(seed, (rows * columns).unsqueeze(-1), columns)
+    return found >= least_kept(p) if p < 1 else torch.zeros_like(found, dtype=torch.bool)
+
+
+def bits(seed: Tensor, start: Tensor, count: int) -> Tensor:
+    """The bits that decide about `count` entries from number `start` on (int64, (..., 1)): int32, (..., count)."""
+    low = start.to(torch.int32) + torch.arange(count, dtype=torch.int32, device=seed.device)
     high = (start >> 32).to(torch.int32)
-    bits = mixed(mixed(low ^ seed.to(torch.int32)) ^ (seed >> 32).to(torch.int32) ^ high)
-    return bits >= least_kept(p) if p < 1 else torch.zeros_like(bits, dtype=torch.bool)
+    return mixed(mixed(low ^ seed.to(torch.int32)) ^ (seed >> 32).to(torch.int32) ^ high)
 
 
 def least_kept(p: float) -> int:

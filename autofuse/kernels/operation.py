@@ -182,6 +182,17 @@ def traced() -> bool:
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
+def is_eager() -> bool:
+    """Whether nobody traces, transforms or records calls: what an operation may ask before it takes a short cut."""
+    return not (
+        _recorders
+        or torch.compiler.is_compiling()
+        or _functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        or torch._C._get_tracing_state() is not None
+    )
+
+
 def is_plain(*arguments: Any) -> bool:
     """Whether a call is plain eager execution on plain tensors: nobody traces, transforms or subclasses it."""
     if _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:

@@ -6,6 +6,7 @@ which rule put them where they are.
 
 from autofuse.kernels import others
 from autofuse.ops.activations import activation, gelu, gelu_tanh, glu, hardswish, mish, silu
+from autofuse.ops.attention import attention
 from autofuse.ops.bias_gelu import bias_gelu
 from autofuse.ops.cross_entropy import cross_entropy, log_likelihood, nll, rows
 from autofuse.ops.dropout_add_norm import dropout_add_norm
@@ -18,8 +19,9 @@ from autofuse.ops.masks import masked
 from autofuse.ops.mlp import mlp
 from autofuse.ops.rms_norm import rms_norm
 from autofuse.ops.rotary import rotary
-from autofuse.ops.sdpa import attention
-from autofuse.ops.softmax import masked_softmax, soft_capped_attention
+from autofuse.ops.soft_capped_attention import soft_capped_attention
+from autofuse.ops.softmax import masked_softmax
+from autofuse.ops.varlen_attention import varlen_attention
 
 __all__ = [
     "activation",
@@ -48,6 +50,7 @@ __all__ = [
     "rows",
     "silu",
     "soft_capped_attention",
+    "varlen_attention",
 ]
 
 others.offer()  # to the operations that the modules above have made

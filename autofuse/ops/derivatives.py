@@ -41,7 +41,9 @@ def unfused(
 ) -> Tensor:
     """scaled_dot_product_attention by torch's unfused formula, which has every derivative."""
     with sdpa_kernel(SDPBackend.MATH):
-        return F.scaled_dot_product_attention(query, key, value, mask, p, is_causal, scale=scale)
+        return F.scaled_dot_product_attention(
+            query, key, value, mask, p, is_causal, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+        )
 
 
 def differentiable_twice(result: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "masked": "torch masked_fill or add",
         "masked_softmax": "torch add, softmax",
         "soft_capped_attention": "torch matmul, tanh, softmax",
+        "varlen_attention": "torch scaled_dot_product_attention, or varlen_attn",
         "layer_norm": "torch layer_norm",
         "rms_norm": "torch rms_norm",
         "dropout_add_norm": "torch add, layer_norm or rms_norm",

@@ -54,6 +54,8 @@ def attention_by_formula(
     query: Any, key: Any, value: Any, mask: Tensor | None, p: float, causal: bool, scale: float
 ) -> Tensor:
     """The same in the operations of which torch has rules for DTensors, however these are split."""
+    if query.shape[1] != key.shape[1]:
+        key, value = (t.repeat_interleave(query.shape[1] // key.shape[1], 1) for t in (key, value))
     scores = torch.matmul(query, key.mT) * scale
     if causal:
         rows = torch.arange(scores.shape[-2], device=scores.device)

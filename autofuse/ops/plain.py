@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from autofuse.ops import sdpa
+from autofuse.ops.attention import attention as whole_attention
 from autofuse.ops.derivatives import differentiable_twice
 
 _functorch: Any = torch._C._functorch
@@ -31,6 +31,11 @@ def attention(
     """
     if (
         type(query) is not Tensor  # distributed, say
+        or training
+        and dropout_p
+        or not query.is_cpu  # others have more than one provider
+        or query.dtype is not torch.float32
+        and query.dtype is not torch.float64
         or _is_compiling()
         or forward_ad._current_level >= 0
         or _functorch.peek_interpreter_stack() is not None
@@ -38,12 +43,11 @@ def attention(
         and not (query.dtype is key.dtype is value.dtype)
     ):
         scale = query.shape[-1] ** -0.5 if scale is None else scale
-        return sdpa.attention(
+        return whole_attention(
             query, key, value, mask=mask, scale=scale, is_causal=is_causal, dropout_p=dropout_p, training=training
         )
-    p = dropout_p if training else 0.0
     if scale is None:
-        result = F.scaled_dot_product_attention(query, key, value, mask, p, is_causal)
+        result = F.scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal)
     else:
-        result = F.scaled_dot_product_attention(query, key, value, mask, p, is_causal, scale=scale)
+        result = F.scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, scale=scale)
     return result if result.grad_fn is None else differentiable_twice(result)

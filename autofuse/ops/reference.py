@@ -21,6 +21,7 @@ def attention(
     mask_is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
     """softmax(query @ key.mT * scale, masked) @ value; a row without a key gives 0, or with `fill` attends evenly."""
+    key, value = (_for_each_head(t, query) for t in (key, value))
     scores = torch.matmul(query, key.mT) * scale
     if is_causal:
         after = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
@@ -59,6 +60,28 @@ def soft_capped_attention(
     """softmax(cap * tanh(query @ key.mT * scale), masked) @ value."""
     scores = masked(cap * torch.tanh(torch.matmul(query, key.mT) * scale), mask, fill)
     return torch.matmul(_dropout(torch.softmax(scores, dim=-1), dropout_p, training), value)
+
+
+def varlen_attention(
+    query: Tensor, key: Tensor, value: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_q: int, max_k: int, *,
+    scale: float | None = None, is_causal: bool = False, dropout_p: float = 0.0, training: bool = False,
+) -> Tensor:  # fmt: skip
+    """attention of each sequence, one after another."""
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    parts = []
+    for i in range(cu_seqlens_q.numel() - 1):
+        q = query[int(cu_seqlens_q[i]) : int(cu_seqlens_q[i + 1])].transpose(0, 1)
+        k, v = (x[int(cu_seqlens_k[i]) : int(cu_seqlens_k[i + 1])].transpose(0, 1) for x in (key, value))
+        made = attention(q, k, v, scale=scale, is_causal=is_causal, dropout_p=dropout_p, training=training)
+        parts.append(made.transpose(0, 1))
+    return torch.cat(parts) if parts else query.new_empty(0, query.shape[1], value.shape[2])
+
+
+def _for_each_head(x: Tensor, query: Tensor) -> Tensor:
+    """Keys or values repeated where several heads of the query share each."""
+    if min(x.ndim, query.ndim) < 3 or not 1 < x.shape[-3] < query.shape[-3]:
+        return x
+    return x.repeat_interleave(query.shape[-3] // x.shape[-3], -3)
 
 
 def layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:

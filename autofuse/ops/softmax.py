@@ -9,7 +9,6 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels import operators
@@ -205,16 +204,3 @@ _OPERATION = Operation(
     ),
     least=_SMALL,
 )  # fmt: skip
-
-
-def soft_capped_attention(
-    query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
-    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
-) -> Tensor:  # fmt: skip
-    """softmax(cap * tanh(query @ key.mT * scale), masked) @ value, with the matrix of scores formed.
-
-    Shapes: query (..., T, d), key (..., S, d), value (..., S, dv); mask broadcasts to (..., T, S); the result is
-    (..., T, dv). `scale` holds what divides by the cap. Source: Gemma 2, arXiv:2408.00118, section 2.
-    """
-    scores = torch.tanh(torch.matmul(query, key.mT) * scale) * cap
-    return torch.matmul(F.dropout(masked_softmax(scores, mask, fill=fill), dropout_p, training), value)

@@ -102,13 +102,6 @@ def test_it_compiles_whole_exports_and_is_mapped() -> None:
     torch.testing.assert_close(torch.export.export(Module(), (x,)).module()(x), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_soft_capped_attention_agrees(assert_agree: Agree, dtype: torch.dtype) -> None:
-    given = {"cap": 2.0, "scale": 0.2, "mask": kept(T, S)}
-    both = (partial(f.soft_capped_attention, **given) for f in (ops, reference))
-    assert_agree(*both, *(torch.randn(B, H, n, 8, dtype=dtype) for n in (T, S, S)), terms=8 * S)
-
-
 def test_it_has_a_second_derivative() -> None:
     x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
     mask = torch.tensor([[0.0, 0.1, -math.inf], [0.2, 0.0, 0.0]], dtype=torch.float64)

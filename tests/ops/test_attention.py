@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from autofuse import ops
+from autofuse.kernels.compiled import attention as kernel
 from autofuse.ops import reference
+from autofuse.ops.attention import _OP as OP
 
 B, H, T, S, D = 2, 3, 5, 7, 4
 FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"
@@ -160,6 +162,41 @@ def test_leading_dimensions_broadcast_as_in_matmul(assert_agree: Agree, query: A
     assert_agree(ops.attention, reference.attention, *(qkv(*b)[i] for i, b in enumerate((query, key, value))), terms=64)
 
 
+GROUPS = {
+    "one head of keys": ((B, 4), (B, 1)),
+    "two": ((B, 4), (B, 2)),
+    "without batches": ((4,), (2,)),
+    "more dimensions": ((3, B, 4), (3, B, 2)),
+    "batches that broadcast": ((B, 4), (1, 2)),
+    "spelled as a dimension": ((B, 2, 3), (B, 2, 1)),
+}
+
+
+@pytest.mark.parametrize(("query", "key"), GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("mask", [None, (T, S), (4, T, S)])
+def test_heads_that_share_keys_agree_without_repeating_them(
+    assert_agree: Agree, query: tuple[int, ...], key: tuple[int, ...], mask: tuple[int, ...] | None
+) -> None:
+    q, k, v = qkv(*query)[0], *qkv(*key)[1:]
+    kept = None if mask is None or query[-1] != 4 else torch.rand(mask) > 0.3
+    run = lambda f: lambda q, k, v: f(q, k, v, mask=kept, scale=0.5)
+    assert_agree(run(ops.attention), run(reference.attention), q, k, v, terms=64)
+    seen: list[torch.Size] = []
+
+    def pack(x: Tensor) -> Tensor:
+        seen.append(x.shape)
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        ops.attention(q, k.requires_grad_(), v, mask=kept, scale=0.5)
+    assert max(shape.numel() for shape in seen) <= max(q.numel(), math.prod((3, *key, S, D)))
+
+
+def test_heads_that_keys_do_not_divide_are_refused() -> None:
+    with pytest.raises(RuntimeError):
+        ops.attention(qkv(B, 4)[0], *qkv(B, 3)[1:])
+
+
 @pytest.mark.parametrize("empty", ["batch", "queries", "keys", "width", "value"])
 @pytest.mark.parametrize("mask", [None, torch.bool, torch.float32, torch.float64])
 def test_empty_operands_give_what_matmul_and_softmax_give(assert_agree: Agree, empty: str, mask: Any) -> None:
@@ -229,6 +266,57 @@ def test_drops_out_in_training_only() -> None:
     result = ops.attention(query * 0, key, value, dropout_p=0.5, training=True)
     assert result.std() > 0 and 0.9 < result.mean() < 1.1  # the mean of B * H * 64 rows of 64 weights: deviation 0.006
     assert torch.equal(ops.attention(query * 0, key, value, dropout_p=0.5), value)
+
+
+@pytest.fixture
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled computes the same, and takes seconds to compile: test_attention_blocks.py has it."""
+    monkeypatch.setattr(kernel, "dropped", kernel.dropped.function)
+    monkeypatch.setattr(kernel, "dropped_with_gradient", kernel.dropped_with_gradient.function)
+
+
+LARGE = {
+    "dropout": lambda: {**large(torch.float32), "dropout_p": 0.2, "training": True},
+    "causal and dropout": lambda: {**large(torch.float32), "dropout_p": 0.2, "training": True, "is_causal": True},
+    "a bias that learns": lambda: {**large(torch.float32), "mask": torch.randn(H, 128, 128, requires_grad=True)},
+    "shared keys and dropout": lambda: {
+        **large(torch.float32), "key": torch.randn(B, 1, 128, D), "value": torch.randn(B, 1, 128, D), "dropout_p": 0.2,
+        "training": True,
+    },
+}  # fmt: skip
+
+
+def large(dtype: torch.dtype) -> dict[str, Tensor]:
+    return dict(zip(("query", "key", "value"), qkv(B, H, t=128, s=128, dtype=dtype), strict=True))
+
+
+@pytest.mark.parametrize("arguments", LARGE.values(), ids=LARGE)
+def test_what_the_fused_kernel_refuses_goes_by_blocks_where_it_is_large(
+    uncompiled: None, arguments: Callable[[], Any]
+) -> None:
+    given, before = arguments(), OP.counts.get("blocks", 0)
+    ops.attention(**given)
+    assert OP.counts["blocks"] == before + 1
+    small = {name: x[..., :4, :] if isinstance(x, Tensor) and name != "mask" else x for name, x in given.items()}
+    ops.attention(**{**small, "mask": None})
+    assert OP.counts["blocks"] == before + 1
+
+
+def test_a_large_bias_learns_by_blocks_as_by_the_formula(assert_agree: Agree) -> None:
+    given = large(torch.float32)
+    bias = torch.randn(H, 128, 128)
+    assert_agree(ops.attention, reference.attention, *given.values(), mask=bias, scale=0.5, terms=B * H * 128)
+
+
+def test_a_checkpoint_drops_the_same_weights_again(uncompiled: None) -> None:
+    query, key, value = (x.requires_grad_() for x in large(torch.float32).values())
+    run = lambda q, k, v: ops.attention(q, k, v, dropout_p=0.3, training=True).square().sum()
+    results = []
+    for call in (run, lambda *given: checkpoint(run, *given, use_reentrant=False)):
+        torch.manual_seed(3)
+        results.append(torch.autograd.grad(call(query, key, value), (query, key, value)))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_compiles_into_one_graph_for_all_lengths() -> None:

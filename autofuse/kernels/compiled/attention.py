@@ -1,0 +1,338 @@
+"""Attention on a CPU by blocks of scores that stay in the cache: what torch's flash kernel for CPUs does not compute.
+
+Each block is two of torch's matrix products around its softmax; dropout is drawn in a compiled region. The backward
+pass computes a block's weights again, or reads them where the forward pass was told to keep them. Knows matrices and
+blocks; must not know autograd, or which calls come here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from autofuse.kernels.draws import bits, least_kept
+from autofuse.kernels.regions import region
+
+ELEMENTS = (2**18, 2**20)  # scores of a block, single and half precision: 1 to 2 MiB, and few calls of an operator
+_FEWEST_ROWS = 32  # a matrix product of fewer rows reads the keys too often
+_FEWEST_CAUSAL = 128
+_STEPS = 4  # into which a causal triangle is cut at least: 5/8 of the square are computed
+
+
+class Block(NamedTuple):
+    """Some queries of some heads of some batches, and the keys before `keys`; `start` numbers its first weight."""
+
+    batches: slice
+    heads: slice
+    queries: slice
+    keys: int
+    start: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        sizes = (s.stop - s.start for s in (self.batches, self.heads, self.queries))
+        return (*sizes, self.keys)
+
+
+Group = tuple[Block, ...]  # blocks of the same heads, one after another in their queries
+
+
+@lru_cache(1024)
+def blocks(batch: int, heads: int, queries: int, keys: int, is_causal: bool, elements: int) -> tuple[Group, ...]:
+    """All scores, in groups of blocks of at most about `elements`; a causal block leaves out keys after its last query.
+
+    Whole heads, or whole batches of heads, where these are small; else rows of one head.
+    """
+    if not batch * heads * queries * keys:
+        return ()
+    rows = min(max(elements // keys, _FEWEST_ROWS), queries)
+    if is_causal:
+        rows = min(rows, max(-(-queries // _STEPS), _FEWEST_CAUSAL))
+    several = max(elements // (rows * keys), 1)
+    of_batches, of_heads = (max(several // heads, 1) if rows == queries else 1), min(several, heads)
+    groups, start = [], 0
+    for some in _slices(batch, of_batches):
+        for few in _slices(heads, of_heads):
+            group = []
+            for part in _slices(queries, rows):
+                block = Block(some, few, part, min(part.stop, keys) if is_causal else keys, start)
+                start += math.prod(block.shape)
+                group.append(block)
+            groups.append(tuple(group))
+    return tuple(groups)
+
+
+def _slices(size: int, step: int) -> Iterator[slice]:
+    for start in range(0, size, step):
+        yield slice(start, min(start + step, size))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a call is beside its operands; the same in forward and backward pass."""
+
+    dropout_p: float
+    is_causal: bool
+    scale: float
+    cap: float  # 0.0: scores are not capped
+    elements: int  # of a block
+
+
+def forward(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None, settings: Settings, keep: bool
+) -> tuple[Tensor, Tensor]:
+    """Attention, and what the backward pass is spared computing if `keep`, else nothing.
+
+    Shapes: query (B, H, T, d), key (B, G, S, d), value (B, G, S, dv), G a divisor of H; mask (1 or B, 1 or H, 1 or T,
+    1 or S), boolean or added, and absent if attention is causal.
+    """
+    fresh = query.new_empty if key.shape[-2] else query.new_zeros
+    result = fresh(*query.shape[:-1], value.shape[-1])
+    kept = query.new_empty(query.shape[:-1].numel() * key.shape[-2] if keep else 0)
+    work = _Work(query, key, mask, seed, settings)
+    for group in work.groups:
+        k, v = work.of_heads(key, group[0]), work.of_heads(value, group[0])
+        for block in group:
+            weights = work.weights(block, k, kept if keep else None)
+            if seed is not None:
+                weights = dropped(weights.view(-1), work.draw(block), work.factor).view(weights.shape)
+            _multiply(weights, v[:, : block.keys], 1.0, result[block.batches, block.heads, block.queries], work.nothing)
+    return result, kept
+
+
+def backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None,
+    kept: Tensor, settings: Settings, of_mask: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of query, key, value and, if it is asked for, mask.
+
+    With W = P * D for weights P and dropout's factors D: dV = W.T dO, dP = dO V.T * D, dS = P (dP - sum(P dP)); dQ, dK
+    and the gradient of the mask follow from dS. Source: Dao et al., arXiv:2205.14135, appendix B.
+    """
+    work = _Work(query, key, mask, seed, settings)
+    slope = settings.scale * (settings.cap or 1.0)
+    to_query = (torch.empty if work.groups else torch.zeros)(query.shape, dtype=query.dtype)
+    to_key, to_value = _Sum(key, work), _Sum(value, work)
+    to_mask = _gradient_of_mask(mask, work.shape) if of_mask and mask is not None else query.new_empty(0)
+    for group in work.groups:
+        k, v = work.of_heads(key, group[0]), work.of_heads(value, group[0])
+        alone = len(group) == 1
+        for block in group:
+            q, g = work.of_queries(query, block), work.of_queries(gradient, block)
+            capped, weights = work.weights_again(block, q, k, kept)
+            to_weights, used = torch.bmm(g, v[:, : block.keys].mT), weights
+            if seed is not None:
+                both = dropped_with_gradient(weights.view(-1), to_weights.view(-1), work.draw(block), work.factor)
+                used, to_weights = (x.view(weights.shape) for x in both)
+            to_value.add(used, g, 1.0, block, alone)
+            scores = torch._softmax_backward_data(to_weights, weights, -1, weights.dtype)
+            if of_mask and mask is not None:
+                _add_to(to_mask, scores.view(block.shape), block, mask.shape == work.shape)
+            if capped is not None:
+                scores.mul_(capped.square_().neg_().add_(1.0))
+            _multiply(
+                scores, k[:, : block.keys], slope, to_query[block.batches, block.heads, block.queries], work.nothing
+            )
+            to_key.add(scores, q, slope, block, alone)
+        to_key.end(group[0])
+        to_value.end(group[0])
+    return to_query, to_key.result, to_value.result, to_mask if mask is None else to_mask.to(mask.dtype)
+
+
+class _Work:
+    """The operands of one call, and the blocks that they are cut into."""
+
+    def __init__(
+        self, query: Tensor, key: Tensor, mask: Tensor | None, seed: Tensor | None, settings: Settings
+    ) -> None:
+        batch, heads, queries, _ = query.shape
+        self.query, self.mask, self.settings = query, mask, settings
+        self.shape = (batch, heads, queries, key.shape[-2])
+        self.groups = blocks(batch, heads, queries, key.shape[-2], settings.is_causal, settings.elements)
+        self.shared = heads // max(key.shape[1], 1)  # queries' heads that share a key's
+        self.nothing = query.new_zeros(1, 1, 1)
+        if seed is not None:
+            self.seed, self.least = int(seed), least_kept(settings.dropout_p)
+            share = 1.0 - settings.dropout_p
+            self.factor = torch.tensor([1.0 / share if share > 0 else 0.0], dtype=_wide(query))
+
+    def of_heads(self, x: Tensor, block: Block) -> Tensor:
+        """The keys or values of a group of blocks, (batches * heads, S, width); a view where there is one."""
+        if self.shared == 1:
+            return x[block.batches, block.heads].flatten(0, 1)
+        places = [head // self.shared for head in range(block.heads.start, block.heads.stop)]
+        return x[block.batches][:, places].flatten(0, 1)
+
+    def of_queries(self, x: Tensor, block: Block) -> Tensor:
+        """What belongs to a block's queries, (batches * heads, T, width)."""
+        return x[block.batches, block.heads, block.queries].flatten(0, 1)
+
+    def draw(self, block: Block) -> Tensor:
+        return torch.tensor([self.seed, block.start, self.least])
+
+    def weights(self, block: Block, k: Tensor, kept: Tensor | None) -> Tensor:
+        """The block's weights before dropout; into `kept` they go, or the capped scores that they soon follow from."""
+        capped, scores = self.scores(block, self.of_queries(self.query, block), k)
+        room = None if kept is None else self.part(kept, block)
+        if room is None or capped is None:
+            return self.softmax(block, scores, room)
+        room.copy_(capped)
+        return self.softmax(block, scores, None)
+
+    def weights_again(self, block: Block, q: Tensor, k: Tensor, kept: Tensor) -> tuple[Tensor | None, Tensor]:
+        if kept.numel() == 0:
+            capped, scores = self.scores(block, q, k)
+        elif self.settings.cap:
+            capped = self.part(kept, block).clone()
+            scores = self.masked(block, capped * self.settings.cap)
+        else:
+            return None, self.part(kept, block)
+        return capped, self.softmax(block, scores, None)
+
+    def part(self, kept: Tensor, block: Block) -> Tensor:
+        batches, heads, queries, keys = block.shape
+        size = batches * heads * queries * keys
+        return kept[block.start : block.start + size].view(batches * heads, queries, keys)
+
+    def scores(self, block: Block, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor]:
+        """The block's capped scores before their cap multiplies them, if any, and its scores as softmax takes them."""
+        keys, scale = k[:, : block.keys].mT, self.settings.scale
+        if self.settings.cap:
+            capped = torch.baddbmm(self.nothing, q, keys, beta=0, alpha=scale).tanh_()
+            return capped, self.masked(block, capped * self.settings.cap)
+        if self.mask is None:
+            return None, self.masked(block, torch.baddbmm(self.nothing, q, keys, beta=0, alpha=scale))
+        return None, torch.baddbmm(self.bias(block), q, keys, alpha=scale)
+
+    def masked(self, block: Block, scores: Tensor) -> Tensor:
+        """`scores` with the mask added, in place; those after a query's own key become -inf if attention is causal."""
+        if self.mask is not None:
+            return scores.add_(self.bias(block))
+        if self.settings.is_causal and block.keys > block.queries.start:
+            first = block.queries.start
+            after = scores.new_full((block.shape[2], block.keys - first), -math.inf).triu_(1)
+            scores[..., first:].add_(after)
+        return scores
+
+    def bias(self, block: Block) -> Tensor:
+        """What the mask adds to a block's scores, in their dtype and their shape."""
+        mask = _cut(self.mask, block)
+        if mask.dtype is torch.bool:
+            mask = torch.where(mask, 0.0, -math.inf)
+        return mask.to(self.query.dtype).expand(block.shape).flatten(0, 1)
+
+    def softmax(self, block: Block, scores: Tensor, room: Tensor | None) -> Tensor:
+        """Softmax, and 0 in rows that keep no key; under a cap they are nan, as in its formula."""
+        made = torch.softmax(scores, -1) if room is None else torch.softmax(scores, -1, out=room)
+        if self.mask is not None and not self.settings.cap:
+            mask = _cut(self.mask, block)
+            empty = (
+                ~mask.any(-1, keepdim=True) if mask.dtype is torch.bool else mask.amax(-1, keepdim=True) == -math.inf
+            )
+            if empty.any():
+                made.view(block.shape).masked_fill_(empty, 0.0)
+        return made
+
+
+class _Sum:
+    """The gradient of keys or values: blocks of the same heads add up, in float32 at least."""
+
+    def __init__(self, like: Tensor, work: _Work) -> None:
+        self.shared, self.nothing = work.shared, work.nothing
+        self.sum: Tensor | None = None
+        adds = self.shared > 1 or work.settings.is_causal or not work.groups  # last keys may be left out
+        dtype = _wide(like) if self.shared > 1 else like.dtype
+        self.total = (torch.zeros if adds else torch.empty)(like.shape, dtype=dtype)
+        self.narrow, self.dtype = like.dtype is not _wide(like), like.dtype
+
+    def add(self, left: Tensor, right: Tensor, scale: float, block: Block, alone: bool) -> None:
+        """scale * left.mT @ right, for the first keys only where `left` has no more."""
+        keys = left.shape[-1]
+        if alone and self.shared == 1:
+            part = self.total[block.batches, block.heads, :keys]
+            _multiply(left.mT, right, scale, part, self.nothing)
+            return
+        if self.sum is None:
+            shape = (right.shape[0], self.total.shape[-2], right.shape[-1])
+            self.sum = torch.zeros(shape, dtype=_wide(right))
+        part = self.sum[:, :keys]
+        if self.narrow:
+            part.add_(torch.bmm(left.mT, right), alpha=scale)
+        else:
+            part.baddbmm_(left.mT, right, alpha=scale)
+
+    def end(self, block: Block) -> None:
+        """No other block of these heads follows."""
+        if self.sum is None:
+            return
+        made = self.sum.view(*block.shape[:2], *self.sum.shape[1:])
+        self.sum = None
+        if self.shared == 1:
+            self.total[block.batches, block.heads] = made.to(self.total.dtype)
+            return
+        for i, head in enumerate(range(block.heads.start, block.heads.stop)):
+            self.total[block.batches, head // self.shared] += made[:, i]
+
+    @property
+    def result(self) -> Tensor:
+        return self.total.to(self.dtype)
+
+
+def _multiply(left: Tensor, right: Tensor, scale: float, into: Tensor, nothing: Tensor) -> None:
+    """scale * left @ right into a part of a result that has a dimension more, without a copy where memory allows."""
+    shape = (left.shape[0], left.shape[1], right.shape[2])
+    if into.is_contiguous():
+        torch.baddbmm(nothing, left, right, beta=0, alpha=scale, out=into.view(shape))
+    else:
+        into.copy_(torch.baddbmm(nothing, left, right, beta=0, alpha=scale).view(into.shape))
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _cut(mask: Any, block: Block) -> Tensor:
+    """The part of a mask of four dimensions that a block of scores sees."""
+    places = zip(mask.shape, (block.batches, block.heads, block.queries, slice(0, block.keys)), strict=True)
+    made: Tensor = mask[tuple(slice(None) if size == 1 else place for size, place in places)]
+    return made
+
+
+def _gradient_of_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Room for it: where each entry belongs to one score it is written, else scores add up in float32 at least."""
+    whole = mask.shape == shape and mask.numel()
+    return torch.empty(shape, dtype=mask.dtype) if whole else torch.zeros(mask.shape, dtype=_wide(mask))
+
+
+def _add_to(total: Tensor, scores: Tensor, block: Block, whole: bool) -> None:
+    part = _cut(total, block)
+    if whole:
+        part.copy_(scores)
+        return
+    shared = [d for d, (size, own) in enumerate(zip(part.shape, scores.shape, strict=True)) if size != own]
+    part += scores.sum(shared, keepdim=True, dtype=total.dtype) if shared else scores
+
+
+@region(rows="weights")
+def dropped(weights: Tensor, draw: Tensor, factor: Tensor) -> Tensor:
+    """Weights after dropout. draw: int64, (3,): the seed, the number of the first weight, the least bits to keep."""
+    return (weights * _factors(draw, weights.shape[0], factor)).to(weights.dtype)
+
+
+@region(rows="weights gradient")
+def dropped_with_gradient(weights: Tensor, gradient: Tensor, draw: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights after dropout, and the gradient of those before it."""
+    factors = _factors(draw, weights.shape[0], factor)
+    return (weights * factors).to(weights.dtype), (gradient * factors).to(gradient.dtype)
+
+
+def _factors(draw: Tensor, count: int, factor: Tensor) -> Tensor:
+    """0 where a weight is dropped, else `factor`."""
+    kept = bits(draw[:1], draw[1:2], count) >= draw[2].to(torch.int32)
+    return torch.where(kept, factor, 0.0)

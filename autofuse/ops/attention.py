@@ -1,0 +1,197 @@
+"""Attention: softmax(query @ key.mT, masked) @ value, never forming the (query x key) matrix where a kernel can.
+
+Torch's scaled_dot_product_attention computes it, on CPU too, as long as its flash kernel there takes the operands: not
+with dropout, nor a mask that needs a gradient. Those, and half precision on CPUs whose matrix units that kernel does
+not use, go by blocks (attention_blocks.py). Knows what each takes; must not know where operands come from.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from autofuse.kernels.operation import Operation, is_eager
+from autofuse.kernels.packages import TORCH
+from autofuse.kernels.provider import Provider
+from autofuse.ops.attention_blocks import attention_by_blocks
+from autofuse.ops.derivatives import beyond_kernels, differentiable_twice, unfused
+from autofuse.ops.operands import Operands, computed_in, operands
+from autofuse.ops.parts import attention_by_formula, attention_on_parts, is_distributed
+from autofuse.ops.thresholds import blocks_are_slower
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
+    dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
+    mask_is_causal: bool = False,
+) -> Tensor:  # fmt: skip
+    """softmax(query @ key.mT * scale, masked) @ value, never forming the (query x key) matrix.
+
+    Shapes: query (..., T, d), key (..., S, d), value (..., S, dv); leading dimensions broadcast as in matmul, and the
+    result is (..., T, dv) in value's dtype. Keys and values may have fewer heads (dimension -3) than the query, a
+    divisor: head h of H attends by head h // (H / G) of G, and none is repeated in memory.
+    mask: broadcasts to (..., T, S); boolean (True attends) or added to the scores, and then it may get its gradient.
+    scale: a number, or a tensor that broadcasts to (..., T, 1), which gets its gradient.
+    dropout_p: weights are dropped with this probability while `training`.
+    is_causal: query i attends to keys 0 to i (with T != S too).
+    fill: None: a row that keeps no key gives 0. A number: dropped scores were filled with it, so that such a row
+    attends to all keys evenly, whatever its query.
+    mask_is_causal: `mask` is proved to keep exactly keys 0 to i for query i wherever its last sizes are T == S; there
+    the kernel's own causal path takes its place.
+
+    Source: Vaswani et al., arXiv:1706.03762; the kernel is Dao's, arXiv:2307.08691. The derivatives that kernels do
+    not have, forward mode and those of gradients, are taken of the unfused formula (derivatives.py).
+    Raises ValueError for a scale that differs from key to key.
+    """
+    if mask is None and not (training and dropout_p) and _is_usual(query, key, value, scale):
+        return differentiable_twice(
+            F.scaled_dot_product_attention(query, key, value, None, 0.0, is_causal, scale=scale)  # type: ignore[arg-type]
+        )
+    result: Tensor = _OP(
+        query, key, value, mask=mask, scale=scale, dropout_p=dropout_p, training=training, is_causal=is_causal,
+        fill=fill, mask_is_causal=mask_is_causal,
+    )  # fmt: skip
+    return result
+
+
+def _is_usual(query: Tensor, key: Tensor, value: Tensor, scale: float | Tensor) -> bool:
+    """Whether operands are as torch's flash kernel for CPUs takes them, and nobody asks for more than eager execution.
+
+    There is no other provider for such a call. It costs 1 microsecond more than the kernel's own, the long way 16.
+    """
+    dtype, leading = query.dtype, query.shape[:-2]
+    return (
+        type(query) is type(key) is type(value) is Tensor  # not distributed, say
+        and query.is_cpu
+        and (dtype is torch.float32 or dtype is torch.float64)
+        and key.dtype is dtype
+        and value.dtype is dtype
+        and len(leading) == 2
+        and key.shape[:-2] == leading
+        and value.shape[:-2] == leading
+        and query.shape[-1] == value.shape[-1]
+        and query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
+        and type(scale) is float
+        and not torch.is_autocast_enabled("cpu")
+        and is_eager()
+    )
+
+
+# Torch's scaled_dot_product_attention.
+
+
+def _by_torch(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
+    dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
+    mask_is_causal: bool = False,
+) -> Tensor:  # fmt: skip
+    given = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
+    return given.restored(_on_equal_widths(given, dropout_p if training else 0.0))
+
+
+def _on_equal_widths(given: Operands, p: float) -> Tensor:
+    """The fused kernels take keys and values of one width only: zeros beside the narrower change nothing."""
+    query, key, value, mask, is_causal, scale = given[:6]
+    missing = query.shape[-1] - value.shape[-1]
+    if missing == 0:
+        return _native(query, key, value, mask, p, is_causal, scale)
+    if missing < 0:
+        return _native(F.pad(query, (0, -missing)), F.pad(key, (0, -missing)), value, mask, p, is_causal, scale)
+    return _native(query, key, F.pad(value, (0, missing)), mask, p, is_causal, scale)[..., : value.shape[-1]]
+
+
+def _native(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float
+) -> Tensor:
+    query, key, value = (t if t.stride(-1) == 1 else t.contiguous() for t in (query, key, value))
+    if beyond_kernels(query, key, value) or mask is not None and _needs_gradient_below(mask):
+        return unfused(query, key, value, mask, p, is_causal, scale)
+    if type(query) is not Tensor and is_distributed(query):
+        return _on_parts(query, key, value, mask, p, is_causal, scale)
+    if query.shape[1] != key.shape[1]:
+        return differentiable_twice(
+            F.scaled_dot_product_attention(query, key, value, mask, p, is_causal, scale=scale, enable_gqa=True)
+        )
+    return differentiable_twice(F.scaled_dot_product_attention(query, key, value, mask, p, is_causal, scale=scale))
+
+
+def _on_parts(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float
+) -> Tensor:
+    """The kernel on each rank's part; dropout is left to torch, which knows how ranks draw."""
+
+    def kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        return _native(query, key, value, mask, p, is_causal, scale)
+
+    found = attention_on_parts(kernel, query, key, value, mask) if p == 0.0 else None
+    return attention_by_formula(query, key, value, mask, p, is_causal, scale) if found is None else found
+
+
+def _needs_gradient_below(mask: Tensor) -> bool:
+    """Whether a tensor of vmap's, which never says so, stands for one that needs a gradient, which no kernel gives."""
+    if torch.compiler.is_compiling():
+        return False
+    while torch._C._functorch.is_batchedtensor(mask):
+        mask = torch._C._functorch.get_unwrapped(mask)
+        if mask.requires_grad:
+            return True
+    return False
+
+
+# Blocks, on a CPU.
+
+
+def _by_blocks(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
+    dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
+    mask_is_causal: bool = False,
+) -> Tensor:  # fmt: skip
+    given = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
+    p = dropout_p if training else 0.0
+    made = attention_by_blocks(given.query, given.key, given.value, given.mask, p, given.is_causal, given.scale)
+    return given.restored(made)
+
+
+def _unsuited_to_blocks(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
+    dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
+    mask_is_causal: bool = False,
+) -> str:  # fmt: skip
+    dtype = computed_in(query, key, value)
+    if dtype not in (torch.float32, torch.bfloat16):
+        return f"It computes in float32 and bfloat16, not in {dtype}."
+    drops = training and dropout_p > 0
+    learned = mask is not None and mask.requires_grad and torch.is_grad_enabled()
+    return blocks_are_slower(query, key, dtype, drops, learned, is_causal)
+
+
+def _sizes(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout_p: float = 0.0,
+    training: bool = False, is_causal: bool = False, **others: object,
+) -> tuple[int, ...]:  # fmt: skip
+    """Batches and heads, lengths, width, and what decides which kernels there are: the mask's kind, dropout."""
+    kind = 0 if mask is None else 1 + (mask.dtype is not torch.bool) + mask.requires_grad
+    shape, keys = query.shape, key.shape[-2]
+    several = shape[:-2].numel().bit_length()
+    return (
+        several, shape[-2].bit_length(), keys.bit_length(), shape[-1], kind, is_causal, training and dropout_p > 0
+    )  # fmt: skip
+
+
+_OP = Operation(
+    "attention",
+    (
+        Provider(
+            "attention", "torch", TORCH, _by_torch, "torch's scaled_dot_product_attention.", "Torch's own backward."
+        ),
+        Provider(
+            "attention", "blocks", TORCH, _by_blocks,
+            "Blocks of scores that stay in the cache: torch's matrix products and softmax, dropout drawn from a seed.",
+            "Our own, by the same blocks: weights are kept where they are small, else computed again.",
+            _unsuited_to_blocks, devices=("cpu",), dtypes=(torch.float32, torch.bfloat16), default=True,
+        ),
+    ),
+    least=1,
+    sizes=_sizes,
+)  # fmt: skip

@@ -1,0 +1,148 @@
+"""Attention by blocks on a CPU as an operator of torch's, with its gradient: torch.ops.autofuse.attention_blocks.
+
+What a block is and how it is computed stands in autofuse/kernels/compiled/attention.py. Knows autograd; must not know
+which calls of attention come here, or how their operands were brought to four dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofuse.kernels import operators
+from autofuse.kernels.compiled import attention as kernel
+from autofuse.kernels.draws import bits, drawn_seed, least_kept
+
+KEPT_BYTES = 2**25
+"""Weights of a call that take no more than this are kept for its backward pass, which is a sixth to a quarter faster
+then; code by hand keeps twice as much at least. Others are computed again."""
+
+
+def attention_by_blocks(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, is_causal: bool, scale: float,
+    cap: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """softmax(cap * tanh(scale * query @ key.mT), masked), dropped out, @ value; without a cap if that is 0.
+
+    Shapes: query (B, H, T, d), key (B, G, S, d), value (B, G, S, dv), G a divisor of H; the result is (B, H, T, dv).
+    mask: broadcasts to (B, H, T, S), boolean or added, and gets its gradient; not together with `is_causal`. Rows that
+    keep no key give 0, or nan under a cap. Memory: blocks of one or two MiB, and the weights where they are small.
+    """
+    if mask is not None:
+        mask = mask[(None,) * (4 - mask.ndim)]
+        if mask.shape[-1] != key.shape[-2]:  # a mask for queries counts for each key
+            mask = mask.expand(*mask.shape[:-1], key.shape[-2])
+    seed = drawn_seed(query.device) if dropout_p else None
+    elements = kernel.ELEMENTS[query.element_size() <= 2]
+    inputs = (query, key, value) if mask is None else (query, key, value, mask)
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    weights = query.shape[:-1].numel() * key.shape[-2] * query.element_size()
+    result: Tensor = torch.ops.autofuse.attention_blocks(
+        query, key, value, mask, seed, float(dropout_p), is_causal, float(scale), float(cap), elements,
+        learns and weights <= KEPT_BYTES,
+    )[0]  # fmt: skip
+    return result
+
+
+def _attention_blocks(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None, dropout_p: float,
+    is_causal: bool, scale: float, cap: float, elements: int, keep: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    settings = kernel.Settings(dropout_p, is_causal, scale, cap, elements)
+    with torch.autocast(query.device.type, enabled=False):
+        return kernel.forward(query, key, value, mask, seed, settings, keep)
+
+
+def _fake(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    kept = query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] if others[-1] else 0
+    return query.new_empty(*query.shape[:3], value.shape[-1]), query.new_empty(kept)
+
+
+def _attention_blocks_backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None, kept: Tensor,
+    dropout_p: float, is_causal: bool, scale: float, cap: float, elements: int, of_mask: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    settings = kernel.Settings(dropout_p, is_causal, scale, cap, elements)
+    with torch.autocast(query.device.type, enabled=False):
+        return kernel.backward(gradient, query, key, value, mask, seed, kept, settings, of_mask)
+
+
+def _fake_backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *others: Any
+) -> tuple[Tensor, ...]:
+    to_mask = query.new_empty(0) if mask is None or not others[-1] else mask.new_empty(mask.shape)
+    return (*(x.new_empty(x.shape) for x in (query, key, value)), to_mask)
+
+
+def _flops(query: Any, key: Any, value: Any, *others: Any, **named: Any) -> int:
+    """Two products of matrices. Shapes stand for tensors."""
+    return int(2 * math.prod(query[:3]) * key[2] * (query[3] + value[3]))
+
+
+def _flops_of_gradients(gradient: Any, query: Any, key: Any, value: Any, mask: Any, seed: Any, kept: Any,
+                        *others: Any, **named: Any) -> int:  # fmt: skip
+    """Four products, and the scores once more where the weights were not kept."""
+    again = 0 if math.prod(kept) else query[3]
+    return int(2 * math.prod(query[:3]) * key[2] * (2 * query[3] + 2 * value[3] + again))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, mask, seed, *ctx.settings, _ = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(query, key, value, mask, seed, output[1])
+
+
+def _backward(ctx: Any, gradient: Tensor | None, of_kept: Tensor | None) -> tuple[Tensor | None, ...]:
+    query, key, value, mask, seed, kept = ctx.saved_tensors
+    nothing = (None,) * 7
+    if gradient is None:
+        return (None,) * 4 + nothing
+    wanted = ctx.needs_input_grad[:4]
+    if torch.is_grad_enabled():
+        inputs = (query, key, value, mask, seed, *ctx.settings)
+        wanted = (*wanted, *(False,) * 6)
+        return (*operators.by_formula(_formula, inputs, (gradient,), wanted)[:4], *nothing)
+    made = _BACKWARD(gradient, query, key, value, mask, seed, kept, *ctx.settings, wanted[3])
+    return (*(g if w else None for g, w in zip(made, wanted, strict=True)), *nothing)
+
+
+def _formula(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None, dropout_p: float,
+    is_causal: bool, scale: float, cap: float, elements: int,
+) -> Tensor:  # fmt: skip
+    """The same spelled out, with the entries dropped that the kernel drops: it has every derivative."""
+    groups = query.shape[1] // key.shape[1]
+    scores = torch.matmul(query, key.repeat_interleave(groups, 1).mT) * scale
+    if cap:
+        scores = torch.tanh(scores) * cap
+    if is_causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask
+    empty = (scores == -math.inf).all(-1, keepdim=True)
+    weights = torch.softmax(scores.masked_fill(empty, 0.0), -1).masked_fill(empty, math.nan if cap else 0.0)
+    if seed is not None:
+        weights = weights * kept_weights(seed, tuple(weights.shape), is_causal, dropout_p, elements)
+        weights = weights / (1.0 - dropout_p) if dropout_p < 1 else weights
+    return torch.matmul(weights, value.repeat_interleave(groups, 1))
+
+
+def kept_weights(seed: Tensor, shape: tuple[int, ...], is_causal: bool, dropout_p: float, elements: int) -> Tensor:
+    """Which weights, (B, H, T, S), the kernel keeps for a seed; False for those that no block has."""
+    kept = torch.zeros(shape, dtype=torch.bool)
+    if dropout_p >= 1:
+        return kept
+    for group in kernel.blocks(*shape, is_causal, elements):
+        for block in group:
+            found = bits(seed, torch.tensor([block.start]), math.prod(block.shape)) >= least_kept(dropout_p)
+            kept[block.batches, block.heads, block.queries, : block.keys] = found.view(block.shape)
+    return kept
+
+
+_FORWARD = operators.define(_attention_blocks, _fake, _flops)
+_BACKWARD = operators.define(_attention_blocks_backward, _fake_backward, _flops_of_gradients)
+operators.differentiate(_FORWARD, _backward, _save)

@@ -1,0 +1,144 @@
+"""The operands of attention as fused kernels take them: one dtype, four dimensions, one mask, a number for a scale.
+
+Knows what hand-written attention accepts, and what it means. Must not know which kernel is called.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from autofuse.ops.masks import additive, causal, even_where_nothing_is_kept
+
+
+class Operands(NamedTuple):
+    """query (B, H, T, d), key (B, G, S, d), value (B, G, S, dv), G a divisor of H; a mask broadcasts to (B, H, T, S).
+
+    `batch` are the leading dimensions of the result, `dtype` is its dtype. A mask and `is_causal` exclude each other.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    is_causal: bool
+    scale: float
+    batch: torch.Size
+    dtype: torch.dtype
+
+    def restored(self, result: Tensor) -> Tensor:
+        """What a kernel gave, (B, H, T, dv), as the caller of the operation expects it."""
+        if len(self.batch) != 2:
+            result = result.reshape(*self.batch, *result.shape[-2:])
+        return result.to(self.dtype)
+
+
+def operands(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | Tensor, is_causal: bool,
+    fill: float | None, mask_is_causal: bool,
+) -> Operands:  # fmt: skip
+    """The arguments of `autofuse.ops.attention`, brought to what kernels take.
+
+    Raises ValueError for a scale that differs from key to key.
+    """
+    query, number = _scaled(query, scale)
+    compute, result = _dtypes(query, key, value)
+    query, key, value = query.to(compute), key.to(compute), value.to(compute)
+    if mask_is_causal and mask is not None and _covers_a_square(mask, query.shape[-2], key.shape[-2]):
+        mask, is_causal = None, True
+    if mask is not None:
+        if is_causal:
+            mask, is_causal = causal(mask, query.shape[-2], key.shape[-2], query.device), False
+        mask = mask.reshape((1,) * (2 - mask.ndim) + mask.shape)
+        if mask.dtype is not torch.bool:
+            query, mask = additive(query, mask)
+        elif fill is not None:
+            query, mask = even_where_nothing_is_kept(query, mask)
+    if _fits(query, key, value, mask):  # the usual case, in which nothing has to be broadcast
+        return Operands(query, key, value, mask, is_causal, number, query.shape[:-2], result)
+    query, key, value, mask, batch = _on_four_dimensions(query, key, value, mask)
+    return Operands(query, key, value, mask, is_causal, number, batch, result)
+
+
+def _covers_a_square(mask: Tensor, queries: int, keys: int) -> bool:
+    return queries == keys and mask.shape[-2:] == (queries, keys)
+
+
+def _scaled(query: Tensor, scale: float | Tensor) -> tuple[Tensor, float]:
+    """The query that has taken up a scale which is a tensor, and the number that is left."""
+    if not isinstance(scale, Tensor):
+        return query, scale
+    if scale.ndim and scale.shape[-1] != 1:
+        raise ValueError(
+            f"attention was given a scale of shape {tuple(scale.shape)}, which differs from key to key: the "
+            "fused kernel takes one scale for all keys of a query. Multiply the key by it, or give it a last size of 1."
+        )
+    return (query * scale).to(query.dtype), 1.0
+
+
+def computed_in(query: Tensor, key: Tensor, value: Tensor) -> torch.dtype:
+    """The dtype that attention of these operands is computed in."""
+    return _dtypes(query, key, value)[0]
+
+
+def _dtypes(query: Tensor, key: Tensor, value: Tensor) -> tuple[torch.dtype, torch.dtype]:
+    """The dtypes to compute in and to return: those of the two matmuls of hand-written code, under autocast too."""
+    compute = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
+    device = query.device.type
+    if compute is torch.float64 or not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return compute, value.dtype
+    lowered = torch.get_autocast_dtype(device)
+    return lowered, lowered
+
+
+def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Whether the operands have four dimensions and leading ones that kernels take, to which the mask broadcasts."""
+    leading = query.shape[:-2]
+    if len(leading) != 2 or key.shape[:-2] != leading or value.shape[:-2] != leading:
+        return False
+    if mask is None or mask.ndim == 2:
+        return True
+    return mask.ndim == 4 and mask.shape[0] in (1, leading[0]) and mask.shape[1] in (1, leading[1])
+
+
+def _on_four_dimensions(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Any:
+    """Leading dimensions become two, batch and heads; heads that share a key stay beside it, and it is not repeated."""
+    leading = [t.shape[:-2] for t in (query, key, value)]
+    if mask is not None:
+        leading.append(mask.shape[:-2])
+    groups = _are_groups(query, key, value)
+    if groups:
+        leading[1], leading[2] = (shape[:-1] + query.shape[-3:-2] for shape in leading[1:3])
+    batch = torch.broadcast_shapes(*leading)  # type: ignore[no-untyped-call]
+    heads = key.shape[-3:-2] if groups else batch[-1:]
+    query = _four(query.expand(*batch, *query.shape[-2:]))
+    key, value = (_four(t.expand(*batch[:-1], *heads, *t.shape[-2:])) for t in (key, value))
+    if mask is not None:
+        mask = _four_mask(mask, batch)
+    return query, key, value, mask, batch
+
+
+def _are_groups(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether each head of keys and values is shared by several heads of the query."""
+    if min(query.ndim, key.ndim, value.ndim) < 3:
+        return False
+    heads, groups = query.shape[-3], key.shape[-3]
+    return 0 < groups < heads and heads % groups == 0 and value.shape[-3] == groups
+
+
+def _four(t: Tensor) -> Tensor:
+    if t.ndim == 4:
+        return t
+    return t[(None,) * (4 - t.ndim)] if t.ndim < 4 else t.flatten(0, -4)
+
+
+def _four_mask(mask: Tensor, batch: torch.Size) -> Tensor:
+    """Where all but the last leading dimension broadcast, the mask keeps its size."""
+    if mask.ndim <= 4 and len(batch) <= 2:
+        return mask if mask.ndim == 2 else _four(mask)
+    leading, own = batch[:-1], mask.shape[:-3]
+    if own.numel() != 1:
+        mask = mask.expand(*leading, *mask.shape[-3:])
+    return _four(mask) if own.numel() != 1 or mask.ndim <= 4 else mask.reshape(1, *mask.shape[-3:])

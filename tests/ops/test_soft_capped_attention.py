@@ -1,0 +1,65 @@
+"""autofuse.ops.soft_capped_attention by each of its providers, against its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from autofuse import ops
+from autofuse.ops import reference
+from autofuse.ops.soft_capped_attention import _OP
+
+B, H, T, S, D = 2, 3, 5, 7, 8
+Agree = Callable[..., None]
+
+
+def operands(dtype: torch.dtype, t: int = T, s: int = S) -> list[Tensor]:
+    return [torch.randn(B, H, n, D, dtype=dtype) for n in (t, s, s)]
+
+
+def kept(*shape: int) -> Tensor:
+    return (torch.rand(shape) > 0.3) | (torch.arange(shape[-1]) == 0)
+
+
+@pytest.mark.parametrize("provider", ["torch", "blocks"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fill", [None, -1e9])
+def test_results_and_gradients_agree(
+    assert_agree: Agree, provider: str, dtype: torch.dtype, fill: float | None
+) -> None:
+    given = {"cap": 2.0, "scale": 0.2, "mask": kept(T, S), "fill": fill}
+    run = _OP.provider(provider).run
+    assert_agree(
+        partial(run, **given), partial(reference.soft_capped_attention, **given), *operands(dtype), terms=8 * S
+    )
+
+
+def test_a_large_call_goes_by_blocks_and_agrees_in_a_scale_and_a_bias_that_learn(assert_agree: Agree) -> None:
+    before = _OP.counts.get("blocks", 0)
+    given = {"scale": torch.rand(H, 1, 1), "mask": torch.randn(H, 128, 128)}
+    run, right = (partial(f.soft_capped_attention, cap=5.0) for f in (ops, reference))
+    assert_agree(run, right, *operands(torch.float32, 128, 128), **given, terms=B * H * 128)
+    assert _OP.counts["blocks"] == before + 1
+
+
+def test_a_row_without_keys_is_nan_and_with_a_fill_attends_evenly() -> None:
+    query, key, value = operands(torch.float32)
+    mask = torch.ones(T, S, dtype=torch.bool)
+    mask[1] = False
+    for provider in ("torch", "blocks"):
+        run = _OP.provider(provider).run
+        assert run(query, key, value, cap=2.0, mask=mask)[:, :, 1].isnan().all()
+        even = run(query, key, value, cap=2.0, mask=mask, fill=-1e9)[:, :, 1]
+        torch.testing.assert_close(even, value.mean(-2))
+
+
+def test_it_compiles_whole_and_is_mapped() -> None:
+    run = partial(ops.soft_capped_attention, cap=2.0)
+    query, key, value = operands(torch.float32, 128, 128)
+    expected = run(query, key, value)
+    torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(query, key, value), expected)
+    torch.testing.assert_close(torch.vmap(run)(query, key, value), expected)
