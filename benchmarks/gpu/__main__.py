@@ -37,6 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     results = Results(options.out, setting)
     wanted = [task for section in options.section for task in SECTIONS[section](setting, results)]
     wanted = [t for t in wanted if not options.only or any(text in t.key for text in options.only)]
+    wanted = [t for t in wanted if not any(text in t.key for text in options.without)]
     left = _worked_off(wanted, results, start + options.budget)
     results.write(as_markdown)
     print(f"{len(wanted) - left} of {len(wanted)} rows are there{'; call again for the rest' if left else ''}")
@@ -70,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--section", nargs="+", default=list(SECTIONS), choices=SECTIONS)
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="only rows whose key contains one of these")
+    parser.add_argument(
+        "--without", nargs="+", metavar="TEXT", default=[], help="no rows whose key contains one of these"
+    )
     return parser
 
 

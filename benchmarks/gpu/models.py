@@ -57,9 +57,23 @@ def _gpt(length: int = 1024, **sizes: Any) -> nn.Module:
     return model
 
 
+class _Llama(llama.Llama):
+    """The example with its mask in the dtype of what it is added to, so that weights may be bf16."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        length = tokens.shape[1]
+        h = self.tok_embeddings(tokens)
+        mask = torch.full((length, length), float("-inf"), device=tokens.device, dtype=h.dtype)
+        mask = torch.triu(mask, diagonal=1)
+        for layer in self.layers:
+            h = layer(h, self.cos[:length], self.sin[:length], mask)
+        logits: Tensor = self.output(self.norm(h))
+        return logits
+
+
 def _llama(length: int = 2048, **sizes: Any) -> nn.Module:
     known = {"vocabulary": 128256, "dim": 2048, "hidden_dim": 8192, "n_heads": 32, "n_kv_heads": 8, "n_layers": 16}
-    return llama.Llama(llama.Config(**{**known, "length": length, "rope_theta": 500_000.0, **sizes}))
+    return _Llama(llama.Config(**{**known, "length": length, "rope_theta": 500_000.0, **sizes}))
 
 
 def _bert(length: int = 512, **sizes: Any) -> nn.Module:

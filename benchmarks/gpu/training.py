@@ -89,6 +89,8 @@ def _changed(model: nn.Module, way: str, ids: Tensor) -> tuple[Any, dict[str, in
             sites[site.status] = sites.get(site.status, 0) + 1
     if way == "Liger":
         with_liger(model)
+    if way == "autofuse + torch.compile":
+        model(ids)  # what a swapped place has checked in a first call, a compiler takes over
     return (torch.compile(model) if way.endswith("torch.compile") else model), sites
 
 
