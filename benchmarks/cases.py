@@ -102,9 +102,9 @@ class Case:
         return f"{self.name}, {self.model.name}"
 
     def tensors(self, device: torch.device, dtype: torch.dtype, training: bool, seed: int = 0) -> list[Tensor]:
-        """The inputs, the same for the same seed on one device."""
-        generator = torch.Generator(device).manual_seed(seed)
-        made = [_made(i, generator) for i in self.inputs]
+        """The inputs, the same for the same seed on one device; on the meta device they have no data."""
+        generator = None if device.type == "meta" else torch.Generator(device).manual_seed(seed)
+        made = [_made(i, generator, device) for i in self.inputs]
         made = [t.to(dtype) if t.is_floating_point() else t for t in made]
         wanted = [training and i.learns and t.is_floating_point() for i, t in zip(self.inputs, made, strict=True)]
         return [t.detach().requires_grad_(w) for t, w in zip(made, wanted, strict=True)]
@@ -252,8 +252,8 @@ def _losses(m: Model) -> Iterator[Case]:
 _PARTS = (_attention, _softmax, _norms, _activations, _layers, _rotary, _losses)
 
 
-def _made(wanted: Input, generator: torch.Generator) -> Tensor:
-    shape, device = wanted.shape, generator.device
+def _made(wanted: Input, generator: torch.Generator | None, device: torch.device) -> Tensor:
+    shape = wanted.shape
     match wanted.kind:
         case "classes":
             return torch.randint(wanted.below, shape, generator=generator, device=device)

@@ -1,6 +1,6 @@
 """The models whose training steps are measured: those of examples/, hand-written layer by layer, at their real sizes.
 
-Sizes are those of GPT-2's smallest (124M parameters, its embedding tied), of Llama 3.2 1B, and of BERT base.
+Sizes are those of GPT-2's smallest (124M parameters), of Llama 3.2 1B, and of BERT base.
 Nothing here knows how they are changed or measured.
 """
 
@@ -48,13 +48,8 @@ class Trained:
 
 
 def _gpt(length: int = 1024, **sizes: Any) -> nn.Module:
-    """The output layer shares the embedding's weight, as in GPT-2."""
     model = gpt.GPT(gpt.Config(**{"vocabulary": 50257, "length": length, "dropout": 0.0, **sizes}))
-    model.head.weight = model.tokens.weight
-    for parameter in model.parameters():
-        if parameter.ndim > 1:
-            nn.init.normal_(parameter, std=0.02)
-    return model
+    return _initialized(model, model.tokens, model.head)
 
 
 class _Llama(llama.Llama):
@@ -73,12 +68,23 @@ class _Llama(llama.Llama):
 
 def _llama(length: int = 2048, **sizes: Any) -> nn.Module:
     known = {"vocabulary": 128256, "dim": 2048, "hidden_dim": 8192, "n_heads": 32, "n_kv_heads": 8, "n_layers": 16}
-    return _Llama(llama.Config(**{**known, "length": length, "rope_theta": 500_000.0, **sizes}))
+    model = _Llama(llama.Config(**{**known, "length": length, "rope_theta": 500_000.0, **sizes}))
+    return _initialized(model, model.tok_embeddings, model.output)
 
 
 def _bert(length: int = 512, **sizes: Any) -> nn.Module:
     known = {"numbers": 30520, "width": 768, "heads": 12, "layers": 12, "inner": 3072, "dropout": 0.1}
-    return bert.Bert(bert.Config(**{**known, "length": length, **sizes}))
+    model = bert.Bert(bert.Config(**{**known, "length": length, **sizes}))
+    return _initialized(model, model.words, model.decoder)
+
+
+def _initialized(model: nn.Module, embedding: nn.Embedding, output: nn.Linear) -> nn.Module:
+    """The model with weights as small as all three begin with, the output's shared with the embedding as in all three."""
+    output.weight = embedding.weight
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=0.02)
+    return model
 
 
 FULL: Mapping[str, Trained] = MappingProxyType(

@@ -96,7 +96,7 @@ class Results:
             differing = [k for k, v in self.environment.items() if line["environment"].get(k) != v]
             if differing:
                 raise ValueError(
-                    f"The rows in {self._folder} were made with another {', '.join(differing)}: figures of two "
+                    f"The rows in {self._folder} were made elsewhere: {', '.join(differing)} differ. Figures of two "
                     "machines do not belong into one table. Give --out another folder."
                 )
         elif "started" in line:

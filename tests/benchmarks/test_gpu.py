@@ -1,0 +1,161 @@
+"""The GPU benchmark's code, on a CPU at toy size: rows are right, kept, taken up again, and never mixed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.models import FULL, TOY
+from benchmarks.gpu.peaks import PEAKS, peak_of
+from benchmarks.gpu.store import Results, Setting, Task
+from benchmarks.gpu.training import model_flops
+
+CPU = Setting(torch.device("cpu"), toy=True)
+ROWS = ("roofs", "correctness/RMS norm/fp32", "operations/training/RMS norm", "operations/training/attention, causal")
+
+
+def rows(folder: Path) -> dict[str, Any]:
+    return {row["key"]: row for row in json.loads((folder / "results.json").read_text())["rows"]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one row of each kind, made by two calls of which the first had no time."""
+    folder = tmp_path_factory.mktemp("gpu")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("AUTOFUSE_CACHE_DIR", str(folder / "cache"))
+    common = ["--out", str(folder), "--device", "cpu", "--toy"]
+    training = ["training/llama-1b/eager", "training/llama-1b/autofuse", "training/llama-1b/Liger"]
+    try:
+        assert main([*common, "--budget", "0", "--only", *ROWS]) == 0
+        assert rows(folder) == {}
+        assert main([*common, "--only", *ROWS, *training, "--without", "+ torch.compile"]) == 0
+    finally:
+        patch.undo()
+    return folder
+
+
+def test_no_row_fails(folder: Path) -> None:
+    found = rows(folder)
+    assert [row["failed"] for row in found.values() if "failed" in row] == []
+    assert {key.partition("/")[0] for key in found} == {"roofs", "correctness", "operations", "training"}
+
+
+def test_every_provider_is_right_or_says_why_it_takes_no_part(folder: Path) -> None:
+    ways = rows(folder)["correctness/RMS norm/fp32"]["ways"]
+    assert ways["autofuse.ops"]["right"] and ways["torch"]["right"]
+    assert all(way.get("right") or way["refused"] for way in ways.values())
+    assert {"triton", "liger"} <= set(ways)
+
+
+def test_an_operation_is_timed_in_all_ways_and_held_against_its_least_traffic(folder: Path) -> None:
+    row = next(row for key, row in rows(folder).items() if key.startswith("operations/training/RMS norm"))
+    assert set(row["seconds"]) == {"autofuse.ops", "eager", "torch native", "torch.compile"}
+    elements, width = 2 * 33 * 48, 48
+    # forward: x, weight, result; backward: the same, the result's gradient being as large, and two gradients written
+    assert row["bytes"] == 2 * (2 * (2 * elements + width) + elements + width)
+
+
+def test_a_causal_mask_halves_what_attention_has_to_compute(folder: Path) -> None:
+    row = next(row for key, row in rows(folder).items() if key.startswith("operations/training/attention"))
+    batch, length, heads, head_dim = 2, 33, 3, 16
+    assert row["flops"] == 0.5 * 3 * 2 * (2 * batch * heads * length * length * head_dim)
+
+
+def test_training_agrees_with_eager_and_says_what_it_does_a_second(folder: Path) -> None:
+    found = rows(folder)
+    eager, ours = found["training/llama-1b/eager"], found["training/llama-1b/autofuse"]
+    assert ours["losses"] == pytest.approx(eager["losses"], rel=2e-2)  # bf16 weights
+    assert ours["model_flops"] == eager["model_flops"] > 0
+    assert eager["tokens_per_second"] == pytest.approx(64 / eager["seconds"])
+    assert eager["mfu"] is None and "GPUs" in found["training/llama-1b/Liger"]["absent"]
+
+
+def test_the_page_shows_every_section(folder: Path) -> None:
+    page = (folder / "results.md").read_text()
+    for title in ("Correctness", "Training steps", "Operations"):
+        assert f"## {title}\n" in page
+    assert "failed" not in page and "WRONG" not in page
+
+
+def test_rows_that_are_there_are_not_made_again(folder: Path, tmp_path: Path) -> None:
+    results = Results(folder, CPU)
+    assert results.has("roofs/copy") and not results.has("roofs/other")
+
+
+def test_rows_of_another_machine_are_not_added_to(folder: Path) -> None:
+    with pytest.raises(ValueError, match="sizes differ"):
+        Results(folder, Setting(torch.device("cpu"), toy=False))
+
+
+def test_a_row_that_raises_says_so_and_the_next_one_runs(tmp_path: Path) -> None:
+    results = Results(tmp_path, CPU)
+    assert results.run(Task("a/b", lambda: {}["missing"]))["failed"] == "KeyError: 'missing'"
+    assert results.run(Task("a/c", lambda: {"value": 1})) == {"key": "a/c", "value": 1}
+    assert not results.broken
+    assert set(Results(tmp_path, CPU).rows) == {"a/b", "a/c"}
+
+
+def test_a_row_that_ended_its_process_twice_is_left_out_and_listed(tmp_path: Path) -> None:
+    def ended() -> dict[str, Any]:
+        raise SystemExit  # as near as a test comes to a process that is killed
+
+    for _ in range(2):
+        results = Results(tmp_path, CPU)
+        assert not results.has("a/b")
+        with pytest.raises(SystemExit):
+            results.run(Task("a/b", ended))
+    results = Results(tmp_path, CPU)
+    assert results.has("a/b")
+    results.write(lambda results: "")
+    assert json.loads((tmp_path / "results.json").read_text())["ended_their_process"] == ["a/b"]
+
+
+def test_without_a_gpu_it_says_what_to_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    assert main(["--out", str(tmp_path)]) == 2
+    assert "--device cpu --toy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100 pcie"),
+        ("NVIDIA H100 NVL", "h100 nvl"),
+        ("NVIDIA A100-SXM4-80GB", "a100 sxm4 80gb"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA GeForce RTX 4090", "rtx 4090"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA GB200", "gb200"),
+    ],
+)
+def test_a_device_is_known_by_the_name_it_gives_itself(name: str, known: str) -> None:
+    assert peak_of(name) is PEAKS[known]
+
+
+@pytest.mark.parametrize("name", ["NVIDIA L40", "NVIDIA H20", "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 3080"])
+def test_a_device_that_is_not_listed_has_no_peak(name: str) -> None:
+    assert peak_of(name) is None
+
+
+@pytest.mark.parametrize(("name", "millions"), [("gpt2-124m", 124), ("llama-1b", 1235), ("bert-base", 108)])
+def test_the_models_have_their_published_sizes(name: str, millions: int) -> None:
+    model = FULL[name].model(torch.device("meta"), torch.bfloat16)
+    assert sum(p.numel() for p in model.parameters()) // 10**6 == millions
+
+
+def test_the_models_flops_are_those_of_its_products() -> None:
+    """6 for each weight of a layer and token, and 12 for each query, key, head and entry of a head."""
+    trained = TOY["gpt2-124m"]
+    width, layers, vocabulary, tokens = 64, 1, 211, 2 * 32
+    weights = layers * 12 * width * width + vocabulary * width
+    assert model_flops(trained) == 6 * weights * tokens + layers * 12 * tokens * 32 * width
