@@ -1,4 +1,4 @@
-"""NVIDIA apex: norms, cross entropy and Linear-GELU-Linear in its CUDA extensions.
+"""NVIDIA apex: norms, cross entropy, Linear-GELU-Linear and Adam in its CUDA extensions.
 
 Knows how each is called and what it does not say. Its cross entropy takes class 0 for padding unless told otherwise,
 reads outside of the logits for a target of -100, changes the gradient it is given, and fails backward for bfloat16. Its
@@ -35,6 +35,9 @@ _CROSS_ENTROPY = Borrowed(
 )  # fmt: skip
 _MLP = Borrowed(
     "apex.fused_dense.fused_dense", "FusedDenseGeluDenseFunc", ("input", "weight1", "bias1", "weight2", "bias2")
+)
+FUSED_ADAM = Borrowed(
+    "apex.optimizers.fused_adam", "FusedAdam", ("params",), ("lr", "betas", "eps", "adam_w_mode", "weight_decay")
 )
 _NO_CLASS = -1
 

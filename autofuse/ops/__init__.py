@@ -6,6 +6,7 @@ which rule put them where they are.
 
 from autofuse.kernels import others
 from autofuse.ops.activations import activation, gelu, gelu_tanh, glu, hardswish, mish, silu
+from autofuse.ops.adamw import adamw
 from autofuse.ops.attention import attention
 from autofuse.ops.bias_gelu import bias_gelu
 from autofuse.ops.cross_entropy import cross_entropy, log_likelihood, nll, rows
@@ -25,6 +26,7 @@ from autofuse.ops.varlen_attention import varlen_attention
 
 __all__ = [
     "activation",
+    "adamw",
     "attention",
     "bias_gelu",
     "cross_entropy",

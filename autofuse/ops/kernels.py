@@ -10,6 +10,7 @@ from autofuse.kernels.operation import OPERATIONS
 
 _KERNELS: Mapping[str, str] = MappingProxyType(
     {
+        "adamw": "torch AdamW, fused",
         "attention": "torch scaled_dot_product_attention",
         "masked": "torch masked_fill or add",
         "masked_softmax": "torch add, softmax",

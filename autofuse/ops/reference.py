@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from autofuse.ops.reference_adamw import adamw as adamw
+
 Affine = Tensor | float | None
 Activation = str | Callable[[Tensor], Tensor]
 

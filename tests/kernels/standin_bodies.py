@@ -255,9 +255,15 @@ def _swiglu_halves(a: Named) -> Tensor:
     return _swiglu(*a["y"].chunk(2, -1))
 
 
+def _adam(a: Named) -> torch.optim.Optimizer:
+    assert a["adam_w_mode"] and a["bias_correction"] and not a["amsgrad"]
+    return torch.optim.AdamW(a["params"], a["lr"], a["betas"], a["eps"], a["weight_decay"])
+
+
 _NORMS = "apex.normalization.fused_layer_norm."
 _LIGER = "liger_kernel.ops."
 BODIES: dict[str, Callable[[Named], Any]] = {
+    "apex.optimizers.fused_adam.FusedAdam": _adam,
     "flash_attn.flash_attn_interface.flash_attn_func": _flash_attention,
     "flash_attn.flash_attn_interface.flash_attn_varlen_func": _packed,
     "flash_attn.cute.interface.flash_attn_func": lambda a: (_attended(a["q"], a["k"], a["v"], a), None),

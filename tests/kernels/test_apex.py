@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 
+from autofuse import ops
 from autofuse.kernels.apex import PROVIDERS
+from autofuse.kernels.packages import TORCH
+from autofuse.ops.adamw import update_of
 from tests.kernels.agreement import assert_agrees, assert_has_second_derivatives, assert_refuses_second_derivatives
 from tests.kernels.operands import classes, scattered, tensor
 
+adamw_module = importlib.import_module("autofuse.ops.adamw")  # the function bears the name of its file
 BY_NAME = {provider.operation: provider for provider in PROVIDERS}
 pytestmark = pytest.mark.usefixtures("others")
 _MLP = (tensor(16, 8), tensor(16, seed=2), tensor(24, 16), tensor(24, seed=3))
@@ -76,3 +82,30 @@ def test_under_autocast_it_does_not_cast_what_torch_computes_in_float32() -> Non
         assert BY_NAME["layer_norm"].check(x, weight) == ""
         assert BY_NAME["layer_norm"].run(x, weight).dtype is torch.float32
         assert "lowers" in BY_NAME["mlp"].check(tensor(8, 8), *_MLP, activation="gelu_tanh")
+
+
+@pytest.fixture
+def its_adam(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there: what was not found before the stand-ins came is remembered."""
+    monkeypatch.setattr(adamw_module, "APEX_ADAM", TORCH)
+
+
+@pytest.mark.usefixtures("its_adam")
+def test_its_adam_decouples_the_weight_decay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adamw_module, "_refused_by_apex", lambda *_: "")  # there are no parameters on CUDA here
+    given = [torch.nn.Parameter(tensor(3, 4)) for _ in range(2)]
+    for x, provider in zip(given, ("apex", "torch"), strict=True):
+        x.grad = torch.ones_like(x)
+        optimizer = ops.adamw([x], lr=0.1, weight_decay=0.5, provider=provider)
+        assert ("apex" in update_of(optimizer)) == (provider == "apex")
+        optimizer.step()
+    torch.testing.assert_close(*given)
+
+
+@pytest.mark.usefixtures("its_adam")
+def test_its_adam_refuses_what_it_has_not() -> None:
+    given = [torch.nn.Parameter(tensor(3, 4))]
+    with pytest.raises(RuntimeError, match="does not take amsgrad"):
+        ops.adamw(given, amsgrad=True, provider="apex")
+    with pytest.raises(RuntimeError, match=r"one is torch\.float32 on cpu"):
+        ops.adamw([{"params": given}], provider="apex")

@@ -22,7 +22,8 @@ def module_file(root: Path, module: str) -> Path | None:
 
 
 def function_facts(file: Path, name: str) -> Facts | None:
-    """What a function takes and how many values its returns give; of an autograd function, its forward.
+    """What a function takes and how many values its returns give; of an autograd function, its forward; of another
+    class, its constructor.
 
     {"autograd": bool, "takes": "x, eps=1e-06", "returns": [count, None for what is written as no tuple]}. Annotations
     are left out, and a default that is no literal is `...`. None where the module has nothing of that name.
@@ -33,16 +34,18 @@ def function_facts(file: Path, name: str) -> Facts | None:
         if isinstance(node, ast.FunctionDef):
             return {"autograd": False, "takes": _takes(node.args), "returns": _returns(node)}
         if isinstance(node, ast.ClassDef):
-            return _autograd_facts(node)
+            return _class_facts(node)
     return None
 
 
-def _autograd_facts(node: ast.ClassDef) -> Facts | None:
-    for part in node.body:
-        if isinstance(part, ast.FunctionDef) and part.name == "forward":
-            del part.args.args[0]  # the context
-            return {"autograd": True, "takes": _takes(part.args), "returns": _returns(part)}
-    return None
+def _class_facts(node: ast.ClassDef) -> Facts | None:
+    methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+    is_autograd = "forward" in methods
+    called = methods.get("forward" if is_autograd else "__init__")
+    if called is None:
+        return None
+    del called.args.args[0]  # the context, or the object
+    return {"autograd": is_autograd, "takes": _takes(called.args), "returns": _returns(called)}
 
 
 def _takes(args: ast.arguments) -> str:
