@@ -85,5 +85,13 @@ def in_place_of_others(folder: Path) -> Iterator[None]:
 def _forget(tops: set[str]) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in tops]:
         del sys.modules[name]
-    borrowed._function.cache_clear()
-    packages._imported.cache_clear()
+    for remembered in (borrowed._function, packages._imported, *_answers()):
+        remembered.cache_clear()
+
+
+def _answers() -> Iterator[Any]:
+    """What is remembered of whether packages are there."""
+    for value in vars(packages).values():
+        if isinstance(value, packages.Package) and value.parts is not None:
+            yield value.missing
+            yield value.version

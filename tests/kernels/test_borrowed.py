@@ -10,10 +10,12 @@ from types import ModuleType
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from autofuse.kernels import apex, flash_attn, flash_attn_cute, flash_attn_parts, liger, quack
 from autofuse.kernels.borrowed import Borrowed, once_differentiable, with_whole_gradient
 from autofuse.kernels.packages import Unavailable
+from tests.kernels.operands import tensor
 from tests.kernels.standin_bodies import BODIES
 from tests.kernels.standins import RECORDED
 
@@ -116,3 +118,18 @@ def test_a_kernel_that_writes_into_its_gradient_gets_one_of_its_own() -> None:
     assert torch.equal(gradient, torch.full((3, 2), 5.0))
     assert torch.equal(upstream, torch.ones(3, 2))
     assert with_whole_gradient(torch.ones(2)).requires_grad is False
+
+
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_and_hooks_on_what_is_kept_see_the_same_gradients(reentrant: bool) -> None:
+    provider = next(p for p in liger.PROVIDERS if p.operation == "gated_product")
+    gate, up = tensor(5, 6), tensor(5, 6, seed=1)
+    expected = torch.autograd.grad(provider.run(gate, up).square().sum(), (gate, up))
+    made = checkpoint(provider.run, gate, up, use_reentrant=reentrant)
+    gate.grad = up.grad = None
+    made.square().sum().backward()
+    assert torch.equal(gate.grad, expected[0]) and torch.equal(up.grad, expected[1])  # type: ignore[arg-type]
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x.clone(), lambda x: x):
+        made = provider.run(gate, up)
+    assert all(map(torch.equal, torch.autograd.grad(made.square().sum(), (gate, up)), expected))
