@@ -20,8 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from autofuse.kernels import regions
-from autofuse.kernels.packages import loaded
+from autofuse.kernels.packages import give_up, loaded
 
 _LOG = logging.getLogger("autofuse")
 _LOCK = threading.RLock()
@@ -86,9 +85,9 @@ class FreeRegion:
                     return new
                 why = "what was compiled does not hold for what it was compiled for"
             except Exception as error:  # whatever a compiler may raise
-                why = f"{type(error).__name__}: {error}"
-            regions.failures.append(f"{self.function.__name__}: {why}")
-            _LOG.warning("A region of autofuse's runs uncompiled: %s", regions.failures[-1])
+                why = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            _LOG.warning("autofuse: %s could not be compiled and runs as it is: %s", self.function.__name__, why)
+            give_up("compiled", f"A region could not be compiled: {why}")
             return self.function
 
     def _coarse(self, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -114,7 +113,7 @@ class _Compilation:
         fakes = [_fake(mode, args[i].detach(), fixed[i]) for i in self._places]
         self._layout = [_expressions(fake) for fake in fakes]  # tracing makes sizes that are compared one symbol
         decompositions = loaded("torch._inductor.decomposition").select_decomp_table()
-        with torch.no_grad(), mode:
+        with torch.no_grad(), torch.autocast("cpu", enabled=False), mode:  # it serves calls outside of it
 
             def of_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
                 whole = list(args)

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from autofuse import ops
+from autofuse.kernels import packages
+from autofuse.kernels.operation import OPERATIONS
 from autofuse.ops import reference
+from tests.ops.operators import assert_frozen_parts_get_no_gradient, assert_stands_everything
 
 B, H, T, D = 2, 3, 5, 8
 ANGLES = [(T, D), (B, 1, T, D), (T, D // 2), (B, 1, T, D // 2), (T, 1), (1,), ()]
@@ -145,6 +148,70 @@ def test_can_be_called_by_a_scripted_function() -> None:
     for angles in ((T, D), (T, D // 2)):
         given = operands(angles)
         torch.testing.assert_close(scripted(*given), reference.rotary(*given, interleaved=True))
+
+
+# Kernels of our own, by the registered operator. Those of Triton are interpreted.
+
+
+def by_kernel(x: Tensor, cos: Tensor, sin: Tensor, inverse: bool = False) -> Tensor:
+    result: Tensor = torch.ops.autofuse.rotation(x, cos, sin, False, inverse, "triton")
+    return result
+
+
+def test_the_operator_stands_compilers_checkpoints_export_and_second_derivatives() -> None:
+    pytest.importorskip("triton")
+    x, cos, sin = (t.requires_grad_() for t in operands((T, D // 2)))
+    assert_stands_everything(by_kernel, reference.rotary, [x, cos, sin])
+    assert_frozen_parts_get_no_gradient(by_kernel, reference.rotary, [x, cos, sin])
+
+
+def test_the_operator_passes_torchs_own_checks() -> None:
+    pytest.importorskip("triton")
+    for interleaved in (False, True):
+        x = torch.randn(B, T, H, D).transpose(1, 2).requires_grad_()
+        for inverse in (False, True):
+            given = (x, *angles_of_pairs(interleaved), interleaved, inverse, "triton")
+            torch.library.opcheck(torch.ops.autofuse.rotation, given)
+
+
+def test_the_gradient_of_a_rotation_back_is_the_rotation() -> None:
+    pytest.importorskip("triton")
+    x, cos, sin = (t.requires_grad_() for t in operands())
+    forth = torch.autograd.grad(reference.rotary(x, cos, sin).sum(), x, create_graph=True)[0]
+    expected = torch.autograd.grad(forth.square().sum(), (cos, sin))
+    back = by_kernel(torch.ones_like(x), cos, sin, inverse=True)
+    torch.testing.assert_close(back, forth)
+    torch.testing.assert_close(torch.autograd.grad(back.square().sum(), (cos, sin)), expected)
+
+
+@pytest.mark.skipif(bool(packages.COMPILER.missing()), reason="needs a C++ compiler")
+def test_large_calls_on_a_cpu_go_to_the_compiled_loop(assert_agree: Agree, monkeypatch: pytest.MonkeyPatch) -> None:
+    operation = OPERATIONS["rotary"]
+    monkeypatch.setattr(operation, "least", 0)
+    monkeypatch.setattr(operation, "counts", {})
+    x, (cos, sin) = torch.randn(B, T, H, D).bfloat16().transpose(1, 2), angles_of_pairs(False)
+    cos, sin = cos.bfloat16(), sin.bfloat16()
+    assert_agree(lambda x: ops.rotary(x, cos, sin), lambda x: reference.rotary(x, cos.to(x), sin.to(x)), x, terms=2)
+    assert operation.counts == {"compiled": 1}
+
+
+LEFT_TO_TORCH = {
+    "angles that are learnt": (torch.randn(T, D), torch.randn(T, D).requires_grad_(), torch.randn(T, D)),
+    "angles that are larger than x": (torch.randn(1, T, D), torch.randn(H, 1, D), torch.randn(T, D)),
+    "a number": (torch.randn(T, D), torch.tensor(0.5), torch.randn(T, D)),
+    "double angles": (torch.randn(T, D), torch.randn(T, D).double(), torch.randn(T, D)),
+}
+
+
+@pytest.mark.parametrize("given", LEFT_TO_TORCH.values(), ids=LEFT_TO_TORCH)
+def test_what_kernels_do_not_take_is_torchs(given: tuple[Tensor, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    operation = OPERATIONS["rotary"]
+    monkeypatch.setattr(operation, "least", 0)
+    monkeypatch.setattr(operation, "counts", {})
+    torch.testing.assert_close(ops.rotary(*given), reference.rotary(*given))
+    assert not operation.counts.keys() & {"compiled", "triton"}
+    for name in ("compiled", "triton"):
+        assert operation.provider(name).check(*given)
 
 
 def test_what_does_not_divide_into_pairs_is_refused() -> None:

@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from autofuse import ops
+from autofuse.kernels import packages
+from autofuse.kernels.operation import OPERATIONS
 from autofuse.ops import reference
+from tests.ops.operators import assert_frozen_parts_get_no_gradient, assert_stands_everything
 
 B, H, T, S = 2, 3, 4, 5
 Agree = Callable[..., None]
@@ -106,3 +109,67 @@ def test_it_has_a_second_derivative() -> None:
     x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
     mask = torch.tensor([[0.0, 0.1, -math.inf], [0.2, 0.0, 0.0]], dtype=torch.float64)
     assert torch.autograd.gradgradcheck(lambda x: ops.masked_softmax(x, mask, scale=0.7), (x,))
+
+
+# Kernels of our own, by the registered operator. Those of Triton are interpreted.
+
+
+def by_kernel(mask: Tensor | None = None, scale: float = 0.5) -> Callable[..., Tensor]:
+    def run(x: Tensor, bias: Tensor | None = None) -> Tensor:
+        result: Tensor = torch.ops.autofuse.masked_softmax(x, mask if bias is None else bias, scale, -1e4, "triton")
+        return result
+
+    return run
+
+
+def by_formula(mask: Tensor | None = None) -> Callable[..., Tensor]:
+    return lambda x, bias=None: reference.masked_softmax(x, mask if bias is None else bias, scale=0.5, fill=-1e4)
+
+
+def test_the_operator_stands_compilers_checkpoints_export_and_second_derivatives() -> None:
+    pytest.importorskip("triton")
+    mask, x, bias = kept(B, 1, T, S), scores().requires_grad_(), torch.randn(1, H, T, S).requires_grad_()
+    mask[0, 0, 1] = False
+    assert_stands_everything(by_kernel(mask), by_formula(mask), [x])
+    assert_stands_everything(by_kernel(), by_formula(), [x, bias])
+    assert_frozen_parts_get_no_gradient(by_kernel(), by_formula(), [x, bias])
+
+
+def test_the_operators_pass_torchs_own_checks() -> None:
+    pytest.importorskip("triton")
+    x = torch.randn(B, T, H, S).transpose(1, 2).requires_grad_()
+    y = torch.softmax(x.detach(), -1)
+    for mask in (kept(B, 1, 1, S), torch.randn(T, S).requires_grad_(), None):
+        torch.library.opcheck(torch.ops.autofuse.masked_softmax, (x, mask, 0.5, -math.inf, "triton"))
+    for mask in (kept(T, S), None):
+        torch.library.opcheck(torch.ops.autofuse.masked_softmax_backward, (x.detach(), y, mask, 0.5, "triton"))
+
+
+@pytest.mark.skipif(bool(packages.COMPILER.missing()), reason="needs a C++ compiler")
+def test_large_calls_on_a_cpu_go_to_the_compiled_loop(assert_agree: Agree, monkeypatch: pytest.MonkeyPatch) -> None:
+    operation = OPERATIONS["masked_softmax"]
+    monkeypatch.setattr(operation, "least", 0)
+    monkeypatch.setattr(operation, "counts", {})
+    mask = kept(T, S)
+    both = (partial(f.masked_softmax, mask=mask, scale=0.3) for f in (ops, reference))
+    assert_agree(*both, scores(), terms=S)
+    assert operation.counts == {"compiled": 1}
+
+
+LEFT_TO_TORCH = {
+    "no mask and no scale": (scores(), None),
+    "a mask that is larger than the scores": (scores()[0], kept(B, H, T, S)),
+    "a mask in double": (scores(), torch.randn(T, S).double()),
+    "a mask of other columns": (scores()[..., :1], kept(T, S)),
+}
+
+
+@pytest.mark.parametrize("given", LEFT_TO_TORCH.values(), ids=LEFT_TO_TORCH)
+def test_what_kernels_do_not_take_is_torchs(
+    given: tuple[Tensor, Tensor | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation = OPERATIONS["masked_softmax"]
+    monkeypatch.setattr(operation, "least", 0)
+    expected = reference.masked_softmax(*given)
+    torch.testing.assert_close(ops.masked_softmax(*given).to(expected.dtype), expected)
+    assert all(operation.provider(name).check(*given) for name in ("compiled", "triton"))
