@@ -24,6 +24,7 @@ from autofuse.kernels.packages import give_up, loaded
 
 _LOG = logging.getLogger("autofuse")
 _LOCK = threading.RLock()
+_SEEN = 4096  # different sizes that a region remembers
 _BUCKET = 3  # bits: one compilation serves row counts up to eight times each other
 
 
@@ -52,14 +53,26 @@ class Region:
         if unknown:
             raise ValueError(f"{function.__name__} has no argument called {', '.join(sorted(unknown))}.")
         self._rows = tuple(name in rows for name in names)
-        self._made: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._made: dict[tuple[Any, ...], _Compiled | None] = {}
+        self._seen: dict[tuple[Any, ...], Callable[..., Any]] = {}  # what runs for arguments of exactly these sizes
 
     def __call__(self, *args: Any) -> Any:
+        exactly = [(x.shape, x.stride(), x.dtype) if isinstance(x, Tensor) else x for x in args]
+        key = (torch.get_num_threads(), *exactly)
+        runs = self._seen.get(key)
+        if runs is None:
+            if len(self._seen) >= _SEEN:
+                self._seen.clear()
+            runs = self._seen[key] = self._for(args)
+        return runs(*args)
+
+    def _for(self, args: Sequence[Any]) -> Callable[..., Any]:
+        """What runs for such arguments: the compiled loop, or the function itself where that does not hold for them."""
         key = self._key(args)
-        made = self._made.get(key)
-        if made is None:
-            made = self._made[key] = self._compiled(args)
-        return made(*args)
+        if key not in self._made:
+            self._made[key] = self._compiled(args)
+        made, rows = self._made[key], args[self._rows.index(True)].shape[0]
+        return self.function if made is None or not made.holds(rows) else made.run
 
     def _key(self, args: Sequence[Any]) -> tuple[Any, ...]:
         parts: list[Any] = [torch.get_num_threads()]
@@ -73,7 +86,7 @@ class Region:
                 parts += x.dtype, x.shape, x.stride()
         return tuple(parts)
 
-    def _compiled(self, args: Sequence[Any]) -> Callable[..., Any]:
+    def _compiled(self, args: Sequence[Any]) -> _Compiled | None:
         with _LOCK:
             try:
                 return _compile(self.function, args, self._rows)
@@ -81,10 +94,10 @@ class Region:
                 why = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
                 _LOG.warning("autofuse: %s could not be compiled and runs as it is: %s", self.function.__name__, why)
                 give_up("compiled", f"A region could not be compiled: {why}")
-                return self.function
+                return None
 
 
-def _compile(function: Callable[..., Any], args: Sequence[Any], by_row: Sequence[bool]) -> Callable[..., Any]:
+def _compile(function: Callable[..., Any], args: Sequence[Any], by_row: Sequence[bool]) -> _Compiled:
     """`function` for arguments like `args`, with any number of rows that the compiler's guards admit."""
     inductor, config = loaded("torch._inductor.compile_fx"), loaded("torch._inductor.config")
     spelled_out = loaded("torch._inductor.decomposition").select_decomp_table()  # casts and ranges have no loop else
@@ -106,7 +119,9 @@ def _compile(function: Callable[..., Any], args: Sequence[Any], by_row: Sequence
     settings = {"cpp.threads": torch.get_num_threads(), "compile_threads": 1}  # no pool of processes for one file
     with torch.no_grad(), config.patch(settings):
         compiled = inductor.compile_fx_inner(graph, fakes)
-    return _Compiled(function, compiled, places, single[0], _guards_on_rows(shapes), by_row.index(True))
+    # What stands around the loop in Inductor's object serves profilers and accelerators.
+    loop = getattr(compiled, "current_callable", None) or compiled
+    return _Compiled(_caller(loop, tuple(places), single[0]), [guard.expr for guard in shapes.guards])
 
 
 def _fake(mode: FakeTensorMode, x: Tensor, by_row: bool) -> Tensor:
@@ -116,33 +131,24 @@ def _fake(mode: FakeTensorMode, x: Tensor, by_row: bool) -> Tensor:
     return made
 
 
-def _guards_on_rows(shapes: ShapeEnv) -> Callable[[int], bool]:
-    """Whether what was compiled holds for a number of rows: what tracing and compiling assumed of it."""
-    expressions = [guard.expr for guard in shapes.guards]
+def _caller(loop: Callable[[list[Tensor]], Any], places: tuple[int, ...], single: bool) -> Callable[..., Any]:
+    """The loop, which takes a list of tensors and gives several results, as the function that it was made of."""
 
-    def hold(rows: int) -> bool:
-        return all(bool(e.subs(dict.fromkeys(e.free_symbols, rows))) for e in expressions)
+    def run(*args: Any) -> Any:
+        return loop([args[i] for i in places])
 
-    return hold
+    def run_for_one(*args: Any) -> Any:
+        return loop([args[i] for i in places])[0]
+
+    return run_for_one if single else run
 
 
 class _Compiled:
-    """What Inductor made, behind the guards on the number of rows."""
+    """What Inductor made, and what tracing and compiling assumed of the number of rows."""
 
-    def __init__(
-        self, function: Callable[..., Any], compiled: Any, places: Sequence[int], single: bool,
-        guards: Callable[[int], bool], rows: int,
-    ) -> None:  # fmt: skip
-        self._function, self._compiled, self._places, self._single = function, compiled, tuple(places), single
-        self._guards, self._rows = guards, rows
-        self._held: dict[int, bool] = {}
+    def __init__(self, run: Callable[..., Any], guards: Sequence[Any]) -> None:
+        self.run, self._guards = run, guards
 
-    def __call__(self, *args: Any) -> Any:
-        rows = args[self._rows].shape[0]
-        held = self._held.get(rows)
-        if held is None:
-            held = self._held[rows] = self._guards(rows)
-        if not held:
-            return self._function(*args)
-        made = self._compiled([args[i] for i in self._places])
-        return made[0] if self._single else made
+    def holds(self, rows: int) -> bool:
+        """Whether it may run for that many."""
+        return all(bool(e.subs(dict.fromkeys(e.free_symbols, rows))) for e in self._guards)
