@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 import torch
 
-from autofuse.kernels import regions
 from autofuse.kernels.compiled import norm
+from autofuse.kernels.packages import COMPILER
 from tests.kernels.norms import EPS, SEED, Case, check
 
 SINGLE, BRAIN, HALF = torch.float32, torch.bfloat16, torch.float16
@@ -23,15 +21,14 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def everything_compiles() -> None:
-    if not (shutil.which("g++") or shutil.which("clang++")):
-        pytest.skip("There is no C++ compiler.")
-    regions.failures.clear()
+    if COMPILER.missing():
+        pytest.skip(COMPILER.missing())
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_sums_norms_and_gradients(case: Case) -> None:
     check(norm, case)
-    assert not regions.failures
+    assert not COMPILER.missing()
 
 
 def test_many_rows_are_gone_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +36,7 @@ def test_many_rows_are_gone_through_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(norm, "_WHOLE", 64)
     monkeypatch.setattr(norm, "_PART", 64 * 48)
     check(norm, Case(160, 48, residual=True, p=0.3))
-    assert not regions.failures
+    assert not COMPILER.missing()
 
 
 def test_dropout_drops_its_share_and_the_same_again() -> None:
