@@ -79,7 +79,7 @@ def _bert(length: int = 512, **sizes: Any) -> nn.Module:
 
 
 def _initialized(model: nn.Module, embedding: nn.Embedding, output: nn.Linear) -> nn.Module:
-    """The model with weights as small as all three begin with, the output's shared with the embedding as in all three."""
+    """The model with small weights, the output's shared with the embedding, as all three have."""
     output.weight = embedding.weight
     for parameter in model.parameters():
         if parameter.ndim > 1:
