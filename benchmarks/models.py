@@ -133,9 +133,10 @@ def as_text(row: Row) -> str:
     seconds = ", ".join(f"{way} {value * 1e3:.1f} ms" for way, value in row["seconds"].items())
     peaks = ", ".join(f"{way} {(value or 0) / 2**20:.0f} MiB" for way, value in row["peak_bytes"].items())
     low, high = row["interval"]
+    name = f"{row['model']}, {row['dtype']}, {row['mode']}"
     return (
-        f"{row['model']}, {row['dtype']}, {row['mode']}: {row['ratio']:.2f} ({low:.2f} to {high:.2f}) of {row['best']}, of the "
-        f"fastest runs {row['ratio_of_fastest']:.2f}; {seconds}; {peaks}; {row['sites']}"
+        f"{name}: {row['ratio']:.2f} ({low:.2f} to {high:.2f}) of {row['best']}, "
+        f"of the fastest runs {row['ratio_of_fastest']:.2f}; {seconds}; {peaks}; {row['sites']}"
     )
 
 

@@ -64,8 +64,9 @@ def dropout_add_norm(
 
 
 def _by_torch(
-    x: Tensor, residual: Tensor, weight: Affine, bias: Affine, *, eps: float, dropout_p: float, training: bool,
-    norm: str, prenorm: bool, residual_in_fp32: bool,
+    x: Tensor, residual: Tensor, weight: Affine = None, bias: Affine = None, *, eps: float = 1e-5,
+    dropout_p: float = 0.0, training: bool = False, norm: str = "layer", prenorm: bool = False,
+    residual_in_fp32: bool = False,
 ) -> Result:  # fmt: skip
     """Each step by itself; which kernel norms is chosen by that operation."""
     if residual_in_fp32:
@@ -77,8 +78,9 @@ def _by_torch(
 
 
 def _by_kernel(
-    kernel: str, x: Tensor, residual: Tensor, weight: Affine, bias: Affine, *, eps: float, dropout_p: float,
-    training: bool, norm: str, prenorm: bool, residual_in_fp32: bool,
+    kernel: str, x: Tensor, residual: Tensor, weight: Affine = None, bias: Affine = None, *, eps: float = 1e-5,
+    dropout_p: float = 0.0, training: bool = False, norm: str = "layer", prenorm: bool = False,
+    residual_in_fp32: bool = False,
 ) -> Result:  # fmt: skip
     if residual_in_fp32:
         summed, normed = torch.float32, x.dtype
@@ -94,8 +96,9 @@ def _by_kernel(
 
 
 def _refused(
-    x: Tensor, residual: Tensor, weight: Affine, bias: Affine, *, eps: float, dropout_p: float, training: bool,
-    norm: str, prenorm: bool, residual_in_fp32: bool,
+    x: Tensor, residual: Tensor, weight: Affine = None, bias: Affine = None, *, eps: float = 1e-5,
+    dropout_p: float = 0.0, training: bool = False, norm: str = "layer", prenorm: bool = False,
+    residual_in_fp32: bool = False,
 ) -> str:  # fmt: skip
     if residual.layout is not torch.strided or residual.device != x.device or residual.dtype not in HALVES_AND_SINGLE:
         return "It takes a residual of fp32, bf16 or fp16 on x's device."

@@ -29,7 +29,7 @@ def layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float
     return _OP(x, weight, bias, eps)  # type: ignore[no-any-return]
 
 
-def _by_torch(x: Tensor, weight: Affine, bias: Affine, eps: float) -> Tensor:
+def _by_torch(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
     sizes = x.shape[-1:]
     if is_usual(weight, x, sizes) and is_usual(bias, x, sizes):
         return torch.layer_norm(x, sizes, weight, bias, eps)  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ def _by_torch(x: Tensor, weight: Affine, bias: Affine, eps: float) -> Tensor:
     return affine(F.layer_norm(x, sizes, eps=eps), weight, bias)
 
 
-def _by_kernel(kernel: str, x: Tensor, weight: Affine, bias: Affine, eps: float) -> Tensor:
+def _by_kernel(kernel: str, x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
     dtype = norm_operators.dtype_of("layer_norm", x, weight, bias)
     return norm_operators.normed_by(kernel, x, None, weight, bias, None, 0.0, eps, True, dtype, x.dtype)[0]
 

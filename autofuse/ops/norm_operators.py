@@ -156,7 +156,7 @@ def normed_by(
     return result[0], result[1]
 
 
-def refused(x: Tensor, weight: Affine, bias: Affine, eps: object) -> str:
+def refused(x: Tensor, weight: Affine = None, bias: Affine = None, eps: object = 1e-5) -> str:
     """Why our kernels do not take a norm with these operands, as a sentence; "" where they do."""
     if x.layout is not torch.strided or x.dtype not in HALVES_AND_SINGLE or not x.numel():
         return "It takes dense tensors of fp32, bf16 or fp16 that are not empty."

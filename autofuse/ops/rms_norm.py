@@ -27,7 +27,7 @@ def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
     return _OP(x, weight, eps)  # type: ignore[no-any-return]
 
 
-def _by_torch(x: Tensor, weight: Affine, eps: float) -> Tensor:
+def _by_torch(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
     sizes = x.shape[-1:]
     if is_usual(weight, x, sizes):
         return torch.rms_norm(x, sizes, weight, eps)  # type: ignore[arg-type]
@@ -37,12 +37,12 @@ def _by_torch(x: Tensor, weight: Affine, eps: float) -> Tensor:
     return affine(F.rms_norm(x, sizes, eps=eps), weight, None)
 
 
-def _by_kernel(kernel: str, x: Tensor, weight: Affine, eps: float) -> Tensor:
+def _by_kernel(kernel: str, x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
     dtype = norm_operators.dtype_of("rms_norm", x, weight)
     return norm_operators.normed_by(kernel, x, None, weight, None, None, 0.0, eps, False, dtype, x.dtype)[0]
 
 
-def _refused(x: Tensor, weight: Affine, eps: object) -> str:
+def _refused(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> str:
     return norm_operators.refused(x, weight, None, eps)
 
 

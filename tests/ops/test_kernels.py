@@ -7,6 +7,7 @@ import inspect
 import pytest
 
 from autofuse import ops
+from autofuse.kernels import operation as kernels
 from autofuse.ops import reference
 
 OPERATIONS = [name for name in ops.__all__ if name != "kernel_of"]
@@ -26,3 +27,23 @@ def test_attention_runs_the_fused_kernel_by_name() -> None:
 def test_what_is_no_operation_has_no_kernel() -> None:
     with pytest.raises(ValueError, match="no operation called 'conv'"):
         ops.kernel_of("conv")
+
+
+@pytest.mark.parametrize(
+    "named", [f"{name}, {provider.name}" for name, o in kernels.OPERATIONS.items() for provider in o.providers]
+)
+def test_a_provider_takes_a_call_that_gives_only_what_the_public_function_requires(named: str) -> None:
+    """As reports and tuning ask it: with the arguments of the public function, defaults left out."""
+    operation = kernels.OPERATIONS[named.partition(", ")[0]]
+    public = getattr(ops, operation.name, None)
+    provider = operation.provider(named.partition(", ")[2])
+    if public is None:
+        return
+    required = [p for p in inspect.signature(public).parameters.values() if p.default is p.empty]
+    by_name = {p.name: None for p in required if p.kind is p.KEYWORD_ONLY}
+    for function in (provider.run, provider.check):
+        try:
+            signature = inspect.signature(function)
+        except ValueError:  # one of torch's own
+            continue
+        signature.bind(*[None] * (len(required) - len(by_name)), **by_name)
