@@ -125,7 +125,7 @@ class _Site:
         fused, own = (milliseconds(t.seconds or 0.0) for t in measured.trials)
         if settings().policy == "speed" and measured.unclear(order[0]):
             noise = f"where identical runs differ by up to {measured.noise:.1f} times"
-            return Weight(words=f"{fused}, the original {own}, {noise}: unmeasured{chosen}", kernel=kernel)
+            return Weight(words=f"{fused}, the original {own}, too much to tell: {noise}{chosen}", kernel=kernel)
         if order[0] == ORIGINAL:
             return Weight(True, f"measured here, the original stays: {why[:1].lower()}{why[1:]}")
         return Weight(False, f"{fused}, the original {own}{chosen}", kernel)
