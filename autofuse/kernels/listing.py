@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from autofuse.kernels.available import package_entries
-from autofuse.kernels.decisions import decided
+from autofuse.kernels.decisions import decision
 from autofuse.kernels.operation import OPERATIONS, Operation
+from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider, takes_all
 from autofuse.report.providers import Listing, OperationEntry, ProviderEntry, Used
 
@@ -36,11 +37,15 @@ def used() -> tuple[Used, ...]:
 
 
 def _decided(operation: Operation) -> Iterator[tuple[str, str]]:
+    """Each kind of call, in words, with who was asked in turn and the reason for that order."""
     for kind, order in operation.orders():
         mode = "training" if kind.training else "inference"
-        words = f"{kind.device} {kind.dtype} {'x'.join(map(str, kind.sizes))} {mode}"
-        measured = "measured" if decided(kind) else "default"
-        yield words, f"{', then '.join(p.name for p in order)} ({measured})"
+        found = decision(kind) if settings().measured else None
+        why = f"measured. {found.why}" if found is not None else "the defaults"
+        yield (
+            f"{kind.device} {kind.dtype} {'x'.join(map(str, kind.sizes))} {mode}",
+            f"{', then '.join(p.name for p in order)}: {why}",
+        )
 
 
 def _operation(operation: Operation) -> OperationEntry:

@@ -118,7 +118,6 @@ class Operation:
     def forget(self) -> None:
         """Choose anew: decisions, or what is installed, have changed."""
         self._orders.clear()
-        self._kinds.clear()
 
     def orders(self) -> list[tuple[Kind, tuple[Provider, ...]]]:
         """The kinds of calls that were made so far, with the providers that are asked in turn."""

@@ -139,7 +139,7 @@ class Used:
 
     counts: calls by provider; those that plain torch code took at once (small ones, compilers, subclasses) are not
     counted. failures: what providers that are no longer asked had raised. decided: kinds of calls, in words, with the
-    providers that were asked in turn and whether that was measured or is the default.
+    providers that were asked in turn and why: what measuring said, or "the defaults".
     """
 
     operation: str

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import autofuse.ops  # noqa: F401 - defines the operations
+from autofuse.kernels.calls import Call
+from autofuse.kernels.checking import Reference
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.samples import SAMPLES, Maker, Model, sampled
 
@@ -32,3 +34,12 @@ def test_samples_leave_random_states_alone() -> None:
     before = torch.get_rng_state()
     sampled("rms_norm", (4, 8), Maker(torch.bfloat16, CPU, True))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES.keys() & OPERATIONS.keys()))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_torchs_own_code_passes_the_check_that_others_have_to_pass(name: str, dtype: torch.dtype) -> None:
+    made = sampled(name, SAMPLES[name].of_model(SMALL), Maker(dtype, CPU, True))
+    code = made.operation.torch.run
+    gap = Reference(code, Call.of(made.args, made.kwargs, True)).compare(code)
+    assert gap.error <= gap.bound
