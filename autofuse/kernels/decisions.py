@@ -41,7 +41,7 @@ class Kind(NamedTuple):
 
     def key(self, wishes: Settings, site: str = "") -> str:
         """The name of the decision. `site` tells apart places whose own code was a candidate; "" for any place."""
-        parts = [self.operation, self.dtype, "x".join(map(str, self.sizes))]
+        parts = [self.operation, self.dtype, "x".join(str(int(size)) for size in self.sizes)]
         parts += ["training" if self.training else "inference", wishes.policy]
         parts += ["deterministic"] if self.deterministic else []
         parts += [f"among {','.join(sorted(wishes.providers))}"] if wishes.providers is not None else []

@@ -120,6 +120,14 @@ def _masked(t: Maker, b: int, h: int, n: int, s: int) -> Any:
     return ops.masked_softmax(t(b, h, n, s), mask, scale=0.125)
 
 
+def _packed(t: Maker, n: int, h: int, d: int) -> Any:
+    """Two sequences, of which one is three times as long as the other."""
+    starts = torch.tensor([0, n // 4, n], dtype=torch.int32, device=t.device)
+    return ops.varlen_attention(
+        t(n, h, d), t(n, h, d), t(n, h, d), starts, starts, n - n // 4, n - n // 4, is_causal=True
+    )
+
+
 _MLP = "rows x width x inner width"
 _ROWS, _INNER = "rows x width", "rows x inner width"
 _ATTENTION = "batch x heads x tokens x head width"
@@ -145,6 +153,7 @@ SAMPLES: Mapping[str, Sample] = {
     ),
     "masked_softmax": Sample("batch x heads x tokens x keys", _scores, _masked),
     "attention": Sample(_ATTENTION, _heads, _causal),
+    "varlen_attention": Sample("tokens x heads x head width", lambda m: (m.rows, m.heads, m.head), _packed),
     "soft_capped_attention": Sample(_ATTENTION, _heads, _capped),
     "cross_entropy": Sample(
         "rows x classes",

@@ -109,6 +109,14 @@ def _refused(
     return norm_operators.refused(x, weight, bias, eps)
 
 
+def _sizes(
+    x: Tensor, residual: Tensor, weight: Affine, bias: Affine, *, eps: float, dropout_p: float, training: bool,
+    norm: str, prenorm: bool, residual_in_fp32: bool,
+) -> tuple[int, ...]:  # fmt: skip
+    """Elements, width, and what makes it another computation: dropping, and which norm."""
+    return x.numel().bit_length(), x.shape[-1], training and dropout_p > 0, norm == "rms"
+
+
 _OP = Operation(
     "dropout_add_norm",
     (
@@ -130,4 +138,5 @@ _OP = Operation(
             gradient="torch's own.",
         ),
     ),
+    sizes=_sizes,
 )  # fmt: skip

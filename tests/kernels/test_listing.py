@@ -61,7 +61,7 @@ def test_an_entry_says_what_is_missing_what_is_refused_and_what_is_a_default() -
     assert far.reason == "It runs on nowhere, and there is none here."
     assert torch_code.available and torch_code.default and torch_code.refuses == ""
     assert "Not deterministic." in str(listing(["doubled"]))
-    with pytest.raises(ValueError, match="No operation is called 'halved'. There are doubled"):
+    with pytest.raises(ValueError, match=r"No operation is called 'halved'\. There are doubled"):
         listing(["halved"])
 
 
