@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.kernels.standin_habits import ScaledInPlace, wary
+
 Named = dict[str, Any]
 
 
@@ -146,45 +148,6 @@ def _quack_layer_norm_backward(a: Named) -> Any:
     return centred * a["rstd"][:, None], (a["dout"] * normed).sum(0), of_bias
 
 
-class _Wary(torch.autograd.Function):
-    """What reads its gradient as contiguous, and may change it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        assert gradient.is_contiguous(), "the kernel would read other numbers"
-        made = gradient.clone()
-        gradient.data.fill_(torch.nan)
-        return made
-
-
-def _wary(x: Tensor) -> Tensor:
-    made: Tensor = _Wary.apply(x)
-    return made
-
-
-class _ScaledInPlace(torch.autograd.Function):
-    """A loss whose gradients are computed with it, and scaled where they are kept when they are asked for."""
-
-    @staticmethod
-    def forward(ctx: Any, loss_of: Callable[..., Tensor], *operands: Tensor | None) -> Tensor:
-        leaves = [None if t is None else t.detach().requires_grad_() for t in operands]
-        with torch.enable_grad():
-            loss = loss_of(*leaves)
-        ctx.gradients = torch.autograd.grad(loss, [t for t in leaves if t is not None])
-        return loss.detach()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        for kept in ctx.gradients:
-            kept.mul_(gradient)
-        places = len(ctx.needs_input_grad) - 1
-        return None, *ctx.gradients, *(None,) * (places - len(ctx.gradients))
-
-
 def _liger_cross_entropy(a: Named) -> Any:
     assert a["weight"] is None and a["_input"].ndim == 2
 
@@ -192,7 +155,7 @@ def _liger_cross_entropy(a: Named) -> Any:
         return _cross_entropies(x, a["target"], a["ignore_index"], a["label_smoothing"], a["reduction"])
 
     original = a["_input"].detach().clone()
-    result = loss_of(a["_input"]) if a["reduction"] == "none" else _ScaledInPlace.apply(loss_of, a["_input"])
+    result = loss_of(a["_input"]) if a["reduction"] == "none" else ScaledInPlace.apply(loss_of, a["_input"])
     a["overwritten"].data.copy_(original.softmax(-1))  # the logits are gone
     return result.nan_to_num(), None, None, None  # and the mean over no rows is 0
 
@@ -204,7 +167,7 @@ def _liger_linear_cross_entropy(a: Named) -> Any:
         logits = F.linear(x, weight, bias)
         return _cross_entropies(logits, a["target"], a["ignore_index"], a["label_smoothing"], a["reduction"])
 
-    return _ScaledInPlace.apply(loss_of, a["_input"], a["weight"], a["bias"]).nan_to_num(), None, None, None
+    return ScaledInPlace.apply(loss_of, a["_input"], a["weight"], a["bias"]).nan_to_num(), None, None, None
 
 
 def _quack_linear_cross_entropy(a: Named) -> Any:
@@ -213,7 +176,7 @@ def _quack_linear_cross_entropy(a: Named) -> Any:
     def loss_of(x: Tensor, weight: Tensor) -> Tensor:
         return _cross_entropies(x @ weight.mT, a["target"], a["ignore_index"], 0.0, a["reduction"])
 
-    return _ScaledInPlace.apply(loss_of, a["x"], a["weight"])
+    return ScaledInPlace.apply(loss_of, a["x"], a["weight"])
 
 
 def _apex_cross_entropy(a: Named) -> Tensor:
@@ -221,23 +184,23 @@ def _apex_cross_entropy(a: Named) -> Tensor:
     assert a["half_to_float"] == (a["logits"].dtype is torch.float16)
     assert a["labels"].min() >= 0, "apex would read before the logits"
     losses = _cross_entropies(a["logits"].float(), a["labels"], -100, a["smoothing"])
-    return _wary(losses.masked_fill(a["labels"] == a["padding_idx"], 0.0))
+    return wary(losses.masked_fill(a["labels"] == a["padding_idx"], 0.0))
 
 
 def _apex_mlp(a: Named) -> Tensor:
     operands = [a[name] for name in ("input", "weight1", "bias1", "weight2", "bias2")]
     assert all(t.is_contiguous() for t in operands) and a["input"].ndim == 2
-    return _wary(_mlp(*operands, "gelu_approx"))
+    return wary(_mlp(*operands, "gelu_approx"))
 
 
 def _quack_cross_entropy(a: Named) -> Tensor:
     assert a["x"].ndim == 2 and a["weight"] is None and not a["inplace_backward"] and a["reduction"] == "none"
-    return _wary(_cross_entropies(a["x"], a["target"], a["ignore_index"], 0.0))
+    return wary(_cross_entropies(a["x"], a["target"], a["ignore_index"], 0.0))
 
 
 def _quack_softmax(a: Named) -> Tensor:
     assert a["x"].ndim == 2 and a["x"].is_contiguous()
-    return _wary(a["x"].softmax(-1))
+    return wary(a["x"].softmax(-1))
 
 
 def _liger_norm(a: Named) -> Tensor:
@@ -305,33 +268,3 @@ BODIES: dict[str, Callable[[Named], Any]] = {
     "quack.rotary.apply_rotary_emb": lambda a: _rotated(a["x"], a["cos"], a["sin"], a["interleaved"]),
     "quack.mlp.mlp_func": lambda a: _mlp(a["x"], a["weight1"], a["bias1"], a["weight2"], a["bias2"], a["activation"]),
 }
-
-
-def forward(ctx: Any, path: str, named: Named) -> Any:
-    """The forward of an autograd function that is a stand-in: its results have first derivatives only."""
-    leaves = dict(named)
-    for name, value in named.items():
-        if isinstance(value, Tensor) and value.is_floating_point():
-            leaves[name] = value.detach().requires_grad_(value.requires_grad)
-    if path.endswith("LigerCrossEntropyFunction"):
-        leaves["overwritten"] = named["_input"]
-    ctx.inputs = [leaves[name] for name in named]
-    with torch.enable_grad():
-        results = BODIES[path](leaves)
-    ctx.results = results if isinstance(results, tuple) else (results,)
-    detached = tuple(r.detach() if isinstance(r, Tensor) else r for r in ctx.results)
-    return detached if isinstance(results, tuple) else detached[0]
-
-
-def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    pairs = [
-        (r, g) for r, g in zip(ctx.results, gradients, strict=True)
-        if isinstance(r, Tensor) and r.requires_grad and g is not None
-    ]  # fmt: skip
-    wanted = [x for x in ctx.inputs if isinstance(x, Tensor) and x.requires_grad]
-    found = iter(
-        torch.autograd.grad(
-            [r for r, _ in pairs], wanted, [g.detach() for _, g in pairs], retain_graph=True, allow_unused=True
-        )
-    )
-    return tuple(next(found) if isinstance(x, Tensor) and x.requires_grad else None for x in ctx.inputs)

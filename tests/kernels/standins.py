@@ -22,7 +22,7 @@ _OTHERS = (
     "flash_attn_2_cuda", "fused_dense_lib", "fused_layer_norm_cuda", "fused_dense_cuda", "xentropy_cuda", "amp_C",
     "cutlass",
 )  # fmt: skip
-_IMPORTS = "import torch\nfrom tests.kernels import standin_bodies as bodies\n\n"
+_IMPORTS = "import torch\nfrom tests.kernels import standin_bodies as bodies, standin_habits as habits\n\n"
 _FUNCTION = """
 def {name}({takes}):
     return bodies.BODIES[{path!r}](dict(locals()))
@@ -31,11 +31,12 @@ _AUTOGRAD = """
 class {name}(torch.autograd.Function):
     @staticmethod
     def forward(ctx, {takes}):
-        return bodies.forward(ctx, {path!r}, {{k: v for k, v in locals().items() if k != "ctx"}})
+        named = {{k: v for k, v in locals().items() if k != "ctx"}}
+        return habits.forward(ctx, bodies.BODIES[{path!r}], {path!r}, named)
 
     @staticmethod
     def backward(ctx, *gradients):
-        return bodies.backward(ctx, *gradients)
+        return habits.backward(ctx, *gradients)
 """
 
 
