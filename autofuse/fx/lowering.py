@@ -29,7 +29,7 @@ def lower(trace: Trace) -> None:
     for node in list(trace.graph.nodes):
         if node.target is ops.attention and _is_plain(node, trace.around):
             _make_plain(trace, node)
-        elif node.target is ops.gelu:
+        elif node.target is ops.gelu and len(node.args) == 1 and node.kwargs.get("approximate", "none") == "none":
             node.target = F.gelu
         elif node.target is ops.silu:
             node.target = F.silu

@@ -17,8 +17,8 @@ from torch import Tensor
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
-from autofuse.kernels.requirements import first, in_rows
-from autofuse.ops.elementwise import BY_TORCH, beaten_by_torch, biased_by
+from autofuse.kernels.requirements import in_rows
+from autofuse.ops.elementwise import BY_TORCH, biased_by
 
 Activation = str | Callable[[Tensor], Tensor]  # a name in ACTIVATIONS, or what computes it
 
@@ -31,8 +31,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
     Source: Hendrycks & Gimpel, arXiv:1606.08415. Raises RuntimeError for another `approximate`, or an integer `x`.
     """
-    own = _GELUS.get(approximate)
-    return F.gelu(x, approximate=approximate) if own is None else own(x)
+    return gelu_tanh(x) if approximate == "tanh" else F.gelu(x, approximate=approximate)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -87,10 +86,6 @@ def _misfit(x: Tensor) -> str:
     return in_rows(x, "x")
 
 
-def _misfit_of_loop(name: str, x: Tensor) -> str:
-    return first(in_rows(x, "x"), beaten_by_torch(x, name))
-
-
 def _by_kernel(kernel: str, name: str, x: Tensor) -> Tensor:
     return biased_by(kernel, x, None, name)
 
@@ -102,7 +97,7 @@ def _operation(name: str, least: int, on_cuda: bool) -> Operation:
         summary="One Triton kernel of our own.", gradient="One kernel; x is all that is kept.",
     )  # fmt: skip
     compiled = Provider(
-        name, "compiled", COMPILER, partial(_by_kernel, "compiled", name), check=partial(_misfit_of_loop, name),
+        name, "compiled", COMPILER, partial(_by_kernel, "compiled", name), check=_misfit,
         devices=("cpu",), default=True,
         summary="One loop that Inductor compiles for each dtype.",
         gradient="A second such loop; x is all that is kept.",
@@ -117,12 +112,10 @@ def _operation(name: str, least: int, on_cuda: bool) -> Operation:
 # Where loops begin to win, in elements: the costlier torch's own code, the sooner.
 _OWN: Mapping[str, Operation] = MappingProxyType(
     {
-        "gelu": _operation("gelu", 2**20, on_cuda=False),
-        "gelu_tanh": _operation("gelu_tanh", 2**17, on_cuda=False),
-        "quick_gelu": _operation("quick_gelu", 2**18, on_cuda=True),
-        "relu_squared": _operation("relu_squared", 2**18, on_cuda=True),
-        "mish": _operation("mish", 2**16, on_cuda=False),
+        "gelu_tanh": _operation("gelu_tanh", 2**18, on_cuda=False),
+        "quick_gelu": _operation("quick_gelu", 2**20, on_cuda=True),
+        "relu_squared": _operation("relu_squared", 2**20, on_cuda=True),
+        "mish": _operation("mish", 2**17, on_cuda=False),
     }
 )
-_GELUS = {"none": _OWN["gelu"], "tanh": _OWN["gelu_tanh"]}
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType({**BY_TORCH, **_OWN})

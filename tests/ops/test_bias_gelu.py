@@ -89,9 +89,7 @@ def test_what_our_kernels_do_not_take_is_left_to_torch(call: Any) -> None:
     assert OPERATIONS["bias_gelu"].provider("compiled").check(*call) != ""
 
 
-def test_the_exact_gelu_in_16_bits_is_torchs_where_no_gradient_is_asked_for() -> None:
+def test_the_exact_gelu_in_16_bits_is_torchs() -> None:
     x, bias = leaf(3, 8, dtype=torch.bfloat16), leaf(8, dtype=torch.bfloat16)
     check = OPERATIONS["bias_gelu"].provider("compiled").check
-    assert check(x, bias) == check(x, bias, "tanh") == ""
-    with torch.no_grad():
-        assert check(x, bias) != "" and check(x, bias, "tanh") == "" and check(x.float(), bias) == ""
+    assert check(x, bias) != "" and check(x, bias, "tanh") == "" and check(x.float(), bias) == ""

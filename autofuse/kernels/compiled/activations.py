@@ -16,6 +16,8 @@ from torch import Tensor
 from autofuse.kernels.regions import region
 
 _TANH_SCALE, _TANH_CUBE = math.sqrt(2.0 / math.pi), 0.044715
+_REGULAR, _SHORTEST = 4096, 64  # entries in a row
+_TOGETHER = 32  # rows that are summed at once
 _SATURATED = 20.0  # above it, mish(x) is x in float32
 
 
@@ -25,7 +27,7 @@ def forward(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     Shapes: x (rows, hidden) with any stride of rows, bias (hidden,) or None.
     """
     made: Tensor
-    made = _forward(flat(x), activation) if bias is None else _forward_biased(x, bias, activation)
+    made = _forward(*regular(x), activation) if bias is None else _forward_biased(x, bias, activation)
     return made.view(x.shape)
 
 
@@ -35,18 +37,26 @@ def backward(
     """The gradients of x and, where it is wanted, of bias, from the result's."""
     if bias is not None:
         found = _backward_biased(grad, x, bias, activation)
-        return found, found.sum(0, dtype=torch.float32).to(bias.dtype) if wants_bias else None
-    return _backward(flat(grad), flat(x), activation).view(x.shape), None
+        return found, summed(found, len(x) % _TOGETHER == 0).to(bias.dtype) if wants_bias else None
+    return _backward(*regular(grad, x), activation).view(x.shape), None
 
 
-def flat(x: Tensor) -> Tensor:
-    """As one row where it can be: one compilation then serves all widths."""
-    return x.view(-1) if x.is_contiguous() else x
+def regular(*operands: Tensor) -> tuple[Tensor, ...]:
+    """(rows, hidden) operands in rows of a width that many shapes have in common, so that one loop serves them all.
+
+    Only where nothing lies between rows. The width must not be the number that a loop leaves open: there would be an
+    integer division for each vector then.
+    """
+    entries = operands[0].numel()
+    width = math.gcd(entries, _REGULAR)
+    if width < _SHORTEST or not all(x.is_contiguous() for x in operands):
+        return operands
+    return tuple(x.view(entries // width, width) for x in operands)
 
 
 def value(x: Tensor, activation: str) -> Tensor:
     """activation(x) of a float32 tensor."""
-    return _FORMULAS[activation](x)[0]
+    return _VALUES[activation](x) if activation in _VALUES else _FORMULAS[activation](x)[0]
 
 
 def value_and_slope(x: Tensor, activation: str) -> tuple[Tensor, Tensor]:
@@ -72,6 +82,12 @@ def _forward_biased(x: Tensor, bias: Tensor, activation: str) -> Tensor:
 @region(rows="grad x")
 def _backward_biased(grad: Tensor, x: Tensor, bias: Tensor, activation: str) -> Tensor:
     return (grad.float() * value_and_slope(x.float() + bias.float(), activation)[1]).to(x.dtype)
+
+
+@region(rows="x")
+def summed(x: Tensor, together: bool) -> Tensor:
+    """The sum over rows in float32; in two steps where that is possible, so that memory is read in order."""
+    return x.float().view(-1, _TOGETHER, x.shape[1]).sum(1).sum(0) if together else x.float().sum(0)
 
 
 def _gelu(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,7 +142,7 @@ def _hardswish(x: Tensor) -> tuple[Tensor, Tensor]:
 def _sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
     """Its slope is s * (1 - s), without the difference, which loses digits where s is near 1."""
     e = torch.exp(-x.abs())
-    t = 1.0 / (1.0 + e)
+    t = torch.reciprocal(1.0 + e)
     return torch.where(x > 0, t, e * t), e * t * t
 
 
@@ -152,5 +168,14 @@ _FORMULAS: Mapping[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = MappingProx
         "sigmoid": _sigmoid,
         "tanh": _tanh,
         "identity": _identity,
+    }
+)
+# Where the value alone is cheaper than with what its slope needs.
+_VALUES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {
+        "gelu_tanh": lambda x: x * torch.sigmoid(2.0 * _TANH_SCALE * x * (1.0 + _TANH_CUBE * x * x)),
+        "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+        "silu": lambda x: x * torch.sigmoid(x),
+        "sigmoid": torch.sigmoid,
     }
 )

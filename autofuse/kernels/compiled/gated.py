@@ -8,22 +8,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from autofuse.kernels.compiled.activations import flat, value, value_and_slope
+from autofuse.kernels.compiled.activations import regular, value, value_and_slope
 from autofuse.kernels.regions import region
 
 
 def forward(gate: Tensor, up: Tensor, activation: str) -> Tensor:
     """activation(gate) * up."""
-    whole = gate.is_contiguous() and up.is_contiguous()
-    made: Tensor = _forward(flat(gate), flat(up), activation) if whole else _forward(gate, up, activation)
+    made: Tensor = _forward(*regular(gate, up), activation)
     return made.view(gate.shape)
 
 
 def backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     """The gradients of gate and up."""
-    operands = grad, gate, up
-    whole = all(t.is_contiguous() for t in operands)
-    of_gate, of_up = _backward(*(map(flat, operands) if whole else operands), activation)
+    of_gate, of_up = _backward(*regular(grad, gate, up), activation)
     return of_gate.view(gate.shape), of_up.view(up.shape)
 
 
