@@ -31,7 +31,8 @@ def _attention_misfit(
     training: bool = False, is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
 ) -> str:  # fmt: skip
     p = dropout_p if training else 0.0
-    return first(attendable(query, key, value, mask, scale, is_causal, mask_is_causal), _kernel_misfit(query, value, p))
+    refused = attendable(query, key, value, mask, scale, is_causal, mask_is_causal)
+    return refused or _kernel_misfit(query, value, p)
 
 
 def _kernel_misfit(query: Tensor, value: Tensor, p: float) -> str:
@@ -81,8 +82,7 @@ def _soft_capped_misfit(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
 ) -> str:  # fmt: skip
-    return first(
-        attendable(query, key, value, mask, scale, False, False),
+    return attendable(query, key, value, mask, scale, False, False) or first(
         no_dropout(dropout_p, training),
         "" if cap > 0 else "It takes a cap above 0.",
         _kernel_misfit(query, value, 0.0),
@@ -108,9 +108,8 @@ def _varlen_misfit(
     *, scale: Any = None, is_causal: bool = False, dropout_p: float = 0.0, training: bool = False,
 ) -> str:  # fmt: skip
     p = dropout_p if training else 0.0
-    return first(
-        packed_misfit(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal), _kernel_misfit(query, value, p)
-    )
+    refused = packed_misfit(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal)
+    return refused or _kernel_misfit(query, value, p)
 
 
 def _varlen(

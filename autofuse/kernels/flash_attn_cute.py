@@ -48,8 +48,7 @@ def _attention_misfit(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: Any = 1.0, dropout_p: float = 0.0,
     training: bool = False, is_causal: bool = False, fill: float | None = None, mask_is_causal: bool = False,
 ) -> str:  # fmt: skip
-    return first(
-        attendable(query, key, value, mask, scale, is_causal, mask_is_causal),
+    return attendable(query, key, value, mask, scale, is_causal, mask_is_causal) or first(
         no_dropout(dropout_p, training),
         _kernel_misfit(query, key, value),
     )
@@ -84,12 +83,10 @@ def _soft_capped_misfit(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
     fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
 ) -> str:  # fmt: skip
-    widest = max(query.shape[-1], value.shape[-1])
-    return first(
-        attendable(query, key, value, mask, scale, False, False),
+    return attendable(query, key, value, mask, scale, False, False) or first(
         no_dropout(dropout_p, training),
         "" if cap > 0 else "It takes a cap above 0.",
-        "" if widest <= 128 else "It caps scores of heads of at most 128 entries.",
+        "" if max(query.shape[-1], value.shape[-1]) <= 128 else "It caps scores of heads of at most 128 entries.",
         capability(query, _HOPPER),
         _kernel_misfit(query, key, value),
     )
@@ -106,8 +103,7 @@ def _varlen_misfit(
     query: Tensor, key: Tensor, value: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_q: int, max_k: int,
     *, scale: Any = None, is_causal: bool = False, dropout_p: float = 0.0, training: bool = False,
 ) -> str:  # fmt: skip
-    return first(
-        packed_misfit(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal),
+    return packed_misfit(query, key, value, cu_seqlens_q, cu_seqlens_k, is_causal) or first(
         no_dropout(dropout_p, training),
         _kernel_misfit(query, key, value),
     )

@@ -23,7 +23,7 @@ def attendable(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: Any, is_causal: bool, mask_is_causal: bool
 ) -> str:
     """Why such kernels do not take a call, as a sentence; "" where they do."""
-    if isinstance(scale, Tensor):
+    if not isinstance(scale, (int, float)):
         return "It takes a number as scale."
     if not query.ndim == key.ndim == value.ndim == 4:
         return "It takes (batch, heads, length, head_dim)."

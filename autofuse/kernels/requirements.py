@@ -16,7 +16,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def first(*sentences: str) -> str:
-    """The first that says something."""
+    """The first that says something. All are asked: what must not be asked after another comes after an `or`."""
     return next((s for s in sentences if s), "")
 
 

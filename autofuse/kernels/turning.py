@@ -21,7 +21,7 @@ def turnable(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> 
     """Why such kernels do not take a call of `rotary`, as a sentence; "" where they do."""
     if any(t.dtype is not x.dtype or t.device != x.device for t in (cos, sin)):
         return "It takes angles in the dtype of x and on its device."
-    if cos.shape != sin.shape or 2 * cos.shape[-1] != x.shape[-1]:
+    if not cos.ndim or cos.shape != sin.shape or 2 * cos.shape[-1] != x.shape[-1]:
         return "It takes one angle a pair, (..., d / 2): that the two of a pair are equal cannot be known beforehand."
     if x.ndim != 4 or _lengths_place(x, cos) is None:
         return (

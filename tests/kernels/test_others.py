@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from autofuse.kernels import others
 from autofuse.kernels.operation import OPERATIONS
@@ -80,6 +81,17 @@ def test_packages_with_other_functions_change_the_choice_only(tmp_path: Path, wi
     for found in report["operations"].values():
         for name, reason in found["refusals"].items():
             assert name in found["took"] or " is expected." in reason or " has no " in reason, (name, reason)
+
+
+@pytest.mark.parametrize("x", [torch.ones(()), torch.ones(0, 8), torch.ones(4, 8).to_sparse()])
+def test_a_check_never_raises_on_operands_that_no_kernel_takes(x: torch.Tensor) -> None:
+    for operation, args in (
+        ("rms_norm", (x, None)), ("rotary", (x, x, x)), ("attention", (x, x, x)), ("cross_entropy", (x, x.long())),
+        ("mlp", (x, x, None, x, None)), ("gated_product", (x, x)), ("masked_softmax", (x,)),
+    ):  # fmt: skip
+        for provider in others.PROVIDERS:
+            if provider.operation == operation:
+                assert provider.check(*args).startswith("It takes ")
 
 
 def test_every_provider_of_others_is_offered_once_and_is_no_default() -> None:
