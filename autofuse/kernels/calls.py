@@ -6,6 +6,7 @@ Knows arguments as trees of tensors; must not know which operation they belong t
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 Run = Callable[..., Any]
 _SEED = 2026
+_PERIOD = 1_000_003
 _DOUBLE = {torch.complex64: torch.complex128, torch.complex128: torch.complex128}
 _RATES = ("dropout_p", "p")  # what operations call the probability that an entry is dropped with
 
@@ -63,8 +65,7 @@ class Call:
 
     def roughened(self) -> Call:
         """Every number of a floating tensor moved at random by up to a unit of rounding of its dtype, in float64."""
-        draws = torch.Generator().manual_seed(_SEED)
-        args, kwargs = tree_map(lambda x: _rough(x, draws), (self.args, dict(self.kwargs)))
+        args, kwargs = tree_map(_rough, (self.args, dict(self.kwargs)))
         return Call(args, kwargs, self.backward).doubled()
 
     def copied(self) -> Call:
@@ -183,11 +184,21 @@ def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
     return bool((equal | (a != a) & (b != b)).all())
 
 
+def drawn(shape: Sequence[int], device: torch.device, seed: int) -> Tensor:
+    """Normally distributed numbers in float32, the same on every device.
+
+    A million and three of them, again and again where there are more: drawing hundreds of millions takes a CPU seconds,
+    and rows that repeat after so odd a number are still all different.
+    """
+    count = math.prod(shape)
+    few = torch.randn(min(count, _PERIOD), generator=torch.Generator().manual_seed(seed)).to(device)
+    return few.repeat(-(-count // _PERIOD))[:count].view(tuple(shape)) if count > _PERIOD else few.view(tuple(shape))
+
+
 def _drawn(like: Tensor, place: int) -> Tensor:
     if like.numel() == 1:
         return torch.ones_like(like)
-    generator = torch.Generator().manual_seed(_SEED + place)
-    return torch.randn(like.shape, generator=generator, dtype=torch.float32).to(like.device)
+    return drawn(like.shape, like.device, _SEED + place)
 
 
 def _gradients(outputs: Iterable[Tensor], leaves: Sequence[Tensor], incoming: Sequence[Tensor]) -> list[Tensor | None]:
@@ -209,10 +220,10 @@ def _copied(x: Any) -> Any:
     return (copy if copy.shape == x.shape else copy.expand(x.shape)).requires_grad_(x.requires_grad)
 
 
-def _rough(x: Any, draws: torch.Generator) -> Any:
+def _rough(x: Any) -> Any:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         return x
-    share = torch.rand(x.shape, generator=draws, dtype=torch.float64).to(x.device) * 2 - 1
+    share = torch.tanh(drawn(x.shape, x.device, x.numel())).double()
     moved = x.detach().double() * (1 + share * torch.finfo(x.dtype).eps / 2)
     return moved.requires_grad_(x.requires_grad)
 

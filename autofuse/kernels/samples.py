@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from autofuse import ops
+from autofuse.kernels.calls import drawn
 from autofuse.kernels.operation import Made, recorded
 
 Shape = tuple[int, ...]
@@ -53,9 +54,8 @@ class Maker:
     training: bool
 
     def __call__(self, *shape: int, scale: float = 1.0) -> Tensor:
-        draws = torch.Generator().manual_seed(sum(shape))
-        numbers = torch.randn(shape, generator=draws) * scale
-        return numbers.to(self.device, self.dtype).requires_grad_(self.training)
+        numbers = drawn(shape, self.device, sum(shape)) * scale
+        return numbers.to(self.dtype).requires_grad_(self.training)
 
     def weight(self, *shape: int) -> Tensor:
         """A matrix that keeps the size of what it is applied to."""

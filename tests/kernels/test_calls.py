@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from autofuse.kernels.calls import Call, same_bits
+from autofuse.kernels.calls import Call, drawn, same_bits
 
 
 def _product(x: Tensor, w: Tensor, *, scale: float = 1.0) -> Tensor:
@@ -91,3 +91,19 @@ def test_bits_are_the_same_with_nan() -> None:
     assert same_bits(torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")]))
     assert not same_bits(torch.tensor([1.0, 2.0]), torch.tensor([1.0, float("nan")]))
     assert same_bits(None, None) and not same_bits(None, torch.ones(1))
+
+
+def test_many_numbers_are_drawn_quickly_and_no_two_rows_are_alike() -> None:
+    few, many = (drawn((n, 512), torch.device("cpu"), seed=1) for n in (8, 8192))
+    assert torch.equal(few, drawn((8, 512), torch.device("cpu"), seed=1))
+    assert many.unique(dim=0).shape == many.shape
+    assert abs(many.mean().item()) < 0.01 and abs(many.std().item() - 1) < 0.01
+    assert drawn((), torch.device("cpu"), seed=1).shape == ()
+
+
+def test_rough_arguments_are_off_by_no_more_than_rounding() -> None:
+    x = torch.randn(100, dtype=torch.bfloat16)
+    (rough,) = Call.of((x,), {}, backward=False).roughened().tensors
+    assert rough.dtype is torch.float64
+    share = ((rough - x.double()) / x.double()).abs()
+    assert 0 < share.max().item() <= 2**-8
