@@ -42,9 +42,7 @@ def main() -> None:
         result = call()
         result.sum().backward()
         counts = sorted(operation.counts)
-        x = tensor(64, 32)
-        kind = operation.kind(x) if name != "cross_entropy" else operation.kind(x, classes(64, count=32), dim=1)
-        refusals = {p.name: operation.refusal(p, kind, torch.float32) for p in others}
+        refusals = {p.name: operation.failures.get(p.name) or p.unsuited("cpu", torch.float32, False) for p in others}
         report[name] = {
             "took": counts, "refusals": refusals, "numbers": [round(v, 3) for v in result.detach().flatten().tolist()]
         }  # fmt: skip
