@@ -7,6 +7,8 @@ not use, go by blocks (attention_blocks.py). Knows what each takes; must not kno
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,10 +17,11 @@ from autofuse.kernels.operation import Operation, is_eager
 from autofuse.kernels.packages import TORCH
 from autofuse.kernels.provider import Provider
 from autofuse.ops.attention_blocks import attention_by_blocks
+from autofuse.ops.attention_formula import attention_in_steps
 from autofuse.ops.derivatives import beyond_kernels, differentiable_twice, unfused
 from autofuse.ops.operands import Operands, computed_in, operands
 from autofuse.ops.parts import attention_by_formula, attention_on_parts, is_distributed
-from autofuse.ops.thresholds import blocks_are_slower
+from autofuse.ops.thresholds import blocks_are_slower, steps_are_slower
 
 
 def attention(
@@ -139,7 +142,16 @@ def _needs_gradient_below(mask: Tensor) -> bool:
     return False
 
 
-# Blocks, on a CPU.
+# The formula and blocks, on a CPU.
+
+
+def _in_steps(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
+    dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
+    mask_is_causal: bool = False,
+) -> Tensor:  # fmt: skip
+    given = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
+    return given.restored(attention_in_steps(*given[:6]))
 
 
 def _by_blocks(
@@ -153,17 +165,23 @@ def _by_blocks(
     return given.restored(made)
 
 
-def _unsuited_to_blocks(
-    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
-    dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
-    mask_is_causal: bool = False,
-) -> str:  # fmt: skip
-    dtype = computed_in(query, key, value)
-    if dtype not in (torch.float32, torch.bfloat16):
-        return f"It computes in float32 and bfloat16, not in {dtype}."
-    drops = training and dropout_p > 0
-    learned = mask is not None and mask.requires_grad and torch.is_grad_enabled()
-    return blocks_are_slower(query, key, dtype, drops, learned, is_causal)
+def _unsuited(slower: Callable[..., str]) -> Callable[..., str]:
+    """The check of a provider that is chosen by sizes: `slower` says why another is faster."""
+
+    def unsuited(
+        query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout_p: float = 0.0,
+        training: bool = False, **others: object,
+    ) -> str:  # fmt: skip
+        dtype = computed_in(query, key, value)
+        if dtype not in _TAKEN:
+            return f"It computes in float32 and bfloat16, not in {dtype}."
+        learned = mask is not None and mask.requires_grad and torch.is_grad_enabled()
+        return slower(query, key, dtype, training and dropout_p > 0, learned)
+
+    return unsuited
+
+
+_TAKEN = (torch.float32, torch.bfloat16)
 
 
 def _sizes(
@@ -186,10 +204,15 @@ _OP = Operation(
             "attention", "torch", TORCH, _by_torch, "torch's scaled_dot_product_attention.", "Torch's own backward."
         ),
         Provider(
+            "attention", "steps", TORCH, _in_steps,
+            "Matrix products and a softmax one by one, the mask added in the pass that scales.", "Torch's own.",
+            _unsuited(steps_are_slower), devices=("cpu",), dtypes=_TAKEN, default=True,
+        ),
+        Provider(
             "attention", "blocks", TORCH, _by_blocks,
             "Blocks of scores that stay in the cache: torch's matrix products and softmax, dropout drawn from a seed.",
             "Our own, by the same blocks: weights are kept where they are small, else computed again.",
-            _unsuited_to_blocks, devices=("cpu",), dtypes=(torch.float32, torch.bfloat16), default=True,
+            _unsuited(blocks_are_slower), devices=("cpu",), dtypes=_TAKEN, default=True,
         ),
     ),
     least=1,

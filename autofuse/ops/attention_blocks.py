@@ -7,6 +7,7 @@ which calls of attention come here, or how their operands were brought to four d
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from autofuse.kernels import operators
 from autofuse.kernels.compiled import attention as kernel
 from autofuse.kernels.draws import bits, drawn_seed, least_kept
 
+_NOTHING = nullcontext()
 KEPT_BYTES = 2**25
 """Weights of a call that take no more than this are kept for its backward pass, which is a sixth to a quarter faster
 then; code by hand keeps twice as much at least. Others are computed again."""
@@ -37,13 +39,12 @@ def attention_by_blocks(
             mask = mask.expand(*mask.shape[:-1], key.shape[-2])
     seed = drawn_seed(query.device) if dropout_p else None
     elements = kernel.ELEMENTS[query.element_size() <= 2]
+    told = (float(dropout_p), is_causal, float(scale), float(cap), elements)
     inputs = (query, key, value) if mask is None else (query, key, value, mask)
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-    weights = query.shape[:-1].numel() * key.shape[-2] * query.element_size()
-    result: Tensor = torch.ops.autofuse.attention_blocks(
-        query, key, value, mask, seed, float(dropout_p), is_causal, float(scale), float(cap), elements,
-        learns and weights <= KEPT_BYTES,
-    )[0]  # fmt: skip
+    if not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs):
+        return _attention_blocks(query, key, value, mask, seed, *told, False)[0]
+    keep = query.shape[:-1].numel() * key.shape[-2] * query.element_size() <= KEPT_BYTES
+    result: Tensor = _FORWARD(query, key, value, mask, seed, *told, keep)[0]
     return result
 
 
@@ -52,7 +53,7 @@ def _attention_blocks(
     is_causal: bool, scale: float, cap: float, elements: int, keep: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     settings = kernel.Settings(dropout_p, is_causal, scale, cap, elements)
-    with torch.autocast(query.device.type, enabled=False):
+    with _NOTHING if not torch.is_autocast_enabled("cpu") else torch.autocast("cpu", enabled=False):
         return kernel.forward(query, key, value, mask, seed, settings, keep)
 
 
@@ -66,7 +67,7 @@ def _attention_blocks_backward(
     dropout_p: float, is_causal: bool, scale: float, cap: float, elements: int, of_mask: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     settings = kernel.Settings(dropout_p, is_causal, scale, cap, elements)
-    with torch.autocast(query.device.type, enabled=False):
+    with _NOTHING if not torch.is_autocast_enabled("cpu") else torch.autocast("cpu", enabled=False):
         return kernel.backward(gradient, query, key, value, mask, seed, kept, settings, of_mask)
 
 

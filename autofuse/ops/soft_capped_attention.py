@@ -17,7 +17,7 @@ from autofuse.kernels.provider import Provider
 from autofuse.ops.attention_blocks import attention_by_blocks
 from autofuse.ops.operands import computed_in, operands
 from autofuse.ops.softmax import masked_softmax
-from autofuse.ops.thresholds import CAPPED
+from autofuse.ops.thresholds import CAPPED, scores
 
 
 def soft_capped_attention(
@@ -66,8 +66,7 @@ def _unsuited_to_blocks(
         return "It takes a cap above 0."
     if isinstance(scale, Tensor) and scale.ndim and scale.shape[-1] != 1:
         return "It takes one scale for all keys of a query."
-    scores = query.shape[:-1].numel() * key.shape[-2]
-    return "" if scores >= CAPPED else f"Below {CAPPED} scores the formula is as fast."
+    return "" if scores(query, key) >= CAPPED else f"Below {CAPPED} scores the formula is as fast."
 
 
 def _by_flex(

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from autofuse import ops
 from autofuse.kernels.compiled import attention as kernel
-from autofuse.ops import reference
+from autofuse.ops import reference, thresholds
 from autofuse.ops.attention import _OP as OP
 
 B, H, T, S, D = 2, 3, 5, 7, 4
@@ -273,6 +273,8 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compiled computes the same, and takes seconds to compile: test_attention_blocks.py has it."""
     monkeypatch.setattr(kernel, "dropped", kernel.dropped.function)
     monkeypatch.setattr(kernel, "dropped_with_gradient", kernel.dropped_with_gradient.function)
+    monkeypatch.setattr(thresholds, "DROPPED", 2**16)
+    monkeypatch.setattr(thresholds, "LEARNED", 2**16)
 
 
 LARGE = {
@@ -294,7 +296,7 @@ def large(dtype: torch.dtype) -> dict[str, Tensor]:
 def test_what_the_fused_kernel_refuses_goes_by_blocks_where_it_is_large(
     uncompiled: None, arguments: Callable[[], Any]
 ) -> None:
-    given, before = arguments(), OP.counts.get("blocks", 0)
+    given, before = arguments(), OP.counts.setdefault("blocks", 0)
     ops.attention(**given)
     assert OP.counts["blocks"] == before + 1
     small = {name: x[..., :4, :] if isinstance(x, Tensor) and name != "mask" else x for name, x in given.items()}
@@ -302,7 +304,7 @@ def test_what_the_fused_kernel_refuses_goes_by_blocks_where_it_is_large(
     assert OP.counts["blocks"] == before + 1
 
 
-def test_a_large_bias_learns_by_blocks_as_by_the_formula(assert_agree: Agree) -> None:
+def test_a_large_bias_learns_by_blocks_as_by_the_formula(uncompiled: None, assert_agree: Agree) -> None:
     given = large(torch.float32)
     bias = torch.randn(H, 128, 128)
     assert_agree(ops.attention, reference.attention, *given.values(), mask=bias, scale=0.5, terms=B * H * 128)
