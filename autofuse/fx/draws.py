@@ -34,8 +34,11 @@ def draw(results: Mapping[str, Tensor], still: Mapping[str, Tensor]) -> Draw:
     return Draw(*(sum(numbers) / len(found) for numbers in zip(*found, strict=True))) if found else Draw(1.0, 0.0)
 
 
-def difference(original: Iterable[Draw], rewritten: Iterable[Draw]) -> str:
+def difference(original: Iterable[Draw], rewritten: Iterable[Draw], unit: float = 0.0) -> str:
     """What tells the two apart, as a sentence; empty where nothing does.
+
+    unit: the unit of rounding of the coarsest dtype on the way. 1 / (1 - p) is rounded to it where dropout runs in that
+    dtype, and is not where a kernel computes wider: numbers that lie no more than two units apart count as equal.
 
     Takes draws from both in turn until the verdict stands, and no more than that: DRAWS of each to tell them apart, few
     where they are alike.
@@ -44,9 +47,9 @@ def difference(original: Iterable[Draw], rewritten: Iterable[Draw]) -> str:
     for a, b in itertools.islice(zip(original, rewritten, strict=False), DRAWS):
         one.append(a)
         other.append(b)
-        if not any(_apart(one, other, i) for i in (0, 1)):
+        if not any(_apart(one, other, i, 2 * unit) for i in (0, 1)):
             return ""
-    if _apart(one, other, 1):
+    if _apart(one, other, 1, 2 * unit):
         return (
             f"Dropout moves the results by {_mean(other, 1):.2g} of their square where the original moves them by "
             f"{_mean(one, 1):.2g}: it drops at another rate, or elsewhere."
@@ -66,9 +69,9 @@ def _draw(result: Tensor, still: Tensor) -> Draw | None:
     return Draw((result * still).sum().item() / size, (result - still).square().sum().item() / size)
 
 
-def _apart(one: Sequence[Draw], other: Sequence[Draw], i: int) -> bool:
+def _apart(one: Sequence[Draw], other: Sequence[Draw], i: int, slack: float) -> bool:
     a, b = [d[i] for d in one], [d[i] for d in other]
-    return max(a) < min(b) or max(b) < min(a)
+    return max(a) + slack < min(b) or max(b) + slack < min(a)
 
 
 def _mean(draws: Sequence[Draw], i: int) -> float:

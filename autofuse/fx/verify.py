@@ -198,7 +198,8 @@ class _Check:
             return None
         seeds = range(SEED + DRAWS, SEED + 2 * DRAWS)
         try:
-            reason = difference(self._expected.draws(), (_drawn(self._rewritten, self._expected, s) for s in seeds))
+            drawn = (_drawn(self._rewritten, self._expected, s) for s in seeds)
+            reason = difference(self._expected.draws(), drawn, self._expected.unit)
         except Exception as error:
             reason = f"With dropout, the rewritten forward raises {type(error).__name__}: {error}"
         return Outcome(False, math.inf, reason=f"{reason} ({self._mode})", culprit="dropout") if reason else None

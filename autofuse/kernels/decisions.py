@@ -59,6 +59,14 @@ def decided(kind: Kind) -> tuple[str, ...]:
     return () if found is None else found.ranking
 
 
+def any_decided(operation: str) -> bool:
+    """Whether anything at all was measured for an operation, on a device that is here."""
+    if not settings().measured:
+        return False
+    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    return any(result.operation == operation for device in devices for result in decisions(device).values())
+
+
 def decision(kind: Kind, site: str = "") -> Result | None:
     """The whole decision, for the policy that holds; None where there is none."""
     return _decisions(kind.device).get(kind.key(settings(), site))

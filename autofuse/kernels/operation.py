@@ -10,7 +10,7 @@ what is small, where choosing and registration would cost more than a kernel sav
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from autofuse.kernels.decisions import Kind, decided
+from autofuse.kernels.decisions import Kind, any_decided, decided
 from autofuse.kernels.packages import Unavailable, on_giving_up
 from autofuse.kernels.policy import PROVIDERS, on_change, settings
 from autofuse.kernels.provider import Provider
@@ -29,7 +29,8 @@ Sizes = Callable[..., tuple[int, ...]]
 OPERATIONS: dict[str, Operation] = {}
 _recorders: list[list[Made]] = []
 _functorch: Any = torch._C._functorch
-_PLAIN = frozenset({Tensor, nn.Parameter, type(None), bool, int, float, str})
+_TENSORS = frozenset({Tensor, nn.Parameter})
+_REMEMBERED = 4096  # signatures
 _CHECKPOINTING = "torch.utils.checkpoint"  # stops a recomputation by an exception, once it has what it needs
 _LOG = logging.getLogger("autofuse")
 
@@ -69,6 +70,8 @@ class Operation:
         self.torch = next(p for p in self.providers if p.name == "torch")
         self.failures: dict[str, str] = {}  # provider -> what it raised
         self.counts: dict[str, int] = {}  # provider -> calls that it took
+        self._torchs: bool | None = None
+        self._takers: dict[tuple[Any, ...], Provider] = {}
         self._orders: dict[tuple[Any, ...], tuple[Provider, ...]] = {}
         self._kinds: dict[Kind, tuple[Provider, ...]] = {}
         OPERATIONS[name] = self
@@ -77,22 +80,39 @@ class Operation:
         if _recorders:
             for made in _recorders:
                 made.append(Made(self, (x, *args), kwargs))
-        if traced() or x.numel() < self.least or not is_plain(x, *args, *kwargs.values()):
+        if self._is_torchs() or traced() or x.numel() < self.least:
             return self.torch.run(x, *args, **kwargs)
-        for provider in self._order(x, *args, **kwargs):
-            if provider is self.torch or not provider.check(x, *args, **kwargs):
-                try:
-                    result = provider.run(x, *args, **kwargs)
-                except torch.OutOfMemoryError:
-                    raise
-                except Exception as error:
-                    if provider is self.torch or type(error).__module__ == _CHECKPOINTING:
-                        raise
-                    self._give_up(provider, error)
-                    continue
-                self.counts[provider.name] = self.counts.get(provider.name, 0) + 1
-                return result
-        return self.torch.run(x, *args, **kwargs)
+        key = _signature(x, args, kwargs)
+        if key is None:
+            return self.torch.run(x, *args, **kwargs)
+        provider = self._takers.get(key)
+        if provider is None:
+            provider = self._remembered(key, self.taker(x, *args, **kwargs))
+        try:
+            result = provider.run(x, *args, **kwargs)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if provider is self.torch or type(error).__module__ == _CHECKPOINTING:
+                raise
+            self._give_up(provider, error)
+            return self(x, *args, **kwargs)
+        self.counts[provider.name] = self.counts.get(provider.name, 0) + 1
+        return result
+
+    def _is_torchs(self) -> bool:
+        """Whether plain torch code takes every call: there is no other default, and nobody measured anything."""
+        if self._torchs is None:
+            others = any(p.default and p is not self.torch for p in self.providers)
+            self._torchs = not others and not any_decided(self.name)
+        return self._torchs
+
+    def _remembered(self, key: tuple[Any, ...], provider: Provider) -> Provider:
+        """A check goes by what a signature has, so that it is asked once for each."""
+        if len(self._takers) >= _REMEMBERED:
+            self._takers.clear()
+        self._takers[key] = provider
+        return provider
 
     def provider(self, name: str) -> Provider:
         """The provider called `name`. Raises ValueError where there is none."""
@@ -118,6 +138,8 @@ class Operation:
     def forget(self) -> None:
         """Choose anew: decisions, or what is installed, have changed."""
         self._orders.clear()
+        self._takers.clear()
+        self._torchs = None
 
     def orders(self) -> list[tuple[Kind, tuple[Provider, ...]]]:
         """The kinds of calls that were made so far, with the providers that are asked in turn."""
@@ -176,6 +198,21 @@ class Operation:
         _LOG.warning("autofuse.ops.%s no longer asks %s: %s", self.name, provider.name, why)
 
 
+def _signature(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """What a choice can depend on; None where the call is not plain eager execution on plain tensors."""
+    if _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+        return None
+    parts: list[Any] = [torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(), *kwargs]
+    for a in (x, *args, *kwargs.values()):
+        if type(a) in _TENSORS:
+            parts.append((a.shape, a.stride(), a.dtype, a.requires_grad, a.device))
+        elif isinstance(a, Tensor):
+            return None
+        else:
+            parts.append(a if isinstance(a, Hashable) else id(a))
+    return tuple(parts)
+
+
 def traced() -> bool:
     """Whether a compiler or tracer looks on, to which even an operand's size may be no number."""
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
@@ -196,7 +233,7 @@ def is_plain(*arguments: Any) -> bool:
     """Whether a call is plain eager execution on plain tensors: nobody traces, transforms or subclasses it."""
     if _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
         return False
-    return all(type(a) in _PLAIN or not isinstance(a, Tensor) for a in arguments)
+    return all(type(a) in _TENSORS or not isinstance(a, Tensor) for a in arguments)
 
 
 def _forget_all() -> None:

@@ -137,6 +137,10 @@ class Kernels:
 
     def __init__(self, **modules: str) -> None:
         self._modules = modules
+        self._loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        return loaded(self._modules[name])
+        found = self._loaded.get(name)
+        if found is None:
+            found = self._loaded[name] = loaded(self._modules[name])
+        return found
