@@ -20,6 +20,9 @@ _USUAL = (
     ("autofuse.ops", "from autofuse import ops", "ops"),
 )
 
+# Packages of whose modules functions are imported by name.
+_BY_NAME = ("flash_attn", "apex", "liger_kernel")
+
 
 @dataclass
 class Imports:
@@ -55,7 +58,17 @@ class Imports:
                 name, statement = f"autofuse_{name.lower()}", f"import {module} as autofuse_{name.lower()}"
             self.needed[statement] = name
             return name + wanted[len(module) :]
+        if wanted.partition(".")[0] in _BY_NAME:
+            return self._by_name(wanted, place)
         raise KeyError(wanted)
+
+    def _by_name(self, wanted: str, place: Place) -> str:
+        module, _, name = wanted.rpartition(".")
+        statement = f"from {module} import {name}"
+        if name in self.scope.bound or name in place.names:
+            name, statement = f"autofuse_{name}", f"{statement} as autofuse_{name}"
+        self.needed[statement] = name
+        return name
 
 
 def _leads(meaning: str, wanted: str) -> bool:

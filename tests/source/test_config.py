@@ -50,7 +50,7 @@ def test_a_broken_file_that_does_not_mention_autofuse_is_no_concern(tmp_path: Pa
         ('[tool.autofuse]\nignore = [""]', "`ignore` in [tool.autofuse] must be a list of strings"),
         ('[tool.autofuse.per-file-ignores]\n"a" = "AF1"', "must be a list of strings, and is 'AF1'."),
         ('[tool.autofuse]\nrules = ["gone"]', "which is not a folder."),
-        ('[tool.autofuse]\ntarget = "apex"', "`target` in [tool.autofuse] must be one of 'auto', 'torch', 'autofuse'"),
+        ('[tool.autofuse]\ntarget = "cudnn"', "`target` in [tool.autofuse] must be one of 'auto', 'torch', 'autofuse'"),
         ("[tool.autofuse\n", "is not valid TOML"),
     ],
 )

@@ -1,8 +1,10 @@
 """How a target spells the semantic operations that rules speak in.
 
 `auto`, the default, calls torch where torch has the operation, and autofuse.ops where it has none, which is `unsafe`:
-the file then needs autofuse where it runs. `torch` calls torch alone, `autofuse` calls autofuse.ops always. Knows
-which target has what; a file each knows how. Nothing here knows a syntax tree or makes an edit.
+the file then needs autofuse where it runs. `torch` calls torch alone, `autofuse` calls autofuse.ops always.
+`flash-attn`, `apex` and `liger` call those libraries, for who wants the dependency to be seen: what a library does not
+take is left as it is, with the reason, and all else is `unsafe`, for a text says nothing of dtypes and devices.
+Knows which target has what; a file each knows how. Nothing here knows a syntax tree or makes an edit.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import replace
 
 from autofuse.rule import Replacement
 from autofuse.source.express import Speller
+from autofuse.source.targets import apex, flash_attn, liger
 from autofuse.source.targets.autofuse import autofuse_call
 from autofuse.source.targets.call import Arguments, Call, NotInTarget, named
 from autofuse.source.targets.torch import OPERATIONS, RECENT
@@ -18,7 +21,8 @@ from autofuse.source.targets.torch import OPERATIONS, RECENT
 __all__ = ["DEFAULT", "TARGETS", "Call", "NotInTarget", "call_of"]
 
 DEFAULT = "auto"
-TARGETS = (DEFAULT, "torch", "autofuse")
+_LIBRARIES = {"flash-attn": flash_attn.OPERATIONS, "apex": apex.OPERATIONS, "liger": liger.OPERATIONS}
+TARGETS = (DEFAULT, "torch", "autofuse", *_LIBRARIES)
 _NEEDS_AUTOFUSE = "the file then needs autofuse where it runs"
 
 
@@ -26,6 +30,8 @@ def call_of(target: str, replacement: Replacement, captures: Arguments, s: Spell
     """The call that stands for a rule's `after`. Raises NotInTarget, and Unwritable where an argument is missing."""
     if target == "autofuse":
         return autofuse_call(replacement, captures, s)
+    if target in _LIBRARIES:
+        return _of_library(target, replacement, captures, s)
     if replacement.operation in OPERATIONS and (target == "torch" or replacement.operation not in RECENT):
         return OPERATIONS[replacement.operation](named(replacement, captures, s), s)
     if target == "torch":
@@ -34,3 +40,12 @@ def call_of(target: str, replacement: Replacement, captures: Arguments, s: Spell
         )
     call = autofuse_call(replacement, captures, s)
     return replace(call, unsafe="; ".join(filter(None, (_NEEDS_AUTOFUSE, call.unsafe))))
+
+
+def _of_library(target: str, replacement: Replacement, captures: Arguments, s: Speller) -> Call:
+    operations = _LIBRARIES[target]
+    if replacement.operation not in operations:
+        raise NotInTarget(
+            f"the target {target} writes {', '.join(operations)}, not {replacement.operation}: use another `--target`"
+        )
+    return operations[replacement.operation](named(replacement, captures, s), s)

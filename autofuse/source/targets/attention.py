@@ -18,7 +18,7 @@ def attention(a: Arguments, s: Speller) -> Call:
     causal = is_causal(a, s)
     if causal:
         del a["mask"]
-    flat = _three_dimensional(a, s)
+    flat = three_dimensional(a, s)
     query, mask = s.text(a["query"]), mask_of(a, s)
     if mask.rows:
         query = fill("{0} * {1}", query, mask.rows) if not mask.query else mask.query
@@ -27,14 +27,14 @@ def attention(a: Arguments, s: Speller) -> Call:
         operands = [fill("{0}.unsqueeze(1)", t) for t in operands]
     text = fill("{0}.unsqueeze(1)", mask.text) if flat and "mask" in a and s.view.rank(a["mask"]) == 3 else mask.text
     rest = ["is_causal=True"] if causal else [f"attn_mask={text}"] if text else []
-    if "dropout_p" in a and not is_const(a["dropout_p"], 0, 0.0) and not is_const(a["training"], False):
-        rest.append(f"dropout_p={_dropout(a['dropout_p'], a['training'], s)}")
-    operands[0], scale = _scale(a, operands[0], s)
+    if drops(a):
+        rest.append(f"dropout_p={dropout(a['dropout_p'], a['training'], s)}")
+    operands[0], scale = scale_of(a, operands[0], s)
     function = s.imports.text("torch.nn.functional.scaled_dot_product_attention", s.place)
     return Call(function, (*operands, *rest, *scale), ".squeeze(1)" if flat else "", mask.before)
 
 
-def _scale(a: Arguments, query: str, s: Speller) -> tuple[str, list[str]]:
+def scale_of(a: Arguments, query: str, s: Speller) -> tuple[str, list[str]]:
     """The query, multiplied by a scale that is a tensor, and the argument for any other scale."""
     scale = a.get("scale")
     if scale is None:
@@ -44,13 +44,18 @@ def _scale(a: Arguments, query: str, s: Speller) -> tuple[str, list[str]]:
     return query, [] if _is_default_scale(scale, a["query"], a["key"], s) else [f"scale={s.text(scale)}"]
 
 
-def _three_dimensional(a: Arguments, s: Speller) -> bool:
+def three_dimensional(a: Arguments, s: Speller) -> bool:
     """Whether the operands are known to lack the dimension of heads, which fused kernels need."""
     ranks = {s.view.rank(a[n]) for n in ("query", "key", "value")}
     return ranks == {3} and ("mask" not in a or s.view.rank(a["mask"]) in (2, 3))
 
 
-def _dropout(p: Value, training: Value, s: Speller) -> str:
+def drops(a: Arguments) -> bool:
+    """Whether weights may be dropped."""
+    return "dropout_p" in a and not is_const(a["dropout_p"], 0, 0.0) and not is_const(a["training"], False)
+
+
+def dropout(p: Value, training: Value, s: Speller) -> str:
     return s.text(p) if is_const(training, True) else fill("{0} if {1} else {2}", s.text(p), s.text(training), "0.0")
 
 
