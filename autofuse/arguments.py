@@ -102,7 +102,7 @@ def _add_file_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--select", action="extend", type=_codes, metavar="CODES", help="only these rules, as AF1,AF2")
     command.add_argument("--ignore", action="extend", type=_codes, metavar="CODES", help="not these rules")
     command.add_argument(
-        "--target", choices=("auto", "torch", "autofuse"),
+        "--target", choices=("auto", "torch", "autofuse", "flash-attn", "apex", "liger"),
         help="what new code calls: torch, or autofuse.ops where torch has no such operation (auto, the default); "
         "torch alone; or autofuse.ops alone",
     )  # fmt: skip

@@ -15,6 +15,7 @@ from autofuse.source.targets.losses import rows
 _NORMS = "apex.normalization.fused_layer_norm"
 _NEEDS = "the file then needs NVIDIA apex, compiled with its CUDA extensions, and tensors on CUDA devices"
 _ALIKE = "assumes that weights have the dtype of the input and its last size"
+_HALVES = "computes in half precision under autocast, where torch takes float32"
 _NO_CLASS = -100
 
 
@@ -38,7 +39,8 @@ def _norm(name: str, affine: tuple[str, ...], a: Arguments, s: Speller, default:
     eps = s.text(a["eps"]) if "eps" in a else default
     function = s.imports.text(f"{_NORMS}.{name}_affine" if affine else f"{_NORMS}.{name}", s.place)
     arguments = (x, *affine, fill("{0}.shape[-1:]", x), f"eps={eps}")
-    return Call(function, arguments, unsafe=f"{_NEEDS}; {_ALIKE}" if affine else _NEEDS)
+    why = f"{_NEEDS}; {_HALVES}"
+    return Call(function, arguments, unsafe=f"{why}; {_ALIKE}" if affine else why)
 
 
 def _given(a: Arguments, name: str, s: Speller) -> str | None:
@@ -67,7 +69,7 @@ def cross_entropy(a: Arguments, s: Speller) -> Call:
     if reduction in ("mean", "sum"):
         tail = f"{tail}.{reduction}()"
     arguments = (logits, target, smoothing, str(_NO_CLASS))
-    why = f"{_NEEDS} (xentropy among them); assumes class indices"
+    why = f"{_NEEDS} (xentropy among them); assumes class indices, and logits in float32 or float16"
     return Call(f"{function}.apply", arguments, tail, unsafe=why)
 
 

@@ -1,8 +1,8 @@
 """The target `liger`: norms, gated activations and losses as Liger spells them.
 
 Knows what the functions of liger_kernel.transformers.functional take (version 0.8.5), and what they overwrite:
-`in_place=False` is written wherever there is a choice, and cross entropy gets a copy of the logits, in which it leaves
-their gradient.
+`in_place=False` is written wherever there is a choice, and cross entropy and gates get copies, in which they leave
+gradients, where others may have kept the operands.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ _NEEDS = "the file then needs liger-kernel, and tensors on CUDA devices"
 _ALIKE = "assumes that weights have the dtype of the input and its last size"
 _GATES = {"silu": "liger_swiglu", "gelu_tanh": "liger_geglu"}
 _LOSS_OPTIONS = ("ignore_index", "reduction", "label_smoothing")
+_ONCE = "assumes that the backward pass runs through it once (it overwrites what it kept)"
 _ALL_IGNORED = "assumes class indices, of which some are not ignored (it gives 0 and not nan where all are)"
 
 
@@ -34,14 +35,15 @@ def layer_norm(a: Arguments, s: Speller) -> Call:
 
 
 def gated_product(a: Arguments, s: Speller) -> Call:
-    arguments = (s.text(a["gate"]), s.text(a["up"]))
-    return Call(_gate(a, s), arguments, unsafe=_NEEDS)
+    """Of copies: it writes gradients over gate and up, of which others may have kept one."""
+    arguments = tuple(fill("{0}.clone()", s.text(a[name])) for name in ("gate", "up"))
+    return Call(_gate(a, s), arguments, unsafe=f"{_NEEDS}; {_ONCE}")
 
 
 def gated_activation(a: Arguments, s: Speller) -> Call:
     halves = fill("{0}.chunk(2, -1)", s.text(a["x"]))
     reverse = "gate_first" in a and is_const(a["gate_first"], False)
-    return Call(_gate(a, s), (f"*{halves}[::-1]" if reverse else f"*{halves}",), unsafe=_NEEDS)
+    return Call(_gate(a, s), (f"*{halves}[::-1]" if reverse else f"*{halves}",), unsafe=f"{_NEEDS}; {_ONCE}")
 
 
 def gated_mlp(a: Arguments, s: Speller) -> Call:
@@ -52,7 +54,7 @@ def gated_mlp(a: Arguments, s: Speller) -> Call:
         bias = a.get(f"{name}_bias")
         rest = "" if bias is None or is_const(bias, None) else f", {s.text(bias)}"
         projections.append(f"{linear}({x}, {s.text(a[f'{name}_weight'])}{rest})")
-    why = f"{_NEEDS}; reads weights past the layers that own them, whose hooks would not run"
+    why = f"{_NEEDS}; {_ONCE}; reads weights past the layers that own them, whose hooks would not run"
     return Call(_gate(a, s), tuple(projections), unsafe=why)
 
 
@@ -61,7 +63,7 @@ def cross_entropy(a: Arguments, s: Speller) -> Call:
         raise NotInTarget("Liger's cross entropy is not written with weights of classes; use another `--target`")
     logits, target, tail = rows(a, s)
     arguments = (fill("{0}.clone()", logits), target, *options_of(a, s, _LOSS_OPTIONS))
-    why = f"{_NEEDS}; {_ALL_IGNORED}"
+    why = f"{_NEEDS}; {_ONCE}; {_ALL_IGNORED}"
     return Call(_function("liger_cross_entropy", s), arguments, tail, unsafe=why)
 
 
@@ -71,7 +73,7 @@ def linear_cross_entropy(a: Arguments, s: Speller) -> Call:
     x, target = linear_rows(a, s)
     bias = [f"bias={s.text(a['bias'])}"] if "bias" in a and not is_const(a["bias"], None) else []
     arguments = (x, s.text(a["weight"]), target, *bias, *options_of(a, s, _LOSS_OPTIONS))
-    why = f"{_NEEDS}; {_ALL_IGNORED}; runs no hooks of the layer, and gives the loss in float32"
+    why = f"{_NEEDS}; {_ONCE}; {_ALL_IGNORED}; runs no hooks of the layer, and gives the loss in float32"
     return Call(_function("liger_fused_linear_cross_entropy", s), arguments, unsafe=why)
 
 

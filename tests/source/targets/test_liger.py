@@ -90,7 +90,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> None:
         liger_rms_norm=rms_norm,
         liger_layer_norm=lambda X, W, B, eps: F.layer_norm(X, X.shape[-1:], W, B, eps),
         liger_swiglu=lambda a, b: F.silu(a) * b,
-        liger_geglu=lambda a, b: F.gelu(a, approximate="tanh") * b,
+        liger_geglu=lambda a, b: F.gelu(a, approximate="tanh") * b,  # their backward passes overwrite a and b
         liger_cross_entropy=cross_entropy,
         liger_fused_linear_cross_entropy=linear_cross_entropy,
     )
@@ -100,7 +100,7 @@ CASES = [
     (NORMS, "LayerNorm", (6,), "liger_layer_norm(x, self.weight, self.bias, 1e-5)  # over the channels"),
     (NORMS, "RmsNorm", (6,), "liger_rms_norm(x, self.weight, eps=1e-6, in_place=False)"),
     (MLPS, "Swiglu", (6,), "liger_swiglu("),
-    (MLPS, "Geglu", (6,), "liger_geglu(self.gate(x), self.up(x))"),
+    (MLPS, "Geglu", (6,), "liger_geglu(self.gate(x).clone(), self.up(x).clone())"),
     (MLPS, "Halves", (), "liger_swiglu(*x.chunk(2, -1)[::-1])"),
     (LOSS, "Loss", (), ".clone()"),
     (IGNORING, "Loss", (), "liger_cross_entropy(logits.clone(), target)"),
