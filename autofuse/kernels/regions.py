@@ -32,8 +32,8 @@ def region(rows: str) -> Callable[[Callable[..., Any]], Region]:
     """Compile a function of tensors, None and plain values; `rows` names the tensors whose first size is that of rows.
 
     That size is one number in a call, and every other size is compiled in, as are strides and plain values. The
-    function must not write into its arguments or return them, and gives its results in new memory, as a tensor or a
-    tuple. Gradients do not pass through it.
+    function must not return its arguments, nor write into them but to fill one with a result (`argument.copy_(made)`),
+    and gives its results in new memory, as a tensor or a tuple. Gradients do not pass through it.
     """
 
     def decorated(function: Callable[..., Any]) -> Region:

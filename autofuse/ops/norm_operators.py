@@ -7,6 +7,7 @@ is drawn again from its seed. Knows dtypes and who takes what; must not know how
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ def _fake(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor | None, p: float,
     eps: float, centred: bool, normed: torch.dtype, summed: torch.dtype, kernel: str,
 ) -> _Four:  # fmt: skip
-    rows = x.shape[:-1].numel()
+    rows = math.prod(x.shape[:-1])  # Size.numel would make a number of a symbol
     return (
         x.new_empty(x.shape, dtype=normed),
         x.new_empty(x.shape if _has_sum(residual, seed) else (0,), dtype=summed),
@@ -76,7 +77,7 @@ def _fake_backward(
     width = total.shape[-1:]
     return (
         total.new_empty(total.shape, dtype=x_dtype),
-        total.new_empty((0,) if residual_dtype is None else total.shape, dtype=residual_dtype or torch.float32),
+        total.new_empty((0,) if residual_dtype is None else total.shape, dtype=residual_dtype or x_dtype),
         total.new_empty(width if wants_weight else (0,), dtype=torch.float32),
         total.new_empty(width if wants_bias else (0,), dtype=torch.float32),
     )
@@ -137,7 +138,7 @@ def _gradients_by_formula(ctx: Any, given: Tensor, carried: Tensor | None) -> tu
 
 def _dropped(x: Tensor, seed: Tensor, p: float) -> Tensor:
     """dropout(x) with the draws of `seed`."""
-    rows = torch.arange(x.shape[:-1].numel(), device=x.device).view(x.shape[:-1])
+    rows = torch.arange(math.prod(x.shape[:-1]), device=x.device).view(x.shape[:-1])
     return torch.where(kept(seed, rows, x.shape[-1], p), x / (1.0 - p), 0.0)
 
 

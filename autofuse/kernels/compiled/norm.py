@@ -55,7 +55,7 @@ def backward(
     together = _TOGETHER if rows % _TOGETHER == 0 else 1
     parts = [_backward(*part, weight, seed, p, wants_weight, wants_bias, together) for part in _parts(by_row, width)]
     of_weight, of_bias = (_sum([part[i] for part in parts]) for i in (0, 1))
-    return dx, total.new_empty(0) if dresidual is None else dresidual, of_weight, of_bias
+    return dx, total.new_empty(0, dtype=x_dtype) if dresidual is None else dresidual, of_weight, of_bias
 
 
 def _parts(by_row: tuple[Tensor | None, ...], width: int) -> Iterable[tuple[Tensor | None, ...]]:

@@ -66,10 +66,12 @@ def backward(
     tall, block, warps = _tile(width)
     share = _share(rows, width, tall, total.device)
     parts = triton.cdiv(rows, share)
-    dweight = total.new_empty((parts, width) if wants_weight else (0, width), dtype=torch.float32)
-    dbias = total.new_empty((parts, width) if wants_bias else (0, width), dtype=torch.float32)
+    dweight, dbias = (
+        total.new_empty((parts, width), dtype=torch.float32) if wanted else None
+        for wanted in (wants_weight, wants_bias)
+    )
     if dx.numel():
-        sums = mean if mean.numel() else None, rstd, dweight if wants_weight else None, dbias if wants_bias else None
+        sums = mean if mean.numel() else None, rstd, dweight, dbias
         strides = given.stride(0), total.stride(0), 0 if carried is None else carried.stride(0)
         results = dx, dresidual if residual_dtype is not None else None
         dropped = seed, least_kept(p), _scale(p)
@@ -86,7 +88,11 @@ def backward(
                 _affine_backward[(triton.cdiv(width, _COLUMNS), parts)](
                     given, total, *sums, rows, width, *strides[:2], share, _ROWS, _COLUMNS, num_warps=4
                 )
-    return dx, dresidual, dweight.sum(0) if wants_weight else dweight, dbias.sum(0) if wants_bias else dbias
+    return dx, dresidual, _over_parts(dweight, total), _over_parts(dbias, total)
+
+
+def _over_parts(sums: Tensor | None, like: Tensor) -> Tensor:
+    return like.new_empty(0, dtype=torch.float32) if sums is None else sums.sum(0)
 
 
 def _tile(width: int) -> tuple[int, int, int]:

@@ -20,7 +20,7 @@ CASES = {
 
 
 @pytest.fixture(autouse=True)
-def everything_compiles() -> None:
+def a_compiler() -> None:
     if COMPILER.missing():
         pytest.skip(COMPILER.missing())
 

@@ -1,4 +1,4 @@
-"""autofuse.ops.layer_norm, rms_norm and dropout_add_norm against their references."""
+"""autofuse.ops.layer_norm and rms_norm against their references: what they have in common."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse import ops
+from autofuse.kernels.operation import OPERATIONS
+from autofuse.kernels.packages import COMPILER
 from autofuse.ops import reference
 
 B, T, C = 2, 5, 16
@@ -78,30 +81,6 @@ def test_large_halves_do_not_overflow() -> None:
     assert torch.equal(ops.rms_norm(x), torch.ones_like(x))
 
 
-@pytest.mark.parametrize("norm", ["layer", "rms"])
-@pytest.mark.parametrize("prenorm", [False, True])
-@pytest.mark.parametrize("shape", [(B, T, C), (C,)])
-def test_dropout_add_norm_agrees(assert_agree: Agree, norm: str, prenorm: bool, shape: tuple[int, ...]) -> None:
-    run = lambda f: lambda *a: f(*a, norm=norm, prenorm=prenorm, dropout_p=0.5)
-    given = torch.randn(B, T, C), torch.randn(shape), torch.rand(C), torch.randn(C)
-    assert_agree(run(ops.dropout_add_norm), run(reference.dropout_add_norm), *given, terms=C + B * T)
-
-
-def test_dropout_add_norm_drops_x_alone_and_in_training_only() -> None:
-    x, residual = torch.ones(64, C), torch.randn(64, C)
-    total, normed = ops.dropout_add_norm(x, residual, dropout_p=0.5, training=True, prenorm=True)
-    dropped = (total - residual).round()
-    assert set(dropped.unique().tolist()) == {0.0, 2.0}
-    assert torch.allclose(normed, ops.layer_norm(total))
-    still, _ = ops.dropout_add_norm(x, residual, dropout_p=0.5, prenorm=True)
-    assert torch.equal(still, x + residual)
-
-
-def test_an_unknown_norm_is_refused() -> None:
-    with pytest.raises(ValueError, match='"layer" or "rms"'):
-        ops.dropout_add_norm(torch.ones(C), torch.ones(C), norm="batch")
-
-
 @pytest.mark.parametrize("affine", AFFINES.values(), ids=AFFINES)
 def test_compiles_into_one_graph(affine: Any) -> None:
     torch.compiler.reset()
@@ -114,3 +93,26 @@ def test_compiles_into_one_graph(affine: Any) -> None:
     x = torch.randn(B, T, C)
     compiled = torch.compile(norms, fullgraph=True, backend="eager")
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(compiled(x), norms(x), strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_ones_are_those_of_torch_under_autocast(dtype: torch.dtype) -> None:
+    x, weight = torch.randn(256, 1024, dtype=dtype), torch.rand(1024)
+    for norm in (ops.layer_norm, ops.rms_norm):
+        with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+            found, small = norm(x, weight), norm(x[:2], weight)
+        bound = 2 * torch.finfo(dtype).eps * small.abs().max()  # hand-written code rounds before it multiplies
+        assert found.dtype is small.dtype and (found[:2] - small).abs().max() <= bound
+
+
+@pytest.mark.parametrize(
+    "norm, name, native", [(ops.layer_norm, "layer_norm", F.layer_norm), (ops.rms_norm, "rms_norm", F.rms_norm)]
+)
+def test_half_precision_without_gradients_is_a_loop_of_our_own(norm: Any, name: str, native: Any) -> None:
+    x, weight = torch.randn(4, 64, 1024).bfloat16(), torch.rand(1024).bfloat16()
+    before = OPERATIONS[name].counts.get("compiled", 0)
+    with torch.inference_mode():
+        found = norm(x, weight, eps=1e-5)
+    assert OPERATIONS[name].counts.get("compiled", 0) == before + 1 or COMPILER.missing()
+    truth = native(x.double(), (1024,), weight.double(), eps=1e-5)
+    assert (found - truth).abs().max() <= torch.finfo(x.dtype).eps * truth.abs().max()
