@@ -1,8 +1,8 @@
 """Losses spelled out -> torch's cross entropy; that of a linear layer -> one that never holds all of the logits.
 
 The logits of a language model are the largest tensor of its step: rows x classes, several times over with their
-softmax and its gradient. The second rule buys memory, and costs a third more arithmetic: its gradient computes the
-logits once more.
+softmax and its gradient. The second rule saves that memory, and the time to write and read it: the gradient of a block
+of rows is computed while its logits are at hand.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ def _wide(logits: Tensor) -> Tensor:
 
 
 def _normalizers(logits: Tensor) -> Tensor:
+    """nan where a logit is inf or nan, or all are -inf: there is no softmax."""
     largest = logits.amax(-1, keepdim=True)
-    shift = torch.where(largest == -torch.inf, 0.0, largest)  # a row that is -inf throughout has no maximum to take off
-    return (torch.exp(logits - shift).sum(-1, keepdim=True).log() + shift).squeeze(-1)
+    return (torch.exp(logits - largest).sum(-1, keepdim=True).log() + largest).squeeze(-1)
 
 
 def _losses(
