@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from autofuse.kernels import packages
-from autofuse.kernels.cache import Cache
+from autofuse.kernels.cache import Cache, files
 from autofuse.kernels.policy import Settings, settings
 from autofuse.measure.environment import environment
 from autofuse.report.tuning import Result
@@ -63,7 +63,11 @@ def any_decided(operation: str) -> bool:
     """Whether anything at all was measured for an operation, on a device that is here."""
     if not settings().measured:
         return False
-    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    devices = ["cpu"]
+    if torch.cuda.is_initialized():
+        devices.append("cuda")
+    elif torch.cuda.is_available() and any(path.name.startswith("cuda-") for path in files()):
+        return True  # who asks for a CPU must not wake up a GPU: what its file says is read when a tensor is there
     return any(result.operation == operation for device in devices for result in decisions(device).values())
 
 
