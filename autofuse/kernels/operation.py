@@ -21,7 +21,7 @@ from torch.autograd import forward_ad
 from autofuse.kernels.decisions import Kind, any_decided, decided
 from autofuse.kernels.packages import Unavailable, on_giving_up
 from autofuse.kernels.policy import PROVIDERS, on_change, settings
-from autofuse.kernels.provider import Provider
+from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
 
 LEAST = 2**16  # elements; below this a call costs about as much as its kernel
 Sizes = Callable[..., tuple[int, ...]]
@@ -30,6 +30,7 @@ OPERATIONS: dict[str, Operation] = {}
 _recorders: list[list[Made]] = []
 _functorch: Any = torch._C._functorch
 _TENSORS = frozenset({Tensor, nn.Parameter})
+_DTYPES = frozenset({torch.float64, *HALVES_AND_SINGLE})
 _REMEMBERED = 4096  # signatures
 _CHECKPOINTING = "torch.utils.checkpoint"  # stops a recomputation by an exception, once it has what it needs
 _LOG = logging.getLogger("autofuse")
@@ -70,7 +71,7 @@ class Operation:
         self.torch = next(p for p in self.providers if p.name == "torch")
         self.failures: dict[str, str] = {}  # provider -> what it raised
         self.counts: dict[str, int] = {}  # provider -> calls that it took
-        self._torchs: bool | None = None
+        self._torchs: frozenset[torch.dtype] | None = None
         self._takers: dict[tuple[Any, ...], Provider] = {}
         self._orders: dict[tuple[Any, ...], tuple[Provider, ...]] = {}
         self._kinds: dict[Kind, tuple[Provider, ...]] = {}
@@ -80,7 +81,7 @@ class Operation:
         if _recorders:
             for made in _recorders:
                 made.append(Made(self, (x, *args), kwargs))
-        if self._is_torchs() or traced() or x.numel() < self.least:
+        if x.dtype in (self._torchs or self._plain_dtypes()) or traced() or x.numel() < self.least:
             return self.torch.run(x, *args, **kwargs)
         key = _signature(x, args, kwargs)
         if key is None:
@@ -100,11 +101,11 @@ class Operation:
         self.counts[provider.name] = self.counts.get(provider.name, 0) + 1
         return result
 
-    def _is_torchs(self) -> bool:
-        """Whether plain torch code takes every call: there is no other default, and nobody measured anything."""
-        if self._torchs is None:
-            others = any(p.default and p is not self.torch for p in self.providers)
-            self._torchs = not others and not any_decided(self.name)
+    def _plain_dtypes(self) -> frozenset[torch.dtype]:
+        """The dtypes in which plain torch code takes every call: nobody else who may be chosen has them."""
+        measured = any_decided(self.name)
+        taken = {d for p in self.providers if p is not self.torch and (p.default or measured) for d in p.dtypes}
+        self._torchs = _DTYPES - taken
         return self._torchs
 
     def _remembered(self, key: tuple[Any, ...], provider: Provider) -> Provider:
