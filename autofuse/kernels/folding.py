@@ -64,12 +64,16 @@ def dense(x: Tensor) -> Tensor:
 
 def whole(x: Tensor) -> Tensor:
     """`dense(x)` that is no broadcast view of less memory."""
-    return x.contiguous() if any(s == 0 and n > 1 for n, s in zip(x.shape, x.stride(), strict=True)) else dense(x)
+    strides = x.stride()
+    repeated = 0 in strides and any(s == 0 and n > 1 for n, s in zip(x.shape, strides, strict=True))
+    return x.contiguous() if repeated else dense(x)
 
 
 def unexpanded(x: Tensor) -> Tensor:
     """`x` without the repetitions that it has in no memory: of size 1 in each dimension of stride 0."""
     strides = x.stride()
+    if 0 not in strides:
+        return x
     return x.as_strided([n if s else min(n, 1) for n, s in zip(x.shape, strides, strict=True)], strides)
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from autofuse import ops
 from autofuse.kernels import packages
@@ -219,3 +224,34 @@ def test_what_does_not_divide_into_pairs_is_refused() -> None:
         ops.rotary(torch.randn(T, 7), torch.randn(T, 7), torch.randn(T, 7))
     with pytest.raises(ValueError, match="a factor a pair"):
         ops.rotary(torch.randn(T, D), torch.randn(T, 3), torch.randn(T, D))
+
+
+class _Shifted(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(D, D)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return by_kernel(self.inner(x), cos, sin)
+
+
+def test_a_layer_in_front_of_it_that_fsdp_shards_gets_its_gradient() -> None:
+    pytest.importorskip("triton")
+    given, whole = operands(), _Shifted()
+    sharded = copy.deepcopy(whole)
+    whole(*given).square().sum().backward()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)))
+        sharded(*given).square().sum().backward()
+        made: Any = sharded.inner.weight.grad
+        torch.testing.assert_close(made.full_tensor(), whole.inner.weight.grad)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("large")
+def test_the_gradients_in_double_are_those_of_differences() -> None:
+    given = tuple(torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 3, 4), (3, 4), (3, 4)))
+    for interleaved in (False, True):
+        assert torch.autograd.gradcheck(rotate(ops.rotary, interleaved), given)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from autofuse import ops
 from autofuse.kernels import packages
@@ -173,3 +178,33 @@ def test_what_kernels_do_not_take_is_torchs(
     expected = reference.masked_softmax(*given)
     torch.testing.assert_close(ops.masked_softmax(*given).to(expected.dtype), expected)
     assert all(operation.provider(name).check(*given) for name in ("compiled", "triton"))
+
+
+class _Scored(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(S, S)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return by_kernel(mask)(self.inner(x))
+
+
+def test_a_layer_in_front_of_it_that_fsdp_shards_gets_its_gradient() -> None:
+    pytest.importorskip("triton")
+    given, whole = (scores(), kept(T, S)), _Scored()
+    sharded = copy.deepcopy(whole)
+    whole(*given).square().sum().backward()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)))
+        sharded(*given).square().sum().backward()
+        made: Any = sharded.inner.weight.grad
+        torch.testing.assert_close(made.full_tensor(), whole.inner.weight.grad)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_the_gradients_in_double_are_those_of_differences() -> None:
+    x, bias = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((2, 3, 4), (3, 4)))
+    assert torch.autograd.gradcheck(lambda x, bias: ops.masked_softmax(x, bias, scale=0.7), (x, bias))
+    assert torch.autograd.gradcheck(lambda x: ops.masked_softmax(x, bias.detach() > 0, fill=-1e4), (x,))
