@@ -64,7 +64,7 @@ def any_decided(operation: str) -> bool:
     if not settings().measured:
         return False
     devices = ["cpu"]
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         devices.append("cuda")
     elif torch.cuda.is_available() and any(path.name.startswith("cuda-") for path in files()):
         return True  # who asks for a CPU must not wake up a GPU: what its file says is read when a tensor is there
