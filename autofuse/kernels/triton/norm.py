@@ -280,7 +280,7 @@ def _example(rows: int, width: int, dtype: torch.dtype, p: float) -> None:
 
 AHEAD = (
     Ahead("bf16, 4096 rows of 8192, dropout", lambda: _example(4096, 8192, torch.bfloat16, 0.1)),
-    # Sums for weight and bias take a tile of 64 rows of fp32 from two tensors: much in flight for each of few warps.
+    # Sums for weight and bias take tiles of 32 x 128 in fp32 from two tensors: much in flight for each of few warps.
     Ahead("fp32, 4096 rows of 8192, dropout", lambda: _example(4096, 8192, torch.float32, 0.1), occupancy=0.18),
     Ahead("fp32, 100 rows of 999, dropout", lambda: _example(100, 999, torch.float32, 0.1)),
     Ahead("bf16, 1024 rows of 16384", lambda: _example(1024, 16384, torch.bfloat16, 0.1)),
