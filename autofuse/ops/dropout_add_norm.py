@@ -96,7 +96,7 @@ def _by_kernel(
 
 
 def _refused(
-    x: Tensor, residual: Tensor, weight: Affine = None, bias: Affine = None, *, eps: float = 1e-5,
+    x: Tensor, residual: Tensor | float, weight: Affine = None, bias: Affine = None, *, eps: float = 1e-5,
     dropout_p: float = 0.0, training: bool = False, norm: str = "layer", prenorm: bool = False,
     residual_in_fp32: bool = False,
 ) -> str:  # fmt: skip
@@ -119,7 +119,7 @@ def _sizes(
 
 
 def _refused_on_cpu(
-    x: Tensor, residual: Tensor, weight: Affine = None, bias: Affine = None, *, norm: str = "layer",
+    x: Tensor, residual: Tensor | float, weight: Affine = None, bias: Affine = None, *, norm: str = "layer",
     dropout_p: float = 0.0, training: bool = False, **rest: Any,
 ) -> str:  # fmt: skip
     """As above, and what torch's addition and layer norm do as well: 0.6 to 1.0 of a loop's time in fp32."""

@@ -36,7 +36,7 @@ def norm(
         _rows(x), None if residual is None else _rows(residual), _dense(weight), _dense(bias), seed, p, eps, centred,
         normed, summed,
     )  # fmt: skip
-    return out.view(x.shape), total.view(x.shape) if _has_sum(residual, seed) else total, mean, rstd
+    return _shaped(out, x), _shaped(total, x) if _has_sum(residual, seed) else total, mean, rstd
 
 
 def _fake(
@@ -66,7 +66,8 @@ def norm_backward(
         _rows(given), None if carried is None else _rows(carried), _rows(total), _dense(weight), mean, rstd, seed, p,
         x_dtype, residual_dtype, wants_weight, wants_bias,
     )  # fmt: skip
-    return dx.view(total.shape), dresidual if residual_dtype is None else dresidual.view(total.shape), dweight, dbias
+    dresidual = dresidual if residual_dtype is None else _shaped(dresidual, total)
+    return _shaped(dx, total), dresidual, dweight, dbias
 
 
 def _fake_backward(
@@ -200,6 +201,12 @@ def _rows(x: Tensor) -> Tensor:
     """(..., C) as (rows, C), contiguous in C."""
     flat = x.unsqueeze(0) if x.ndim == 1 else x.flatten(0, -2)
     return flat if flat.stride(-1) == 1 or flat.shape[-1] == 1 else flat.contiguous()
+
+
+def _shaped(rows: Tensor, like: Tensor) -> Tensor:
+    """Rows with the sizes of `like`, and no view: autograd lets nobody write into views that an operator returns."""
+    made: Tensor = torch.ops.aten._unsafe_view.default(rows, like.shape)
+    return made
 
 
 def _dense(operand: Tensor | None) -> Tensor | None:

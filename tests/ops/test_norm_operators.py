@@ -185,6 +185,18 @@ def test_only_one_of_two_results_is_used() -> None:
     assert all(g is not None for g in torch.autograd.grad(run()[0].sum(), given))
 
 
+def test_results_may_be_written_into() -> None:
+    """As those of torch's operators may: by an activation in place, or by a residual stream that is added to."""
+    given, seed = operands(), torch.tensor([1])
+    run = lambda: normed_by("triton", *given, seed, P, 1e-5, True, torch.float32, torch.float32)
+    expected = torch.autograd.grad(run()[0].relu().sum(), given[0])
+    assert_same(list(torch.autograd.grad(run()[0].relu_().sum(), given[0])), list(expected))
+    normed, total = run()
+    total.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        normed.sum().backward()
+
+
 def test_norms_count_no_products() -> None:
     with FlopCounterMode(display=False) as counter:
         step(block, *operands())
