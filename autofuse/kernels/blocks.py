@@ -20,13 +20,14 @@ KERNELS = Kernels(
     compiled="autofuse.kernels.compiled.cross_entropy",
     torch="autofuse.kernels.likelihoods",
 )
-# Bytes of the logits in one block, and the rows that it has at least. A product of fewer rows is slower, for each
-# block reads the whole weight, and adds to the whole of its gradient: measured on CPU (one thread, 1024 rows of 256,
-# 16000 classes, loss and gradient, logits whole: 390 ms in fp32, 86 in bf16), 64 rows took 327 and 132 ms, 128 297 and
-# 101, 256 291 and 88, 512 299 and 83.
-_BLOCK = {"cpu": 2**24}
-_BLOCK_ELSEWHERE = 2**27
-_LEAST_ROWS = {2: 512, 4: 256, 8: 128}  # by bytes of an entry
+# Logits in one block, and the rows that it has at least. A product of fewer rows is slower, for each block reads the
+# whole weight, and adds to the whole of its gradient: measured on CPU (one thread, 1024 rows of 256, 16000 classes,
+# loss and gradient, logits whole: 390 ms in fp32, 86 in bf16), 64 rows took 327 and 132 ms, 128 297 and 101, 256 291
+# and 88, 512 299 and 83, 1024 309 and 77. In bf16 that sum is widened as well: 1024 rows of 768, 32000 classes, took
+# 632 ms in blocks of 512 rows, 624 of 524, 563 of 1024 (torch.compile with the logits whole 545).
+_BLOCK = {"cpu": {2: 2**25, 4: 2**23, 8: 2**21}}  # by bytes of an entry
+_BLOCK_ELSEWHERE = {2: 2**26, 4: 2**25, 8: 2**24}
+_LEAST_ROWS = {2: 512, 4: 256, 8: 128}
 _PIECE = 8192  # classes whose gradient is added at a time where a product has to be widened before it is added
 
 
@@ -158,7 +159,7 @@ def _blocks(x: Tensor, weight: Tensor) -> list[slice]:
 
 def _block_rows(x: Tensor, weight: Tensor) -> int:
     size = x.element_size()
-    entries = _BLOCK.get(x.device.type, _BLOCK_ELSEWHERE) // size
+    entries = _BLOCK.get(x.device.type, _BLOCK_ELSEWHERE)[size]
     return max(entries // max(weight.shape[0], 1), _LEAST_ROWS[size])
 
 
