@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from autofuse.kernels import flex
 from autofuse.kernels.operation import Operation, is_eager
-from autofuse.kernels.packages import TORCH
+from autofuse.kernels.packages import FLEX, TORCH
 from autofuse.kernels.provider import Provider
 from autofuse.ops.attention_blocks import attention_by_blocks
 from autofuse.ops.attention_formula import attention_in_steps
@@ -83,6 +84,8 @@ def _is_usual(query: Tensor, key: Tensor, value: Tensor, scale: float | Tensor) 
 
 # Torch's scaled_dot_product_attention.
 
+_HALVES = (torch.float16, torch.bfloat16)
+
 
 def _by_torch(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
@@ -113,8 +116,12 @@ def _native(
     if type(query) is not Tensor and is_distributed(query):
         return _on_parts(query, key, value, mask, p, is_causal, scale)
     if query.shape[1] != key.shape[1]:
+        if query.is_cuda and (mask is not None or query.dtype not in _HALVES):  # only its flash kernel takes groups
+            key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value))
         return differentiable_twice(
-            F.scaled_dot_product_attention(query, key, value, mask, p, is_causal, scale=scale, enable_gqa=True)
+            F.scaled_dot_product_attention(
+                query, key, value, mask, p, is_causal, scale=scale, enable_gqa=key.shape[1] != query.shape[1]
+            )
         )
     return differentiable_twice(F.scaled_dot_product_attention(query, key, value, mask, p, is_causal, scale=scale))
 
@@ -184,6 +191,27 @@ def _unsuited(slower: Callable[..., str]) -> Callable[..., str]:
 _TAKEN = (torch.float32, torch.bfloat16)
 
 
+# FlexAttention, where it was measured to be best.
+
+
+def _by_flex(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
+    dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
+    mask_is_causal: bool = False,
+) -> Tensor:  # fmt: skip
+    given = operands(query, key, value, mask, scale, is_causal, fill, mask_is_causal)
+    return given.restored(flex.attend(*given[:6]))
+
+
+def _unsuited_to_flex(
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout_p: float = 0.0,
+    training: bool = False, **others: object,
+) -> str:  # fmt: skip
+    if mask is None:
+        return "It is for masks; without one torch's flash kernel computes the same."
+    return flex.misfit(query, key, value, mask, dropout_p if training else 0.0)
+
+
 def _sizes(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, dropout_p: float = 0.0,
     training: bool = False, is_causal: bool = False, **others: object,
@@ -213,6 +241,10 @@ _OP = Operation(
             "Blocks of scores that stay in the cache: torch's matrix products and softmax, dropout drawn from a seed.",
             "Our own, by the same blocks: weights are kept where they are small, else computed again.",
             _unsuited(blocks_are_slower), devices=("cpu",), dtypes=_TAKEN, default=True,
+        ),
+        Provider(
+            "attention", "flex", FLEX, _by_flex, "FlexAttention, compiled, with the mask in its score_mod.",
+            "FlexAttention's own; none on a CPU.", _unsuited_to_flex,
         ),
     ),
     least=1,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from autofuse.kernels import operators
 from autofuse.kernels.compiled import attention as kernel
+from autofuse.kernels.compiled import blocks
 from autofuse.kernels.draws import bits, drawn_seed, least_kept
 
 _NOTHING = nullcontext()
@@ -38,7 +39,7 @@ def attention_by_blocks(
         if mask.shape[-1] != key.shape[-2]:  # a mask for queries counts for each key
             mask = mask.expand(*mask.shape[:-1], key.shape[-2])
     seed = drawn_seed(query.device) if dropout_p else None
-    elements = kernel.ELEMENTS[query.element_size() <= 2]
+    elements = blocks.ELEMENTS[query.element_size() <= 2]
     told = (float(dropout_p), is_causal, float(scale), float(cap), elements)
     inputs = (query, key, value) if mask is None else (query, key, value, mask)
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs):
@@ -137,7 +138,7 @@ def kept_weights(seed: Tensor, shape: tuple[int, ...], is_causal: bool, dropout_
     kept = torch.zeros(shape, dtype=torch.bool)
     if dropout_p >= 1:
         return kept
-    for group in kernel.blocks(*shape, is_causal, elements):
+    for group in blocks.blocks(*shape, is_causal, elements):
         for block in group:
             found = bits(seed, torch.tensor([block.start]), math.prod(block.shape)) >= least_kept(dropout_p)
             kept[block.batches, block.heads, block.queries, : block.keys] = found.view(block.shape)

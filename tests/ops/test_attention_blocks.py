@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from autofuse.kernels.compiled import attention as kernel
+from autofuse.kernels.compiled import blocks as cut
 from autofuse.kernels.regions import region
 from autofuse.ops import attention_blocks as blocks
 from autofuse.ops import reference
@@ -26,12 +27,12 @@ FORWARD = torch.ops.autofuse.attention_blocks.default
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr(kernel, "ELEMENTS", (150, 150))  # fewer than a head's scores: its queries are cut
-    monkeypatch.setattr(kernel, "_FEWEST_ROWS", 4)
-    monkeypatch.setattr(kernel, "_FEWEST_CAUSAL", 4)
+    monkeypatch.setattr(cut, "ELEMENTS", (150, 150))  # fewer than a head's scores: its queries are cut
+    monkeypatch.setattr(cut, "_FEWEST_ROWS", 4)
+    monkeypatch.setattr(cut, "_FEWEST_CAUSAL", 4)
     monkeypatch.setattr(kernel, "dropped", kernel.dropped.function)  # compiled for each size of a block, it takes long
     monkeypatch.setattr(kernel, "dropped_with_gradient", kernel.dropped_with_gradient.function)
-    kernel.blocks.cache_clear()
+    cut.blocks.cache_clear()
 
 
 def operands(groups: int = H, dtype: torch.dtype = torch.float64, t: int = T, s: int = S) -> list[Tensor]:
@@ -123,7 +124,7 @@ def test_what_is_compiled_drops_what_the_plain_functions_drop(monkeypatch: pytes
     compiled = tuple(
         region(rows)(f) for rows, f in (("weights", kernel.dropped), (_BOTH, kernel.dropped_with_gradient))
     )
-    monkeypatch.setattr(kernel, "ELEMENTS", (2**18, 2**18))
+    monkeypatch.setattr(cut, "ELEMENTS", (2**18, 2**18))
     given, results = operands(dtype=torch.float32), []
     for _ in range(2):
         torch.manual_seed(1)
@@ -252,7 +253,7 @@ def test_a_block_holds_no_more_than_it_may_and_all_hold_every_score_once() -> No
         for causal in (False, True):
             seen = torch.zeros(shape)
             start = 0
-            for group in kernel.blocks(*shape, causal, 600):
+            for group in cut.blocks(*shape, causal, 600):
                 for block in group:
                     assert block.start == start
                     start += math.prod(block.shape)

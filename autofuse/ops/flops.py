@@ -1,0 +1,29 @@
+"""What torch's flash kernel for CPUs computes, for torch.utils.flop_counter, which counts it as nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+
+def _forward(query: Any, key: Any, value: Any, *others: Any, **named: Any) -> int:
+    """Two products of matrices for (B, H, T, d), (B, G, S, d), (B, G, S, dv), masked entries included."""
+    return int(2 * math.prod(query[:3]) * key[2] * (query[3] + value[3]))
+
+
+def _backward(gradient: Any, query: Any, key: Any, value: Any, *others: Any, **named: Any) -> int:
+    """Five: the scores again, and two for each of the two products."""
+    return int(2 * math.prod(query[:3]) * key[2] * (3 * query[3] + 2 * value[3]))
+
+
+SDPA_ON_CPU: Mapping[Any, Any] = MappingProxyType(
+    {
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _forward,
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _backward,
+    }
+)
+"""`FlopCounterMode(custom_mapping=dict(SDPA_ON_CPU))` counts attention on a CPU as torch counts it on a GPU."""
