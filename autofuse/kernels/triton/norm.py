@@ -21,7 +21,7 @@ from autofuse.kernels.triton.norm_tiles import affine, normalised, store_gradien
 _WIDEST = 8192  # columns of a row that is kept in registers: eight for each of 1024 threads
 _WIDEST_OF_FP32 = 4096  # the same backward, where 8192 columns of fp32 spill on sm_80
 _TILE = 1024  # elements that a program takes at once, in several rows where they are shorter
-_CHUNK = 4096  # elements of a longer row that a program takes at once
+_CHUNK = 2048  # elements of a longer row that a program takes at once
 _COLUMNS, _ROWS = 128, 32  # the tile in which `_affine_backward` reads
 
 
@@ -98,7 +98,7 @@ def _over_parts(sums: Tensor | None, like: Tensor) -> Tensor:
 
 
 def _tile(width: int, widest: int = _WIDEST) -> tuple[int, int, int]:
-    """Rows and columns that a program takes at once, and its warps: eight elements for each thread, sixteen in a chunk.
+    """Rows and columns that a program takes at once, and its warps: eight elements for each thread, in a chunk as well.
 
     The backward pass keeps five such tiles in registers; fewer elements would make loads shorter than 16 bytes.
     """
