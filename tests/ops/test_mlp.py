@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import gradcheck
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.utils.flop_counter import FlopCounterMode
 
 from autofuse import ops
@@ -118,6 +122,32 @@ def test_the_hidden_layer_is_kept_once(ours: Any) -> None:
 
     assert kept(ours.run) == B * T * HIDDEN
     assert kept(by_torch) == 2 * B * T * HIDDEN
+
+
+def test_parameters_sharded_by_fsdp_go_through_the_operators() -> None:
+    pytest.importorskip("triton")
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(IN, 2 * HIDDEN), nn.Linear(HIDDEN, IN)
+            self.bias = nn.Parameter(torch.zeros(HIDDEN))
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = torch.ops.autofuse.gated_halves(self.up(x), "silu", True, "triton")
+            hidden = torch.ops.autofuse.biased(hidden, self.bias, "gelu", "triton")
+            return by_triton(self.down(hidden), *self.up.parameters(), self.down.weight.repeat(1, 2), None)
+
+    plain = Layer()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        sharded: Any = fully_shard(copy.deepcopy(plain), mesh=init_device_mesh("cpu", (1,)))
+        for model in (plain, sharded):
+            model(torch.ones(3, IN)).square().sum().backward()
+        for own, found in zip(plain.parameters(), sharded.parameters(), strict=True):
+            torch.testing.assert_close(found.grad.full_tensor(), own.grad)
+    finally:
+        dist.destroy_process_group()
 
 
 LEFT_TO_TORCH: dict[str, Callable[[list[Tensor]], tuple[list[Any], dict[str, Any]]]] = {

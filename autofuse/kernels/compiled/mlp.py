@@ -48,7 +48,8 @@ def backward(
         lambda: torch.mm(grad.t(), hidden.to(x.dtype)),
         lambda: grad.sum(0),
     )
-    return tuple(make() for make, wants in zip(found, wanted, strict=True) if wants)
+    made = {i: found[i]() for i in (3, 4, 2, 1, 0) if wanted[i]}  # first what frees the hidden layer
+    return tuple(made[i] for i in sorted(made))
 
 
 def _down(projected: Tensor, up_bias: Tensor | None, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
