@@ -111,7 +111,6 @@ AHEAD = (
     Ahead("bf16, halves, heads last, (4, 32, 2048, 128)", lambda: _sample(False, False, 128, True)),
     Ahead("bf16, halves, backward, one angle a pair", lambda: _sample(False, True, 64, False)),
     Ahead("bf16, neighbours, one angle a pair", lambda: _sample(True, False, 64, True)),
-    # Both factors of both entries of a pair: twelve warps a multiprocessor, each with more loads in flight than usual.
-    Ahead("bf16, neighbours, an angle an entry, width 90", lambda: _sample(True, True, 90, False, 90), occupancy=0.18),
+    Ahead("bf16, neighbours, an angle an entry, width 90", lambda: _sample(True, True, 90, False, 90)),
     Ahead("bf16, halves, width 1030", lambda: _sample(False, False, 1030, True, 1030), quick=False),
 )
