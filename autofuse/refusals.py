@@ -47,6 +47,8 @@ ADVICE: tuple[tuple[str, str], ...] = (
     (r"^part of it stands in a `", "write all of it inside that block, or all of it outside"),
     # Where a file has no room for the call.
     (r"takes a statement of its own to keep", "write the computation on lines of its own"),
+    (r"an eps that is a number", "give the norm its eps as a number"),
+    (r"^(apex's|Liger|flash_attn_func|the target )", "pass another `--target`, or fuse the live model"),
     (r"^torch has no ", "pass `--target autofuse`, or fuse the live model with `autofuse.optimize`"),
     (r"^the classes are not in the last", "move the classes to the last dimension, or use `autofuse.optimize`"),
     (r"^torch's linear_cross_entropy", "pass `--target autofuse`, or fuse the live model with `autofuse.optimize`"),

@@ -45,7 +45,5 @@ def call_of(target: str, replacement: Replacement, captures: Arguments, s: Spell
 def _of_library(target: str, replacement: Replacement, captures: Arguments, s: Speller) -> Call:
     operations = _LIBRARIES[target]
     if replacement.operation not in operations:
-        raise NotInTarget(
-            f"the target {target} writes {', '.join(operations)}, not {replacement.operation}: use another `--target`"
-        )
+        raise NotInTarget(f"the target {target} writes {', '.join(operations)}, not {replacement.operation}")
     return operations[replacement.operation](named(replacement, captures, s), s)

@@ -22,7 +22,7 @@ _NO_CLASS = -100
 def layer_norm(a: Arguments, s: Speller) -> Call:
     weight, bias = _given(a, "weight", s), _given(a, "bias", s)
     if (weight is None) != (bias is None):
-        raise NotInTarget("apex's layer norm takes a weight and a bias, or neither; use another `--target`")
+        raise NotInTarget("apex's layer norm takes a weight and a bias, or neither")
     affine = () if weight is None or bias is None else (weight, bias)
     return _norm("fused_layer_norm", affine, a, s, "1e-05")
 
@@ -48,17 +48,17 @@ def _given(a: Arguments, name: str, s: Speller) -> str | None:
     if name not in a or is_const(a[name], None):
         return None
     if s.view.number(a[name]):
-        raise NotInTarget(f"apex's norms take a tensor as {name}, and this is a number; use another `--target`")
+        raise NotInTarget(f"apex's norms take a tensor as {name}, and this is a number")
     return s.text(a[name])
 
 
 def cross_entropy(a: Arguments, s: Speller) -> Call:
     if "weight" in a and not is_const(a["weight"], None):
-        raise NotInTarget("apex's cross entropy has no weights of classes; use another `--target`")
+        raise NotInTarget("apex's cross entropy has no weights of classes")
     if "ignore_index" not in a or not is_const(a["ignore_index"], None):  # left out, it is torch's -100
         raise NotInTarget(
             "apex's cross entropy keeps ignored targets in the mean, and looks up a class for each: whether any is "
-            "ignored cannot be read from the text; use another `--target`"
+            "ignored cannot be read from the text"
         )
     reduction = a["reduction"].data if "reduction" in a and is_const(a["reduction"]) else "mean"
     if "reduction" in a and not is_const(a["reduction"]):

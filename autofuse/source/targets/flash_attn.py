@@ -27,7 +27,7 @@ def attention(a: Arguments, s: Speller) -> Call:
     if "mask" in a and not causal:
         raise NotInTarget(
             "flash_attn_func takes no mask: only one that is proved causal, of as many queries as keys, becomes "
-            "`causal=True`; use another `--target`"
+            "`causal=True`"
         )
     ranks = {s.view.rank(a[name]) for name in ("query", "key", "value")}
     if not ranks <= {3, 4, None} or {3, 4} <= ranks:

@@ -60,7 +60,7 @@ def gated_mlp(a: Arguments, s: Speller) -> Call:
 
 def cross_entropy(a: Arguments, s: Speller) -> Call:
     if "weight" in a and not is_const(a["weight"], None):
-        raise NotInTarget("Liger's cross entropy is not written with weights of classes; use another `--target`")
+        raise NotInTarget("Liger's cross entropy is not written with weights of classes")
     logits, target, tail = rows(a, s)
     arguments = (fill("{0}.clone()", logits), target, *options_of(a, s, _LOSS_OPTIONS))
     why = f"{_NEEDS}; {_ONCE}; {_ALL_IGNORED}"
@@ -69,7 +69,7 @@ def cross_entropy(a: Arguments, s: Speller) -> Call:
 
 def linear_cross_entropy(a: Arguments, s: Speller) -> Call:
     if "reduction" in a and not is_const(a["reduction"], "mean", "sum"):
-        raise NotInTarget("Liger's fused linear cross entropy reduces to a mean or a sum; use another `--target`")
+        raise NotInTarget("Liger's fused linear cross entropy reduces to a mean or a sum")
     x, target = linear_rows(a, s)
     bias = [f"bias={s.text(a['bias'])}"] if "bias" in a and not is_const(a["bias"], None) else []
     arguments = (x, s.text(a["weight"]), target, *bias, *options_of(a, s, _LOSS_OPTIONS))
@@ -99,7 +99,7 @@ def _gate(a: Arguments, s: Speller) -> str:
 
 def _tensor(a: Arguments, name: str, norm: str, s: Speller) -> str:
     if name not in a or is_const(a[name], None) or s.view.number(a[name]):
-        raise NotInTarget(f"Liger's {norm} wants a {name} that is a tensor; use another `--target`")
+        raise NotInTarget(f"Liger's {norm} wants a {name} that is a tensor")
     return s.text(a[name])
 
 
