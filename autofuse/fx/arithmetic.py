@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from autofuse.kernels.operation import drop_again, drop_nothing
+
 WIDER = {
     torch.float16: torch.float64,
     torch.bfloat16: torch.float64,
@@ -35,6 +37,15 @@ class AsWritten(TorchFunctionMode):
         super().__init__()
         self.rates: list[float] = []
         self.rows = 1
+
+    def __enter__(self) -> AsWritten:
+        drop_nothing(self.rates.append)  # our own kernels draw by no function of torch's
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        drop_again()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = self.result(func, *self._undropped(func, list(args), dict(kwargs or {})))
@@ -73,11 +84,11 @@ class InDouble(AsWritten):
         self._default, self._finfo = torch.get_default_dtype(), torch.finfo
         torch.set_default_dtype(torch.float64)
         torch.finfo = self._finfo_of_own  # type: ignore[assignment, misc]
-        super().__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)
         torch.finfo = self._finfo  # type: ignore[misc]
         torch.set_default_dtype(self._default)
 

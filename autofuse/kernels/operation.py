@@ -28,6 +28,7 @@ Sizes = Callable[..., tuple[int, ...]]
 
 OPERATIONS: dict[str, Operation] = {}
 _recorders: list[list[Made]] = []
+_undropped: list[Callable[[float], None]] = []
 _functorch: Any = torch._C._functorch
 _TENSORS = frozenset({Tensor, nn.Parameter})
 _DTYPES = frozenset({torch.float64, *HALVES_AND_SINGLE})
@@ -81,6 +82,9 @@ class Operation:
         if _recorders:
             for made in _recorders:
                 made.append(Made(self, (x, *args), kwargs))
+        if _undropped and kwargs.get("dropout_p") and kwargs.get("training"):
+            _undropped[-1](kwargs["dropout_p"])
+            kwargs["dropout_p"] = 0.0
         if x.dtype in (self._torchs or self._plain_dtypes()) or traced() or x.numel() < self.least:
             return self.torch.run(x, *args, **kwargs)
         key = _signature(x, args, kwargs)
@@ -197,6 +201,16 @@ class Operation:
         self.failures[provider.name] = why
         self.forget()
         _LOG.warning("autofuse.ops.%s no longer asks %s: %s", self.name, provider.name, why)
+
+
+def drop_nothing(note: Callable[[float], None]) -> None:
+    """From now on no operation drops anything; `note` is told the rate at which each would have."""
+    _undropped.append(note)
+
+
+def drop_again() -> None:
+    """What was before the last drop_nothing."""
+    _undropped.pop()
 
 
 def _signature(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:

@@ -489,3 +489,19 @@ def test_a_gradient_is_summed_over_the_rows_that_a_model_pools() -> None:
         torch.manual_seed(seed)
         outcome = verify(ByHand(), Fused(), (torch.randn(2, 6000, 4) + 3.0,))
         assert outcome.ok, outcome.reason
+
+
+def test_dropout_that_a_kernel_of_ours_draws_is_off_as_well() -> None:
+    class Dropped(nn.Module):
+        """Large enough for operations to leave torch's functions."""
+
+        def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return ops.attention(query, key, value, dropout_p=0.2, training=self.training)
+
+    class Spelled(nn.Module):
+        def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            weights = torch.softmax(query @ key.mT, dim=-1)
+            return F.dropout(weights, 0.2, self.training) @ value
+
+    inputs = tuple(torch.randn(1, 2, 300, 16) for _ in range(3))
+    assert verify(Spelled(), Dropped(), inputs).ok
