@@ -10,7 +10,7 @@ what is small, where choosing and registration would cost more than a kernel sav
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -85,7 +85,7 @@ class Operation:
         if _undropped and kwargs.get("dropout_p") and kwargs.get("training"):
             _undropped[-1](kwargs["dropout_p"])
             kwargs["dropout_p"] = 0.0
-        if x.dtype in (self._torchs or self._plain_dtypes()) or traced() or x.numel() < self.least:
+        if traced() or x.dtype in (self._torchs or self._plain_dtypes()) or x.numel() < self.least:
             return self.torch.run(x, *args, **kwargs)
         key = _signature(x, args, kwargs)
         if key is None:
@@ -224,8 +224,13 @@ def _signature(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
         elif isinstance(a, Tensor):
             return None
         else:
-            parts.append(a if isinstance(a, Hashable) else id(a))
-    return tuple(parts)
+            parts.append(a)
+    key = tuple(parts)
+    try:
+        hash(key)
+    except TypeError:  # a list, say, which may hold other things at the next call
+        return None
+    return key
 
 
 def traced() -> bool:
