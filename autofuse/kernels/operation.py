@@ -215,9 +215,11 @@ def drop_again() -> None:
 
 def _signature(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
     """What a choice can depend on; None where the call is not plain eager execution on plain tensors."""
-    if _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+    if _transformed():
         return None
-    parts: list[Any] = [torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(), *kwargs]
+    captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
+    modes = torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(), captured
+    parts: list[Any] = [*modes, _autocast_dtype(x.device.type), *kwargs]
     for a in (x, *args, *kwargs.values()):
         if type(a) in _TENSORS:
             parts.append((a.shape, a.stride(), a.dtype, a.requires_grad, a.device))
@@ -233,6 +235,18 @@ def _signature(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
     return key
 
 
+def _autocast_dtype(device: str) -> torch.dtype | None:
+    """What autocast lowers to on that kind of device, None where it is off: checks ask for it too."""
+    if not torch._C._is_any_autocast_enabled() or not torch.amp.is_autocast_available(device):
+        return None
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+def _transformed() -> bool:
+    """Whether functorch or forward-mode derivatives look on."""
+    return _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
 def traced() -> bool:
     """Whether a compiler or tracer looks on, to which even an operand's size may be no number."""
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
@@ -240,20 +254,12 @@ def traced() -> bool:
 
 def is_eager() -> bool:
     """Whether nobody traces, transforms or records calls: what an operation may ask before it takes a short cut."""
-    return not (
-        _recorders
-        or torch.compiler.is_compiling()
-        or _functorch.peek_interpreter_stack() is not None
-        or forward_ad._current_level >= 0
-        or torch._C._get_tracing_state() is not None
-    )
+    return not (_recorders or traced() or _transformed())
 
 
 def is_plain(*arguments: Any) -> bool:
     """Whether a call is plain eager execution on plain tensors: nobody traces, transforms or subclasses it."""
-    if _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
-        return False
-    return all(type(a) in _TENSORS or not isinstance(a, Tensor) for a in arguments)
+    return not _transformed() and all(type(a) in _TENSORS or not isinstance(a, Tensor) for a in arguments)
 
 
 def _forget_all() -> None:

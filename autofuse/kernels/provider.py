@@ -29,8 +29,8 @@ class Provider:
     `run` and `check` take what the operation's public function takes. `run` gives what it gives, differentiable.
     `check` says beforehand why `run` would not do for these arguments, as a sentence, "" where it would: it must look
     at whatever `run` relies on that is not in `devices` and `dtypes` (those of the first argument), and never raise.
-    It goes by sizes, strides, dtypes, devices, whether gradients are asked for, and plain values, and by nothing else:
-    it is asked once for each.
+    It goes by sizes, strides, dtypes, devices, plain values, whether gradients are asked for, autocast, and whether a
+    CUDA graph is captured, and by nothing else: it is asked once for each.
     `gradient` says where the gradient comes from. A `default` may be chosen unmeasured; others only where they were
     measured and checked on the machine.
     """

@@ -16,9 +16,9 @@ from autofuse.kernels.draws import drawn_seed
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
-from autofuse.ops import norm_operators
 from autofuse.ops.affine import Affine, fits_into, shifted
 from autofuse.ops.layer_norm import layer_norm
+from autofuse.ops.norm_operators import dtype_of, normed_by, refused
 from autofuse.ops.rms_norm import rms_norm
 
 Result = Tensor | tuple[Tensor, Tensor]
@@ -86,10 +86,10 @@ def _by_kernel(
         summed, normed = torch.float32, x.dtype
     else:
         summed = torch.promote_types(x.dtype, residual.dtype)
-        normed = norm_operators.dtype_of(f"{norm}_norm", x, residual, weight, bias)
+        normed = dtype_of(f"{norm}_norm", x, residual, weight, bias)
     p = dropout_p if training else 0.0
     seed = drawn_seed(x.device) if p else None
-    out, total = norm_operators.normed_by(
+    out, total = normed_by(
         kernel, x, residual.expand_as(x), weight, bias, seed, p, eps, norm == "layer", normed, summed
     )
     return (total, out) if prenorm else out
@@ -108,7 +108,7 @@ def _refused(
         return "It takes a probability of dropping from 0 to less than 1."
     if residual.shape != x.shape and not (training and dropout_p and fits_into(residual, x)):
         return "It takes a residual of x's shape: torch's addition reads a smaller one only once."
-    return norm_operators.refused(x, weight, bias, eps)
+    return refused(x, weight, bias, eps)
 
 
 def _sizes(

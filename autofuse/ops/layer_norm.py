@@ -15,8 +15,8 @@ from torch import Tensor
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
-from autofuse.ops import norm_operators
 from autofuse.ops.affine import Affine, affine, fitting, is_usual
+from autofuse.ops.norm_operators import dtype_of, normed_by, refused
 
 
 def layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
@@ -40,8 +40,8 @@ def _by_torch(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float 
 
 
 def _by_kernel(kernel: str, x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
-    dtype = norm_operators.dtype_of("layer_norm", x, weight, bias)
-    return norm_operators.normed_by(kernel, x, None, weight, bias, None, 0.0, eps, True, dtype, x.dtype)[0]
+    dtype = dtype_of("layer_norm", x, weight, bias)
+    return normed_by(kernel, x, None, weight, bias, None, 0.0, eps, True, dtype, x.dtype)[0]
 
 
 def _refused(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> str:
@@ -52,7 +52,7 @@ def _refused(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float =
         return "It takes calls without gradients: torch's kernels have as fast ones."
     if x.numel() < _LEAST:
         return f"It takes {_LEAST} elements or more: below, a call costs as much as it saves."
-    return norm_operators.refused(x, weight, bias, eps)
+    return refused(x, weight, bias, eps)
 
 
 _LEAST = 2**18
@@ -60,7 +60,7 @@ _OP = Operation(
     "layer_norm",
     (
         Provider(
-            "layer_norm", "triton", TRITON, partial(_by_kernel, "triton"), check=norm_operators.refused,
+            "layer_norm", "triton", TRITON, partial(_by_kernel, "triton"), check=refused,
             devices=("cuda",),
             summary="Our Triton kernels: a row is read once, its sums are in fp32, a weight may have another dtype.",
             gradient="One kernel for x, weight and bias; two where a row has more than 8192 columns.",

@@ -15,8 +15,8 @@ from torch import Tensor
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
-from autofuse.ops import norm_operators
 from autofuse.ops.affine import Affine, affine, fitting, is_usual
+from autofuse.ops.norm_operators import dtype_of, normed_by, refused
 
 
 def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
@@ -38,12 +38,12 @@ def _by_torch(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
 
 
 def _by_kernel(kernel: str, x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
-    dtype = norm_operators.dtype_of("rms_norm", x, weight)
-    return norm_operators.normed_by(kernel, x, None, weight, None, None, 0.0, eps, False, dtype, x.dtype)[0]
+    dtype = dtype_of("rms_norm", x, weight)
+    return normed_by(kernel, x, None, weight, None, None, 0.0, eps, False, dtype, x.dtype)[0]
 
 
 def _refused(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> str:
-    return norm_operators.refused(x, weight, None, eps)
+    return refused(x, weight, None, eps)
 
 
 _LEAST = 2**17  # elements; with fewer, calling a compiled loop costs what it saves (128 rows of 768 in fp32: 1.2 times)

@@ -122,3 +122,22 @@ def test_calls_are_recorded_within_a_block_and_only_there(made) -> None:  # type
     doubled(x)
     assert [(m.operation, m.args[0].numel(), m.kwargs) for m in outer] == [(doubled, 8, {}), (doubled, 2, {})]
     assert len(inner) == 1
+
+
+def test_autocast_is_asked_about_anew(made) -> None:  # type: ignore[no-untyped-def]
+    def outside(x: Tensor) -> str:
+        return "It computes outside of autocast." if torch.is_autocast_enabled("cpu") else ""
+
+    doubled = made(_provider("own", _twice, default=True, check=outside))
+    doubled(torch.ones(8))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        doubled(torch.ones(8))
+    doubled(torch.ones(8))
+    assert doubled.counts == {"own": 2, "torch": 1}
+
+
+def test_what_has_no_hash_goes_to_torch(made) -> None:  # type: ignore[no-untyped-def]
+    doubled = made(_provider("own", lambda x, sizes=None: x * 2, default=True))
+    doubled.torch = _provider("torch", lambda x, sizes=None: x + x)
+    assert torch.equal(doubled(torch.ones(8), [1, 2]), torch.full((8,), 2.0))
+    assert "own" not in doubled.counts
