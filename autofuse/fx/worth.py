@@ -38,9 +38,10 @@ def keep_what_is_worth_it(
         return verdicts
     scales = Scales()
     for _ in range(_ROUNDS):
+        modules = list(verdicts if session.checker else dict.fromkeys(m for m, _ in planner.plans))
         beaten = [
             (module, found, words)
-            for module in tell("weighing", list(verdicts), len(verdicts))
+            for module in tell("weighing", modules, len(modules))
             for found, words in _weigh(planner, module, scales)
         ]
         if not beaten:
@@ -61,8 +62,9 @@ def _weigh(planner: Planner, module: nn.Module, scales: Scales) -> list[tuple[Fo
     set_mode(twin, mode)
     beaten = []
     for dropped, plan in plans.items():
-        for found in [f for f in plan.found if f.excerpt is not None]:
-            assert found.excerpt is not None
+        for found in plan.found:
+            if found.excerpt is None:
+                continue
             weight = scales.weigh(found.excerpt, twin, mode)
             if weight.kept and not dropped:  # a caller relies on what a narrow forward leaves out
                 beaten.append((found, weight.words))

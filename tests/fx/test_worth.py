@@ -137,3 +137,10 @@ def test_the_answer_depends_on_whether_one_asks_to_tune() -> None:
     assert autofuse.report(model) is not first
     with pytest.raises(ValueError, match="policy"):
         autofuse.optimize(model, inputs, policy="luck")
+
+
+def test_places_are_weighed_that_nobody_asked_to_verify() -> None:
+    model = Attention()
+    autofuse.optimize(model, _inputs(), verify=False)
+    site = _only(model, "AF101")
+    assert site.status == "fused" and "the original" in site.reason
