@@ -1,0 +1,73 @@
+"""Hears of every call of every module of some models, and leaves no sign on them. Knows nn.Module, and no profiler.
+
+Hooks would do too, but an optimized model runs its original code where somebody watches a module that a fused
+operation reads past: with hooks one would measure another program. So `nn.Module.__call__` itself is replaced for the
+length of a block, as torch.fx does while it traces; whatever the class of a module, its call goes through there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from torch import nn
+
+from autofuse.fx.wrappers import held, user_name
+
+Around = Callable[[str, nn.Module], AbstractContextManager[Any]]
+
+_LOCK = threading.RLock()
+
+
+class Names:
+    """Fully qualified names of the modules of one or several models, as their users know them.
+
+    A module that a model holds under two names has the first. What torch wraps around a user's module has no name.
+    """
+
+    def __init__(self, models: Mapping[str, nn.Module]) -> None:
+        """`models`: each with what its names begin with; "" where there is only one."""
+        self.models = dict(models)
+        self._names: dict[nn.Module, str] = {}
+        for prefix, model in models.items():
+            for path, module in model.named_modules():
+                if not held(module):
+                    name = ".".join(part for part in (prefix, user_name(model, path)) if part)
+                    self._names.setdefault(module, name)
+
+    def __getitem__(self, module: nn.Module) -> str | None:
+        return self._names.get(module)
+
+    def items(self) -> Iterator[tuple[str, nn.Module]]:
+        """Every name with its module, in the order of the models' own."""
+        return iter((name, module) for module, name in self._names.items())
+
+
+@contextmanager
+def around_calls(names: Names, around: Around) -> Iterator[None]:
+    """Enter `around(name, module)` for the length of every call of a module that has a name.
+
+    The outermost call is entered first. Recomputed forwards of checkpointing are calls too. Code that torch.compile
+    has compiled makes no calls: of its modules only the compiled one itself is heard of. One block at a time may be
+    active; a second raises RuntimeError.
+    """
+    with _LOCK:
+        inner = nn.Module.__call__
+        if getattr(inner, "_autofuse_around", False):
+            raise RuntimeError("The calls of modules are watched already: end the first profile before a second.")
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            name = names[module]
+            if name is None:
+                return inner(module, *args, **kwargs)
+            with around(name, module):
+                return inner(module, *args, **kwargs)
+
+        call._autofuse_around = True  # type: ignore[attr-defined]
+        nn.Module.__call__ = call  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            nn.Module.__call__ = inner  # type: ignore[method-assign]
