@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -17,6 +17,7 @@ from torch import nn
 from autofuse.fx.wrappers import held, user_name
 
 Around = Callable[[str, nn.Module], AbstractContextManager[Any]]
+Entered = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], AbstractContextManager[Any]]
 
 _LOCK = threading.RLock()
 
@@ -50,8 +51,23 @@ def around_calls(names: Names, around: Around) -> Iterator[None]:
     """Enter `around(name, module)` for the length of every call of a module that has a name.
 
     The outermost call is entered first. Recomputed forwards of checkpointing are calls too. Code that torch.compile
-    has compiled makes no calls: of its modules only the compiled one itself is heard of. One block at a time may be
-    active; a second raises RuntimeError.
+    has compiled makes no calls: of its modules only the compiled one itself is heard of. Raises RuntimeError where
+    calls are watched already.
+    """
+
+    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[Any]:
+        name = names[module]
+        return nullcontext() if name is None else around(name, module)
+
+    with around_every_call(enter):
+        yield
+
+
+@contextmanager
+def around_every_call(enter: Entered) -> Iterator[None]:
+    """Enter `enter(module, args, kwargs)` for the length of every call of any module.
+
+    One block at a time may be active; a second raises RuntimeError.
     """
     with _LOCK:
         inner = nn.Module.__call__
@@ -59,10 +75,7 @@ def around_calls(names: Names, around: Around) -> Iterator[None]:
             raise RuntimeError("The calls of modules are watched already: end the first profile before a second.")
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            name = names[module]
-            if name is None:
-                return inner(module, *args, **kwargs)
-            with around(name, module):
+            with enter(module, args, kwargs):
                 return inner(module, *args, **kwargs)
 
         call._autofuse_around = True  # type: ignore[attr-defined]
