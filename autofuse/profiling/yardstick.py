@@ -17,7 +17,7 @@ _SIZE, _ROUNDS = {"cpu": 256, "cuda": 4096}, 4
 def yardstick(device: torch.device) -> Callable[[], float]:
     """A function that does the work once and returns its seconds: products of matrices and a pass over memory.
 
-    Some milliseconds on a CPU and below a millisecond on a GPU; float32, the same sizes on every machine of a kind.
+    About a millisecond; float32, the same sizes on every machine of a kind.
     """
     size = _SIZE.get(device.type, 1024)
     a, b = torch.ones(2, size, size, device=device)

@@ -1,0 +1,64 @@
+"""Puts optimizers back as they were before a profile ran their steps. Knows torch.optim and no models."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+
+@contextmanager
+def preserved_optimizers() -> Iterator[None]:
+    """After the block, the state and the settings of every optimizer that stepped in it are as before its first step.
+
+    What is kept is a copy on the CPU, so that the device's peak memory stays that of the step. Not put back: schedulers
+    and gradient scalers, which optimizers do not know.
+    """
+    seen: set[int] = set()
+    with ExitStack() as stack:
+
+        def stepped(optimizer: Optimizer, *_: Any) -> None:
+            if id(optimizer) not in seen:
+                seen.add(id(optimizer))
+                stack.callback(_kept(optimizer))
+
+        hook = register_optimizer_step_pre_hook(stepped)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+
+def _kept(optimizer: Optimizer) -> Callable[[], None]:
+    settings = [
+        {key: copy.copy(value) for key, value in group.items() if key != "params"} for group in optimizer.param_groups
+    ]
+    state = {parameter: {key: (value, _value(value)) for key, value in entry.items()}
+             for parameter, entry in optimizer.state.items()}  # fmt: skip
+
+    def restore() -> None:
+        for group, kept in zip(optimizer.param_groups, settings, strict=True):
+            group.update(kept)
+        optimizer.state.clear()
+        for parameter, entry in state.items():
+            optimizer.state[parameter] = {key: _put_back(held, value) for key, (held, value) in entry.items()}
+
+    return restore
+
+
+def _value(held: Any) -> Any:
+    return held.detach().to("cpu", copy=True) if isinstance(held, Tensor) else copy.copy(held)
+
+
+def _put_back(held: Any, value: Any) -> Any:
+    """The tensor that was there, with the numbers it held: others may hold it too."""
+    if not isinstance(held, Tensor):
+        return value
+    with torch.no_grad():
+        held.copy_(value)
+    return held

@@ -1,0 +1,81 @@
+"""What is profiled: one step that can be run again and again, the models in it, and their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from autofuse.measure.compare import device_of
+from autofuse.measure.step import Inputs, Step, tensors_in, training_step
+from autofuse.profiling.calls import Names
+from autofuse.profiling.roots import Roots
+
+Subject = nn.Module | Callable[..., Any]
+
+
+@dataclass
+class Workload:
+    """One step, and what it is made of as far as that is known.
+
+    models: each with what its modules' names begin with. calls: arguments of each model's first call in a step.
+    """
+
+    step: Callable[[], object]
+    name: str
+    models: Mapping[str, nn.Module] = field(default_factory=dict)
+    optimizers: Sequence[torch.optim.Optimizer] = ()
+    inputs: Inputs | None = None
+    calls: Mapping[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> Names:
+        """Of all modules in it."""
+        return Names(self.models)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs: the accelerator that one of its tensors is on, else the CPU."""
+        given = tuple(tensors_in((self.inputs, *self.calls.values())))
+        for model in (*self.models.values(), lambda: None):
+            if (device := device_of(model, given)).type != "cpu":
+                return device
+        return torch.device("cpu")
+
+    def look(self) -> None:
+        """Run one step, and see from it which models and optimizers there are."""
+        roots = Roots()
+        for optimizer in self.optimizers:
+            roots.optimizers.append(optimizer)
+        with roots.watching():
+            self.step()
+        self.optimizers = tuple(roots.optimizers)
+        self.models = self.models or roots.models
+        mine = set(self.models.values())
+        self.calls = {module: call for module, call in roots.calls.items() if module in mine}
+
+
+def workload_of(
+    subject: Subject, inputs: Inputs | None, step: Step | None, optimizers: Sequence[Any], name: str
+) -> Workload:
+    """What profile()'s arguments mean. Raises TypeError where they are neither a model with inputs nor a step."""
+    if isinstance(subject, nn.Module):
+        if inputs is None:
+            raise TypeError(
+                f"A {type(subject).__name__} is to be profiled, and no inputs were given to call it with: "
+                "pass a tensor, a tuple of positional arguments or a dict of keywords."
+            )
+        run = partial(step or training_step, subject, inputs)
+        return Workload(run, name or type(subject).__name__, {"": subject}, tuple(optimizers), inputs)
+    if not callable(subject):
+        raise TypeError(
+            f"autofuse.profile takes a model or a step that can be called, and was given a {type(subject).__name__}."
+        )
+    if step is not None:
+        raise TypeError("Two steps were given to profile: pass the model and step=, or the step by itself.")
+    run = partial(subject) if inputs is None else partial(training_step, subject, inputs)
+    return Workload(run, name or getattr(subject, "__name__", "step"), {}, tuple(optimizers), inputs)
