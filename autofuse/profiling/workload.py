@@ -41,10 +41,9 @@ class Workload:
     def device(self) -> torch.device:
         """Where it runs: the accelerator that one of its tensors is on, else the CPU."""
         given = tuple(tensors_in((self.inputs, *self.calls.values())))
-        for model in (*self.models.values(), lambda: None):
-            if (device := device_of(model, given)).type != "cpu":
-                return device
-        return torch.device("cpu")
+        models: tuple[Subject, ...] = (*self.models.values(), self.step)
+        devices = [device_of(model, given) for model in models]
+        return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
     def look(self) -> None:
         """Run one step, and see from it which models and optimizers there are."""
