@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import types
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
+_WORDS = {
+    Mapping: "an object", list: "an array", str: "a string", int: "an integer", float: "a number", bool: "a boolean",
+}  # fmt: skip
 
 
 class Malformed(ValueError):
@@ -28,7 +32,8 @@ def dumped(value: Any) -> Any:
 def loaded(kind: type[_T], value: Any, where: str = "") -> _T:
     """What `dumped` made of a `kind`. Fields that are missing take their default; unknown ones are passed over.
 
-    Raises Malformed where a field without a default is missing, or a value is of another type.
+    A null where a number is due becomes NaN. Raises Malformed where a field without a default is missing, or a value is
+    of another type.
     """
     result: _T = _loaded(kind, value, where or kind.__name__)
     return result
@@ -39,31 +44,24 @@ def _loaded(kind: Any, value: Any, where: str) -> Any:
         return value
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return _one_of(inner, value, where)
+        return None if value is None else _loaded(_without_none(inner), value, where)
     if is_dataclass(kind):
         return _object(kind, value, where)
-    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return kind(*_require(value, (list, tuple), where))
+    if _is_named_tuple(kind):
+        return kind(*_items(list(get_type_hints(kind).values()), value, where))
     if origin is tuple:
-        items = _require(value, (list, tuple), where)
-        each = inner[:1] * len(items) if inner[-1] is Ellipsis else inner
-        return tuple(_loaded(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(each, items, strict=True)))
+        return _tuple(inner, value, where)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        entries = _require(value, (Mapping,), where)
-        return {_key(inner[0], key): _loaded(inner[1], item, f"{where}.{key}") for key, item in entries.items()}
+        return _mapping(inner, value, where)
     if origin is Literal:
-        if value not in inner:
-            raise Malformed(f"{where} is {value!r}, and should be one of {', '.join(map(repr, inner))}.")
-        return value
-    if kind is float:
-        return float(_require(value, (int, float), where))
-    return _require(value, (kind,), where)
+        return _choice(inner, value, where)
+    return _number(value, where) if kind is float else _require(value, (kind,), where)
 
 
-def _one_of(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    if value is None and type(None) in kinds:
-        return None
-    return _loaded(next(k for k in kinds if k is not type(None)), value, where)
+def _without_none(kinds: tuple[Any, ...]) -> Any:
+    """Of `X | None` the X: no data here knows other unions."""
+    (kind,) = (k for k in kinds if k is not type(None))
+    return kind
 
 
 def _object(kind: Any, value: Any, where: str) -> Any:
@@ -73,18 +71,55 @@ def _object(kind: Any, value: Any, where: str) -> Any:
         for field in fields(kind)
         if field.init and field.name in entries
     }
+    missing = [f.name for f in fields(kind) if f.init and f.name not in given and not has_default(f)]
+    if missing:
+        raise Malformed(f"{where} lacks {', '.join(missing)}.")
+    return kind(**given)
+
+
+def has_default(field: Field[Any]) -> bool:
+    """Whether data may leave the field out."""
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def _tuple(inner: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    items = _require(value, (list, tuple), where)
+    kinds = inner[:1] * len(items) if inner[-1] is Ellipsis else inner
+    return tuple(_items(kinds, items, where))
+
+
+def _items(kinds: Sequence[Any], value: Any, where: str) -> list[Any]:
+    items = _require(value, (list, tuple), where)
+    if len(items) != len(kinds):
+        raise Malformed(f"{where} has {len(items)} entries, and should have {len(kinds)}.")
+    return [_loaded(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, items, strict=True))]
+
+
+def _mapping(inner: tuple[Any, ...], value: Any, where: str) -> dict[Any, Any]:
+    entries = _require(value, (Mapping,), where)
+    return {str(key): _loaded(inner[1], item, f"{where}.{key}") for key, item in entries.items()}
+
+
+def _choice(choices: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value not in choices:
+        raise Malformed(f"{where} is {value!r}, and should be one of {', '.join(map(repr, choices))}.")
+    return value
+
+
+def _number(value: Any, where: str) -> float:
+    """null stands for what JSON cannot write, so it is read as NaN: a diverged loss stays one."""
     try:
-        return kind(**given)
-    except TypeError as error:
-        raise Malformed(f"{where} lacks a field: {error}.") from error
+        return math.nan if value is None else float(_require(value, (int, float), where))
+    except OverflowError as error:
+        raise Malformed(f"{where} is too large to be a number.") from error
 
 
-def _key(kind: Any, key: str) -> Any:
-    return int(key) if kind is int else key
+def _is_named_tuple(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
 def _require(value: Any, kinds: tuple[type, ...], where: str) -> Any:
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        wanted = " or ".join(k.__name__ for k in kinds)
-        raise Malformed(f"{where} is {value!r:.60}, and should be a {wanted}.")
+        wanted = " or ".join(_WORDS.get(k, k.__name__) for k in kinds if k is not tuple)
+        raise Malformed(f"{where} is {value!r:.60}, and should be {wanted}.")
     return value

@@ -79,7 +79,7 @@ RUNGS: tuple[RungKind, ...] = (
     RungKind(
         "ideal", "share of the ideal step", "sum of max(FLOPs / peak, bytes / bandwidth) of every operator / step time",
         "FLOPs and bytes counted on one step; peaks from the device table or measured",
-        "profile a model that runs here; a trace alone holds neither FLOPs nor bytes",
+        "profile a model that runs here; a trace alone holds neither FLOPs nor bytes", "busy",
     ),
 )  # fmt: skip
 
@@ -103,8 +103,8 @@ class Rung:
 
     @property
     def kind(self) -> RungKind:
-        """What is asked."""
-        return KINDS[self.name]
+        """What is asked; of a rung that a later autofuse added, the name alone."""
+        return KINDS.get(self.name) or RungKind(self.name, self.name, "", "", "")
 
 
 def ladder(known: dict[str, Rung], missing: str) -> tuple[Rung, ...]:
