@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from autofuse.profile_arguments import add_profile_commands
+
 STDIN = "-"
 
 
@@ -35,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     rules.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
 
     _add_kernel_commands(commands)
+    add_profile_commands(commands)
     commands.add_parser("demo", help="train a small GPT eager and optimized, and compare (needs torch)", add_help=False)
     return main
 

@@ -1,0 +1,94 @@
+"""What `autofuse profile`, `compare` and `plan` may be given. Knows options and their help; runs nothing."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+Commands = argparse._SubParsersAction
+OUTPUT = Path("autofuse-profile")
+
+_EPILOG = """\
+examples:
+  autofuse profile train.py --lr 3e-4          a few steps of a script that trains, or only infers
+  autofuse profile --steps 50 -m package.train --config small
+  autofuse profile package.module:factory      what the function returns: a model and its inputs, or a step
+  autofuse profile --trace trace.json.gz       a trace that was taken elsewhere, on any device; without torch
+  torchrun --nproc-per-node 2 -m autofuse profile train.py
+"""
+
+
+def add_profile_commands(commands: Commands[argparse.ArgumentParser]) -> None:
+    """profile, compare and plan, as commands of the whole parser."""
+    _add_profile(commands)
+    _add_compare(commands)
+    _add_plan(commands)
+
+
+def _add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
+    profile = commands.add_parser(
+        "profile", help="show where the time of a training step goes (needs torch, but for --trace)",
+        formatter_class=argparse.RawDescriptionHelpFormatter, epilog=_EPILOG,
+        usage="autofuse profile [options] (SCRIPT.py | MODULE:FACTORY | -m MODULE | --trace FILE ...) [arguments ...]",
+        description="Profile a script, what a function makes, or a trace. Options of autofuse stand before the script;\n"
+        "what follows it is the script's own.",
+    )  # fmt: skip
+    profile.add_argument("target", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    profile.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module as a script, as python -m"
+    )
+    profile.add_argument("--trace", nargs="+", type=Path, metavar="FILE", help="Chrome traces, one of each rank")
+    profile.add_argument("--ncu", type=Path, metavar="FILE", help="with --trace: a report of Nsight Compute, as CSV")
+    profile.add_argument("--warmup", type=_number, default=5, metavar="N", help="untimed steps first (default: 5)")
+    profile.add_argument("--steps", type=_counting, default=20, metavar="N", help="timed steps (default: 20)")
+    profile.add_argument(
+        "--trace-steps", type=_counting, default=3, metavar="N", help="steps that are recorded then (default: 3)"
+    )
+    profile.add_argument("--samples", type=_counting, metavar="N", help="in a step; else told from the model's inputs")
+    profile.add_argument("--tokens", type=_counting, metavar="N", help="in a step; else told from the model's inputs")
+    profile.add_argument("--to-the-end", action="store_true", help="let the script go on when the profile is complete")
+    profile.add_argument(
+        "--output", type=Path, default=OUTPUT, metavar="DIR",
+        help=f"for profile.json, profile.html and the trace (default: {OUTPUT})",
+    )  # fmt: skip
+    _add_format(profile)
+    _add_conditions(profile)
+    profile.add_argument("--baseline", type=Path, metavar="FILE", help="an earlier profile.json that --fail-if is about")
+
+
+def _add_compare(commands: Commands[argparse.ArgumentParser]) -> None:
+    compare = commands.add_parser(
+        "compare", help="two profiles side by side, and what may be said of the difference",
+        description="Compare two files that `autofuse profile` wrote.",
+    )  # fmt: skip
+    compare.add_argument("before", type=Path, metavar="BEFORE.json")
+    compare.add_argument("after", type=Path, metavar="AFTER.json")
+    _add_format(compare)
+    _add_conditions(compare)
+
+
+def _add_plan(commands: Commands[argparse.ArgumentParser]) -> None:
+    commands.add_parser("plan", help="will it fit, and how will it scale: a simulation on paper (needs torch)")
+
+
+def _add_format(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+
+
+def _add_conditions(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--fail-if", action="append", default=[], metavar="CONDITION",
+        help="exit with 1 if it holds, as 'time_ratio>1.02'; may be repeated",
+    )  # fmt: skip
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+    return int(text)
+
+
+def _counting(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
