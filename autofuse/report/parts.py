@@ -197,12 +197,14 @@ class Share:
 class Flops:
     """FLOPs of one step on this rank: model counts what the model asks for, frozen on the original model, and is the
     same before and after fusion; hardware what was executed, recomputation included. None where nothing was counted.
+    dtype: in which most of those executed are, "bfloat16".
     """
 
     model: int | None = None
     hardware: int | None = None
     basis: str = ""
     reason: str = ""
+    dtype: str = ""
 
 
 @dataclass(frozen=True)

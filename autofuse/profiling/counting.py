@@ -1,0 +1,189 @@
+"""Counts what steps compute and move, module by module: FLOPs, bytes, operators. No clock: counting slows a step.
+
+Knows operators' costs (formulas.py) and whose they are (whose.py); must not know how fast a machine is. Hooks nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from copy import deepcopy
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autofuse.fx.install import is_installed, restore
+from autofuse.measure.step import Step, tensors_in, training_step
+from autofuse.profiling.calls import Names, around_calls
+from autofuse.profiling.formulas import Cost, can_count, cost, is_opaque
+from autofuse.profiling.whose import Running, Whose
+from autofuse.profiling.work import Own, Phase
+from autofuse.report.profile import OUTSIDE, Flops, Work
+
+Key = tuple[str, Phase]
+
+
+class Speeds(Protocol):
+    """How long an operator takes at best."""
+
+    def seconds(self, flops: int, bytes: int, dtype: str) -> float | None:
+        """For so many FLOPs in that dtype and so many bytes; None where the machine's roofs are not known."""
+
+
+class Counting:
+    """Around one or more steps; afterwards `.flops` and `.works(roofs)` tell what one of them cost on average.
+
+    Compiled code is opaque: in the block torch.compile's functions run as the Python that they were made of. A module
+    that autofuse optimized runs its fused operations, each counted as one operator.
+    """
+
+    def __init__(self, names: Names, steps: int = 1) -> None:
+        self.names, self.steps = names, steps
+        self._costs: Counter[tuple[Whose, bool, Cost]] = Counter()  # with whether gradients were on
+        self._opaque: Counter[str] = Counter()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Counting:
+        running = Running(self.names)
+        with ExitStack() as stack:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(around_calls(self.names, running.called))
+            stack.enter_context(_Counter(running, self._costs, self._opaque))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def works(self, roofs: Speeds | None = None) -> Own:
+        """By module name and phase, without the modules that it calls; seconds 0, ideal seconds where there are roofs.
+
+        What runs in no module is OUTSIDE's.
+        """
+        totals: dict[Key, Work] = {}
+        for (whose, _, one), count in self._costs.items():
+            ideal = None if roofs is None else roofs.seconds(one.flops, one.bytes, one.dtype)
+            work = Work(0.0, one.flops * count, one.bytes * count, count, None if ideal is None else ideal * count)
+            key = whose.fqn, whose.phase
+            totals[key] = totals[key] + work if key in totals else work
+        return {key: self._of_one_step(work) for key, work in totals.items()}
+
+    @property
+    def flops(self) -> Flops:
+        """Of one step on this rank. `model` leaves out recomputed forwards, what kernels compute again, and the
+        optimizer's products: what runs outside of modules without gradients in a step that has a backward pass."""
+        if not can_count():
+            return Flops(reason="torch.utils.flop_counter does not load here, so nothing tells an operator's FLOPs.")
+        hardware = sum(one.flops * count for (_, _, one), count in self._costs.items())
+        trains = any(whose.phase == "backward" for whose, _, _ in self._costs)
+        model = sum(
+            one.model_flops * count
+            for (whose, with_gradients, one), count in self._costs.items()
+            if not whose.again and not (trains and whose == (OUTSIDE, "forward", False) and not with_gradients)
+        )
+        return Flops(round(model / self.steps), round(hardware / self.steps), self._basis(), dtype=self._dtype())
+
+    @property
+    def by_dtype(self) -> Mapping[str, int]:
+        """FLOPs executed in a step by dtype, the most first."""
+        found: Counter[str] = Counter()
+        for (_, _, one), count in self._costs.items():
+            if one.flops:
+                found[one.dtype] += one.flops * count
+        return {dtype: round(flops / self.steps) for dtype, flops in found.most_common()}
+
+    def _dtype(self) -> str:
+        return next(iter(self.by_dtype), "")
+
+    def _basis(self) -> str:
+        steps = "one step" if self.steps == 1 else f"{self.steps} steps"
+        basis = f"every operator of {steps}, by torch.utils.flop_counter's formulas and our own"
+        if not self._opaque:
+            return basis
+        names = ", ".join(sorted(self._opaque))
+        return f"{basis}; without a formula, and so counted as none: {names}"
+
+    def _of_one_step(self, work: Work) -> Work:
+        n = self.steps
+        ideal = None if work.ideal_seconds is None else work.ideal_seconds / n
+        return Work(0.0, round(work.flops / n), round(work.bytes / n), round(work.operators / n), ideal)
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operator that is dispatched, in the backward's threads too."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, running: Running, costs: Counter[Any], opaque: Counter[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.running, self.costs, self.opaque = running, costs, opaque
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(hasattr(t, "__tensor_flatten__") for t in types):
+            return NotImplemented  # a wrapper, as of parts of a tensor: what it makes of the call is counted
+        if not isinstance(function, torch._ops.HigherOrderOperator):
+            if function.namespace == "prim":
+                return function(*args, **kwargs)
+            with self:  # under inference_mode composites arrive whole
+                made = function.decompose(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
+        result = function(*args, **kwargs)
+        self._count(function, args, kwargs, result)
+        return result
+
+    def _count(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        one = cost(function, args, kwargs, result)
+        if one is None:
+            return
+        self.costs[self.running.now(), torch.is_grad_enabled(), one] += 1
+        if is_opaque(function):
+            self.opaque[str(getattr(function, "_overloadpacket", function)).replace(".", "::")] += 1
+
+
+def model_flops_of_original(model: nn.Module, inputs: Any, step: Step = training_step) -> Flops:
+    """What a step of `model` counts with autofuse's rewrites taken off, and put back afterwards.
+
+    The default step runs on fake tensors, which costs neither time nor memory; any other, or one that has to look at
+    values, runs once for real, with all that a step does to parameters, gradients and random state.
+    """
+    swapped = {module: type(module) for module in model.modules() if is_installed(module)}
+    try:
+        restore(model)
+        if step is training_step:
+            try:
+                return _counted_on_fakes(model, inputs)
+            except Exception:  # whatever a model does that fakes cannot, it can for real
+                pass
+        return _counted(model, inputs, step)
+    finally:
+        for module, outer in swapped.items():
+            module.__class__ = outer
+
+
+def is_rewritten(model: nn.Module) -> bool:
+    """Whether any module of `model` runs a forward of autofuse's."""
+    return any(map(is_installed, model.modules()))
+
+
+def _counted(model: nn.Module, inputs: Any, step: Step) -> Flops:
+    with Counting(Names({"": model})) as counting:
+        step(model, inputs)
+    return counting.flops
+
+
+def _counted_on_fakes(model: nn.Module, inputs: Any) -> Flops:
+    fakes = FakeTensorMode(allow_non_fake_inputs=True)
+    held = [*model.parameters(), *model.buffers()]
+    held += [t for module in model.modules() for t in tensors_in(list(vars(module).values()))]
+    memo: dict[int, Any] = {id(t): fakes.from_tensor(t) for t in held}
+    with fakes:
+        double = deepcopy(model, memo)
+        given = pytree.tree_map_only(Tensor, fakes.from_tensor, inputs)
+        return _counted(double, given, training_step)

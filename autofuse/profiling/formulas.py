@@ -1,0 +1,289 @@
+"""What one call of an operator costs: FLOPs, as executed and as asked for, and bytes read and written.
+
+Knows torch's operators by their schemas and torch.utils.flop_counter's formulas; must not know modules or machines.
+A FLOP is an addition or a multiplication of a matrix product or a convolution, two for each entry pair, as everywhere
+where MFU is spoken of (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B); what else is computed counts as none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from autofuse.kernels.operators import NAMESPACE
+from autofuse.kernels.packages import Unavailable, loaded
+from autofuse.ops.flops import SDPA_ON_CPU
+
+Formula = Callable[..., int]  # of shapes in place of tensors, and of `out_shape`
+
+
+class Cost(NamedTuple):
+    """One call. flops: executed. model_flops: the same without what a kernel computes again to save memory.
+
+    bytes: distinct elements read, and those written, each operand once, wherever it lies. dtype: of the first operand
+    that has floating entries, "bfloat16"; "tensorfloat32" for float32 products that the device rounds so.
+    """
+
+    flops: int
+    model_flops: int
+    bytes: int
+    dtype: str
+
+
+def cost(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Cost | None:
+    """What the call of `function` that gave `result` cost; None where it moved nothing: views, allocations, sizes."""
+    if function.namespace in _COMMUNICATION:
+        return None
+    tensors = tuple(_tensors((args, tuple(kwargs.values()))))
+    flops, model_flops = _flops(function, args, kwargs, result)
+    if not flops and _is_silent(function, tensors, result):
+        return None
+    return Cost(flops, model_flops, _bytes(function, args, kwargs, result), _dtype(tensors, result, bool(flops)))
+
+
+def is_opaque(function: Any) -> bool:
+    """Whether an operator may well compute products of matrices, and nobody has said how many."""
+    if not can_count() or _formula(function) is not None:
+        return False
+    if isinstance(function, torch._ops.HigherOrderOperator):
+        return True
+    if function.namespace == "aten":
+        return str(function._opname) in _PRODUCTS_UNCOUNTED
+    return function.namespace not in (NAMESPACE, "prim", "prims", *_COMMUNICATION, *_NO_PRODUCTS)
+
+
+_COMMUNICATION = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"})
+_NO_PRODUCTS = frozenset({"fsdp", "profiler", "inductor", "debugprims", "rngprims"})
+_PRODUCTS_UNCOUNTED = frozenset(
+    "mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward miopen_rnn _thnn_fused_gru_cell "
+    "_transformer_encoder_layer_fwd _native_multi_head_attention _trilinear _sparse_mm _sparse_addmm "
+    "_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps "
+    "_scaled_grouped_mm _weight_int8pack_mm _weight_int4pack_mm "
+    "linalg_inv_ex linalg_solve_ex linalg_qr _linalg_svd".split()
+)  # fmt: skip
+
+
+# FLOPs.
+
+
+@cache
+def can_count() -> bool:
+    """Whether torch's formulas load here: they import Triton, which need not be whole."""
+    try:
+        loaded("torch.utils.flop_counter")
+    except Unavailable:
+        return False
+    return True
+
+
+def _formula(function: Any) -> Any:
+    """What an operator executes, by torch's formulas, corrected and completed; None without one."""
+    counter = loaded("torch.utils.flop_counter")
+    packet = _packet(function)
+    ours = SDPA_ON_CPU.get(packet) or _OURS.get(_name(packet))
+    return counter.flop_registry.get(packet) if ours is None else counter.shape_wrapper(ours)
+
+
+def _flops(function: Any, args: Any, kwargs: Any, result: Any) -> tuple[int, int]:
+    formula = _formula(function) if can_count() else None
+    if formula is None:
+        return 0, 0
+    executed = int(formula(*args, **kwargs, out_val=result))
+    asked = _ASKED_FOR.get(_name(_packet(function)))
+    if asked is None:
+        return executed, executed
+    return executed, min(executed, int(asked(*_shapes(args), **kwargs)))
+
+
+def _packet(function: Any) -> Any:
+    return getattr(function, "_overloadpacket", function)
+
+
+def _name(packet: Any) -> str:
+    """ "aten.mm"; of higher order operators the name alone."""
+    return str(getattr(packet, "_qualified_op_name", packet)).replace("::", ".")
+
+
+def _shapes(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(tuple(a.shape) if isinstance(a, Tensor) else a for a in args)
+
+
+def _product(x: Any, weight: Any) -> int:
+    """(..., k) by a weight (n, k)."""
+    return int(2 * math.prod(x) * weight[0])
+
+
+def _convolution_backward(gradient: Any, x: Any, weight: Any, *rest: Any, out_shape: Any = None, **_: Any) -> int:
+    """As much as the forward for each of the two gradients; torch's formula multiplies the weight's by the groups."""
+    transposed, wanted = rest[4], rest[7]
+    spatial = (x if transposed else gradient)[2:]
+    forward = 2 * gradient[0] * math.prod(spatial) * math.prod(weight)
+    return int(forward * (bool(wanted[0]) + bool(wanted[1])))
+
+
+def _matrix_vector(matrix: Any, vector: Any, **_: Any) -> int:
+    return int(2 * math.prod(matrix))
+
+
+def _grouped(x: Any, weight: Any, *_: Any, **__: Any) -> int:
+    """Groups of rows, or of the inner dimension: (T, k) by (G, k, n), or (m, T) by (T, n)."""
+    if len(x) == 3 and len(weight) == 3:
+        return int(2 * math.prod(x) * weight[-1])
+    return int(2 * math.prod(x[-2:]) * weight[-1]) if len(x) == 2 else int(2 * x[-2] * math.prod(weight[-2:]))
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Two products of matrices, masked entries included, (batch, length, heads, width): so has it flash-attn."""
+    return int(2 * math.prod(query[:3]) * key[1] * (query[3] + value[3]))
+
+
+def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return int(2 * math.prod(query[:3]) * key[1] * (3 * query[3] + 2 * value[3]))
+
+
+_OURS: Mapping[str, Formula] = {
+    "aten.convolution_backward": _convolution_backward,
+    "aten.mv": _matrix_vector,
+    "aten.addmv": lambda base, matrix, vector, **_: 2 * math.prod(matrix),
+    "aten.dot": _matrix_vector,
+    "aten.vdot": _matrix_vector,
+    "aten.addbmm": lambda base, one, other, **_: 2 * math.prod(one) * other[-1],
+    "aten._addmm_activation": lambda base, one, other, **_: 2 * math.prod(one) * other[-1],
+    "aten._int_mm": lambda one, other, **_: 2 * math.prod(one) * other[-1],
+    "aten._grouped_mm": _grouped,
+    "flash_attn._flash_attn_forward": _attention,
+    "flash_attn._flash_attn_backward": _attention_backward,
+}
+
+
+# What is asked for where a kernel computes something twice: attention's scores, the logits of a loss.
+
+
+def _four_products(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """(batch, heads, length, width): the gradients of weights, values, queries and keys."""
+    return int(4 * math.prod(query[:3]) * key[2] * (query[3] + value[3]))
+
+
+def _of_flex(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return _four_products(None, query, key, value)
+
+
+def _without_logits(gradient: Any, x: Any, weight: Any, *rest: Any, **_: Any) -> int:
+    of_x, of_weight = rest[5:7]
+    return _product(x, weight) * (bool(of_x) + bool(of_weight))
+
+
+_ASKED_FOR: Mapping[str, Formula] = {
+    "aten._scaled_dot_product_flash_attention_backward": _four_products,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _four_products,
+    "aten._scaled_dot_product_efficient_attention_backward": _four_products,
+    "aten._scaled_dot_product_cudnn_attention_backward": _four_products,
+    f"{NAMESPACE}.attention_blocks_backward": _four_products,
+    f"{NAMESPACE}.linear_cross_entropy_backward": _without_logits,
+    "flash_attn._flash_attn_backward": lambda gradient, *operands, **_: 2 * _attention(*operands),
+    "flex_attention_backward": _of_flex,
+}
+
+
+# Bytes.
+
+_ALLOCATIONS = frozenset(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ set_ _unsafe_view lift_fresh "
+    "detach_ record_stream is_pinned".split()
+)  # fmt: skip
+_READ_AS_THEY_GIVE = frozenset(  # of the first operand no more than what comes out
+    "embedding index index_select gather take nll_loss_forward nll_loss2d_forward _unsafe_index multinomial".split()
+)
+_UNREAD = {  # operands that only say how large something is, or that are overwritten, by position
+    **dict.fromkeys(
+        "zeros_like ones_like full_like rand_like randn_like new_zeros new_ones new_full fill_ zero_ copy_ bernoulli_ "
+        "uniform_ normal_ exponential_ random_ log_normal_ geometric_ cauchy_ new_empty".split(),
+        (0,),
+    ),
+    "nll_loss_backward": (1,),
+    "nll_loss2d_backward": (1,),
+}
+
+
+def _is_silent(function: Any, tensors: tuple[Tensor, ...], result: Any) -> bool:
+    """Whether an operator computes and moves nothing: it allocates, asks, or gives another view."""
+    if isinstance(function, torch._ops.HigherOrderOperator):
+        return False
+    if function._opname in _ALLOCATIONS:
+        return True
+    if _writes(function):
+        return False
+    made = tuple(_tensors(result))
+    if not made:  # a number, as of item() or of a size
+        return True
+    given = {_storage(t) for t in tensors}
+    return all(_storage(t) in given for t in made)
+
+
+@cache
+def _writes(function: Any) -> tuple[str, ...]:
+    """The names of the arguments that an operator writes into."""
+    return tuple(a.name for a in function._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+@cache
+def _names(function: Any) -> tuple[str, ...]:
+    return tuple(a.name for a in function._schema.arguments)
+
+
+def _bytes(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
+    """What is read once and what is written once. What is written in place is read too, but for mere overwriting."""
+    written = {id(t): t for t in _tensors(result)}
+    if isinstance(function, torch._ops.HigherOrderOperator):
+        return sum(_size(t) for t in (*_tensors((args, tuple(kwargs.values()))), *written.values()))
+    given = {**dict(zip(_names(function), args, strict=False)), **kwargs}
+    for name in _writes(function):
+        written |= {id(t): t for t in _tensors(given.get(name))}
+    unread = _UNREAD.get(function._opname, ())
+    read: dict[int, int] = {}
+    for place, (name, value) in enumerate(given.items()):
+        if place in unread or name == "out":
+            continue
+        for tensor in _tensors(value):
+            read[id(tensor)] = _size(tensor)
+    if function._opname in _READ_AS_THEY_GIVE and args and id(args[0]) in read:
+        read[id(args[0])] = min(read[id(args[0])], sum(map(_size, written.values())))
+    return sum(read.values()) + sum(map(_size, written.values()))
+
+
+def _size(tensor: Tensor) -> int:
+    """Bytes of a tensor's distinct elements: what is expanded lies in memory once, and so do windows that overlap."""
+    if tensor.layout is not torch.strided:
+        return sum(map(_size, (tensor._indices(), tensor._values()))) if tensor.layout is torch.sparse_coo else 0
+    distinct = math.prod(n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not n)
+    size = int(distinct) * tensor.element_size()
+    return size if tensor.is_contiguous() else min(size, int(tensor.untyped_storage().nbytes()))
+
+
+def _storage(tensor: Tensor) -> Any:
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
+def _dtype(tensors: tuple[Tensor, ...], result: Any, is_product: bool) -> str:
+    every = (*tensors, *_tensors(result))
+    first = next((t for t in every if t.is_floating_point() or t.is_complex()), every[0] if every else None)
+    if first is None:
+        return ""
+    if is_product and first.is_cuda and first.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32:
+        return "tensorfloat32"
+    return str(first.dtype).removeprefix("torch.")
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(tuple(value.values()))
