@@ -5,6 +5,7 @@ Seconds, bytes, operators and FLOPs are of one step, on average over the steps t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -145,8 +146,8 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """Seconds of the middle step."""
-        return median(self.seconds)
+        """Seconds of the middle step; NaN where none was timed."""
+        return median(self.seconds) if self.seconds else math.nan
 
     @property
     def samples_per_second(self) -> float | None:

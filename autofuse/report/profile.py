@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rich.console import RenderableType
+
+from autofuse.report import profile_terminal, terminal
 from autofuse.report.comparison import Category
 from autofuse.report.data import Malformed, dumped, loaded
 from autofuse.report.ladder import Rung
@@ -97,6 +100,15 @@ class Profile:
         """Every place with its layer, the greatest predicted saving first; those without one last."""
         found = [(layer, place) for layer in self.layers for place in layer.places]
         return tuple(sorted(found, key=lambda pair: -(pair[1].predicted_saving or 0.0)))
+
+    def __rich__(self) -> RenderableType:
+        return profile_terminal.summary(self)
+
+    def __str__(self) -> str:
+        return terminal.text(self)
+
+    def _repr_html_(self) -> str:
+        return profile_terminal.notebook({"": self})
 
     def to_dict(self) -> dict[str, Any]:
         """`version` first, `type` "profile", then every field under its own name. See docs/json.md."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,6 +45,12 @@ def without_empty_columns(table: Table) -> Table:
     """The same table without the columns that say nothing in any row (all of them stay where there are no rows)."""
     if not table.rows:
         return table
-    kept = [i for i in range(len(table.columns)) if any(row[i].text for row in table.rows)]
+    empty = [c.name for i, c in enumerate(table.columns) if not any(row[i].text for row in table.rows)]
+    return without_columns(table, empty)
+
+
+def without_columns(table: Table, names: Collection[str]) -> Table:
+    """The same table without the columns of these names."""
+    kept = [i for i, column in enumerate(table.columns) if column.name not in names]
     rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
     return Table(table.title, tuple(table.columns[i] for i in kept), rows, table.caption)

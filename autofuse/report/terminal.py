@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import shutil
+from collections.abc import Sequence
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from autofuse.report.table import Table, Tone
+from autofuse.report.table import Table, Tone, without_columns
 
 STYLES: dict[Tone, str] = {"plain": "", "good": "green", "bad": "bold red", "warn": "yellow", "quiet": "dim"}
 _WIDTH_WITHOUT_TERMINAL = 100
+_WRAPPED = 24  # what a column that wraps needs at least to be read
 
 
 def drawn(table: Table) -> RichTable:
@@ -31,6 +34,22 @@ def drawn(table: Table) -> RichTable:
         # Text, never markup: a reason may contain square brackets.
         result.add_row(*(Text(cell.text, STYLES[cell.tone]) for cell in row))
     return result
+
+
+def fitted(table: Table, width: int, give_way: Sequence[str]) -> Table:
+    """The table without the first few of the columns named in `give_way`: as many as must go for it to be drawn."""
+    gone: list[str] = []
+    while _width(table) > width and len(gone) < len(give_way):
+        gone.append(give_way[len(gone)])
+        table = without_columns(table, gone[-1:])
+    return table
+
+
+def _width(table: Table) -> int:
+    """Columns of the terminal that the table wants; one that wraps is content with less."""
+    cells = [[column.name, *(row[i].text for row in table.rows)] for i, column in enumerate(table.columns)]
+    wanted = [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in cells]
+    return sum(min(w, _WRAPPED) if c.wraps else w for w, c in zip(wanted, table.columns, strict=True)) + 3 * len(wanted)
 
 
 def text(renderable: RenderableType, width: int | None = None) -> str:

@@ -1,0 +1,221 @@
+"""The tables of layers and of the places found in them. Knows what stands in them, not how it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from autofuse.report import units
+from autofuse.report.folding import Fold, PlaceFold, folded, folded_places, own_share, patterns_of
+from autofuse.report.parts import OUTSIDE, Layer, Regime, Work
+from autofuse.report.table import Cell, Column, Table, Tone, without_empty_columns
+
+if TYPE_CHECKING:
+    from autofuse.report.profile import Profile
+
+STATUS_TONES: dict[str, Tone] = {"fused": "good", "applies": "warn", "declined": "quiet", "rolled-back": "bad"}
+REGIMES: dict[Regime, str] = {
+    "compute": "compute", "memory": "memory", "overhead": "overhead", "inconclusive": "inconclusive", "unknown": "",
+}  # fmt: skip
+
+
+def layers_table(profile: Profile, most: int | None = None) -> Table:
+    """Repeated layers as one row, those that take longest by themselves first; `most` rows, and the rest as one."""
+    folds = folded(profile.layers)
+    shown = folds if most is None or len(folds) <= most else folds[:most]
+    rows = [_fold_row(fold) for fold in shown]
+    if len(shown) < len(folds):
+        rows.append(_rest_row(folds[len(shown) :]))
+    return without_empty_columns(Table("", _LAYER_COLUMNS, tuple(rows)))
+
+
+def short_layers_table(profile: Profile, most: int) -> Table:
+    """The same in few columns: plain numbers under their units, and the rules on a second line."""
+    folds = folded(profile.layers)
+    rows = [_short_row(fold) for fold in folds[:most]]
+    if len(folds) > most:
+        rest = _together(folds[most:])
+        count = Cell(f"{rest.count} more layers", "quiet")
+        rows.append((count, *_short_numbers(rest)[:3], *(Cell("") for _ in _SHORT_COLUMNS[4:])))
+    return without_empty_columns(Table("", _SHORT_COLUMNS, tuple(rows)))
+
+
+def both_layers_table(before: Profile, after: Profile, most: int | None = None) -> Table:
+    """Layers of the same name before and after; the longest on either side first.
+
+    A fused operation that stands in for its children takes over their time: "with all below" compares the whole.
+    """
+    sides = [{fold.name: fold for fold in folded(profile.layers)} for profile in (before, after)]
+    names = dict.fromkeys(name for side in sides for name in side)
+    longest = {name: max(side[name].work.seconds for side in sides if name in side) for name in names}
+    order = sorted(names, key=lambda name: -longest[name])[:most]
+    return without_empty_columns(Table("", _BOTH_COLUMNS, tuple(_both_row(name, sides) for name in order)))
+
+
+def every_layer_table(profile: Profile) -> Table:
+    """One row for each layer in the model's order, with what its modules take in it, and its places in full."""
+    return without_empty_columns(Table("", _EVERY_COLUMNS, tuple(map(_layer_row, profile.layers))))
+
+
+def places_table(profile: Profile, most: int | None = None) -> Table:
+    """What was found in the layers: the rule, what it would save, or why it is not fused."""
+    folds = all_places(profile)
+    rows = tuple(_place_row(fold) for fold in folds[:most])
+    rest = len(folds) - len(rows)
+    return without_empty_columns(Table("", _PLACE_COLUMNS, rows, f"and {rest} more" if rest else ""))
+
+
+def all_places(profile: Profile) -> tuple[PlaceFold, ...]:
+    """Every place, equal ones of repeated layers as one."""
+    patterns = patterns_of({layer.fqn: layer.kind for layer in profile.layers})
+    return folded_places((patterns[layer.fqn], place) for layer, place in profile.places)
+
+
+_NUMBERS = tuple(
+    Column(name, "right")
+    for name in (
+        "forward", "backward", "share", "FLOPs", "bytes", "FLOP/byte", "roofline", "limit", "SM eff.", "kernels",
+        "at peak",
+    )
+)  # fmt: skip
+_LAYER_COLUMNS = (Column("layer", wraps=True), Column("class"), *_NUMBERS, Column("rule", wraps=True))
+_EVERY_COLUMNS = (
+    Column("layer"), Column("class"), Column("calls", "right"), Column("with all below", "right"), *_NUMBERS,
+    Column("why this limit", wraps=True), Column("rule", wraps=True),
+)  # fmt: skip
+_SHORT_COLUMNS = (
+    Column("layer", wraps=True),
+    *(
+        Column(name, "right")
+        for name in ("fwd ms", "bwd ms", "share", "GFLOP", "FLOP/B", "roof", "limit", "ops", "MiB")
+    ),
+)
+_BOTH_COLUMNS = (
+    Column("layer", wraps=True),
+    Column("before", "right"),
+    Column("after", "right"),
+    Column("with all below", "right"),
+    Column("after ", "right"),
+    Column("rule", wraps=True),
+)
+_PLACE_COLUMNS = (
+    Column("rule"),
+    Column("layer", wraps=True),
+    Column("status"),
+    Column("takes", "right"),
+    Column("would save", "right"),
+    Column("step gains", "right"),
+    Column("saved", "right"),
+    Column("becomes, or reason", wraps=True),
+)
+
+
+def named(fqn: str) -> str:
+    """A layer's name for people: the model itself and what runs in no module have one too."""
+    return {"": "(the model itself)", OUTSIDE: "(outside of modules)"}.get(fqn, fqn)
+
+
+def titled(fold: Fold | PlaceFold) -> str:
+    """ "h.*.attn ×12"."""
+    return named(fold.name) + (f" ×{fold.count}" if fold.count > 1 else "")
+
+
+def _numbers(forward: Work, backward: Work, part: Fold | Layer, share: float) -> tuple[Cell, ...]:
+    work = forward + backward
+    return (
+        Cell(units.duration(forward.seconds)),
+        Cell(units.duration(backward.seconds)),
+        Cell(units.percent(share)),
+        Cell(units.amount(work.flops, "") if work.flops else ""),
+        Cell(units.size(work.bytes) if work.bytes else ""),
+        Cell("" if not work.flops or work.intensity is None else units.digits(work.intensity)),
+        Cell("" if part.roofline is None else units.percent(part.roofline)),
+        Cell(REGIMES[part.regime]),
+        Cell("" if part.sm_efficiency is None else units.percent(part.sm_efficiency)),
+        Cell(str(work.operators) if work.operators else ""),
+        Cell("" if part.peak_bytes is None else units.size(part.peak_bytes)),
+    )
+
+
+def _fold_row(fold: Fold) -> tuple[Cell, ...]:
+    numbers = _numbers(fold.forward, fold.backward, fold, fold.share)
+    return (Cell(titled(fold)), Cell(fold.kind, "quiet"), *numbers, rule_cell(fold.places))
+
+
+def _rest_row(folds: Sequence[Fold]) -> tuple[Cell, ...]:
+    rest = _together(folds)
+    numbers = _numbers(rest.forward, rest.backward, rest, rest.share)
+    kept = [Cell(cell.text if i in (0, 1, 2) else "", "quiet") for i, cell in enumerate(numbers)]
+    return (Cell(f"{rest.count} more", "quiet"), Cell(""), *kept, Cell(""))
+
+
+def _together(folds: Sequence[Fold]) -> Fold:
+    return Fold("", "", tuple(layer for fold in folds for layer in fold.layers))
+
+
+def _short_row(fold: Fold) -> tuple[Cell, ...]:
+    rules = "".join(f"\n  {place_in_words(place)}" for place in fold.places)
+    return (Cell(titled(fold) + rules, rule_cell(fold.places).tone if rules else "plain"), *_short_numbers(fold))
+
+
+def _short_numbers(fold: Fold) -> tuple[Cell, ...]:
+    work = fold.work
+    return (
+        Cell(f"{1e3 * fold.forward.seconds:.2f}"),
+        Cell(f"{1e3 * fold.backward.seconds:.2f}"),
+        Cell(f"{100 * fold.share:.1f} %"),
+        Cell(f"{work.flops / 1e9:.2f}" if work.flops else ""),
+        Cell(units.digits(work.intensity) if work.flops and work.intensity else ""),
+        Cell("" if fold.roofline is None else f"{100 * fold.roofline:.0f} %"),
+        Cell(REGIMES[fold.regime]),
+        Cell(str(work.operators) if work.operators else ""),
+        Cell("" if fold.peak_bytes is None else f"{fold.peak_bytes / 2**20:,.1f}"),
+    )
+
+
+def _both_row(name: str, sides: Sequence[Mapping[str, Fold]]) -> tuple[Cell, ...]:
+    folds = [side.get(name) for side in sides]
+    there = [fold for fold in folds if fold is not None]
+    times = [Cell(units.duration(fold.work.seconds) if fold else units.NOT_KNOWN) for fold in folds]
+    whole = [Cell(units.duration(fold.seconds) if fold else units.NOT_KNOWN, "quiet") for fold in folds]
+    return (Cell(titled(there[0])), *times, *whole, rule_cell(there[-1].places))
+
+
+def _layer_row(layer: Layer) -> tuple[Cell, ...]:
+    numbers = _numbers(layer.own_forward, layer.own_backward, layer, own_share(layer))
+    places = folded_places((layer.fqn, place) for place in layer.places)
+    return (
+        Cell(named(layer.fqn)), Cell(layer.kind, "quiet"), Cell(str(layer.calls)), Cell(units.duration(layer.seconds)),
+        *numbers, Cell(layer.why, "quiet"), rule_cell(places, reasons=True),
+    )  # fmt: skip
+
+
+def rule_cell(places: Sequence[PlaceFold], reasons: bool = False) -> Cell:
+    """The rules of a layer with what they are predicted to gain, or have; "none" where no rule applies."""
+    if not places:
+        return Cell("none", "quiet")
+    tone = min((STATUS_TONES[place.status] for place in places), key=("bad", "warn", "good", "quiet").index)
+    return Cell("; ".join(place_in_words(place, reasons) for place in places), tone)
+
+
+def place_in_words(place: PlaceFold, reason: bool = False) -> str:
+    """ "AF101 applies, 1.21x predicted"."""
+    words = f"{place.rule} {place.status}"
+    if place.predicted_gain is not None and place.status == "applies":
+        words = f"{place.rule} applies: {units.gain(place.predicted_gain)}"
+    return f"{words}: {place.reason}" if reason and place.reason else words
+
+
+def _place_row(place: PlaceFold) -> tuple[Cell, ...]:
+    saving = units.duration(place.predicted_saving) if place.predicted_saving is not None else ""
+    if place.measured_saving is not None:
+        saving = f"{saving} (measured {units.duration(place.measured_saving)})".strip()
+    saved = [units.size(place.saved_bytes)] if place.saved_bytes else []
+    saved += [units.amount(place.saved_flops, "FLOP")] if place.saved_flops else []
+    told = "; ".join(part for part in (place.operation, place.reason, place.where) if part)
+    return (
+        Cell(place.rule), Cell(titled(place)), Cell(place.status, STATUS_TONES[place.status]),
+        Cell(units.duration(place.seconds) if place.seconds is not None else ""), Cell(saving),
+        Cell(units.gain(place.predicted_gain) if place.predicted_gain is not None else ""), Cell(", ".join(saved)),
+        Cell(told),
+    )  # fmt: skip

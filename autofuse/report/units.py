@@ -1,0 +1,67 @@
+"""Numbers as people read them: times, bytes, FLOPs, percentages. What is no number reads "n/a"."""
+
+from __future__ import annotations
+
+import math
+
+NOT_KNOWN = "n/a"
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
+_BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in the unit that suits them, three digits: "254 ms"."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOT_KNOWN
+    factor, unit = next(((f, u) for f, u in _TIMES if abs(seconds) >= f * 0.9995), _TIMES[-1])
+    return f"{digits(seconds / factor)} {unit}" if seconds else "0 s"
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction of 1 as "37.2 %"; what is more than nothing never reads as nothing."""
+    if fraction is None or not math.isfinite(fraction):
+        return NOT_KNOWN
+    if 0 < abs(fraction) < 1e-4:
+        return "< 0.01 %"
+    return f"{digits(100 * fraction)} %"
+
+
+def size(count: float | None) -> str:
+    """Bytes in the binary unit that suits them: "202 MiB"."""
+    return NOT_KNOWN if count is None else _scaled(float(count), 1024, _BYTES)
+
+
+def amount(count: float | None, unit: str) -> str:
+    """A number with a decimal prefix: amount(1.2e12, "FLOP") is "1.2 TFLOP"."""
+    if count is None or not math.isfinite(count):
+        return NOT_KNOWN
+    return _scaled(float(count), 1000, tuple(f"{prefix}{unit}" for prefix in _THOUSANDS)).rstrip()
+
+
+def rate(value: float | None, unit: str) -> str:
+    """So many a second: "8,063 tokens/s"."""
+    if value is None or not math.isfinite(value):
+        return NOT_KNOWN
+    return f"{digits(value)} {unit}/s"
+
+
+def gain(ratio: float | None) -> str:
+    """Time before / time after: "1.21x"."""
+    return NOT_KNOWN if ratio is None or not math.isfinite(ratio) else f"{ratio:.2f}x"
+
+
+def digits(value: float) -> str:
+    """Three digits, and no fewer than stand before the point: "0.0123", "12.3", "12,345"."""
+    if not math.isfinite(value):
+        return NOT_KNOWN
+    if abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value == 0 or abs(value) >= 1e-4 else f"{value:.1e}"
+
+
+def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+    power = 0
+    while abs(value) >= base * 0.9995 and power < len(units) - 1:
+        value, power = value / base, power + 1
+    return f"{digits(value)} {units[power]}"
