@@ -30,8 +30,8 @@ def _add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
         "profile", help="show where the time of a training step goes (needs torch, but for --trace)",
         formatter_class=argparse.RawDescriptionHelpFormatter, epilog=_EPILOG,
         usage="autofuse profile [options] (SCRIPT.py | MODULE:FACTORY | -m MODULE | --trace FILE ...) [arguments ...]",
-        description="Profile a script, what a function makes, or a trace. Options of autofuse stand before the script;\n"
-        "what follows it is the script's own.",
+        description="Profile a script, what a function makes, or a trace.\n"
+        "Options of autofuse stand before the script; what follows it is the script's own.",
     )  # fmt: skip
     profile.add_argument("target", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     profile.add_argument(
@@ -53,7 +53,7 @@ def _add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
     )  # fmt: skip
     _add_format(profile)
     _add_conditions(profile)
-    profile.add_argument("--baseline", type=Path, metavar="FILE", help="an earlier profile.json that --fail-if is about")
+    profile.add_argument("--baseline", type=Path, metavar="FILE", help="an earlier profile.json to compare with")
 
 
 def _add_compare(commands: Commands[argparse.ArgumentParser]) -> None:

@@ -1,0 +1,215 @@
+"""Finds where the steps of somebody else's program end, while it runs. Knows optimizers and calls, not instruments.
+
+A step ends with its optimizer's, whatever gradients were accumulated before; a GradScaler that skips one ends it too.
+Where optimizers step within the backward pass, and in a program without any (inference, updates by hand), a step ends
+where the next one's first call of a model begins.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from autofuse.profiling.rhythm import Rhythm
+
+_CALLS_TO_SEE = 3  # before a program that has made no optimizer is taken for one that never will
+
+
+class Boundaries:
+    """In `with boundaries.found():`, `ended()` is called where a step ends, and `anew()` where what was taken for a
+    step turns out to be something else. Both are called in the thread that made this, and may raise.
+
+    inference: calls of models are the steps, even if the program has an optimizer.
+    """
+
+    def __init__(self, ended: Callable[[], None], anew: Callable[[], None], inference: bool = False) -> None:
+        self._ended, self._anew = ended, anew
+        self._rhythm = Rhythm()
+        self._home = os.getpid(), threading.get_ident()
+        self._stepping: list[Optimizer] = []  # of nested steps, the outermost first
+        self._due = False  # a step is over, which is told when the next one begins
+        self._task = -1  # the backward pass in which an optimizer stepped last
+        self._calls = OutermostCalls(self._called)
+        self._by_calls = inference
+        self._always_calls = inference
+        self._seen = 0
+        self.optimizers: list[Optimizer] = []
+
+    @property
+    def by(self) -> str:
+        """What ends a step here, in words."""
+        return "calls of the model" if self._by_calls else "steps of the optimizer"
+
+    @contextmanager
+    def found(self) -> Iterator[None]:
+        """Listen in the block."""
+        with ExitStack() as stack:
+            for handle in (
+                register_optimizer_step_pre_hook(self._before_step),
+                register_optimizer_step_post_hook(self._after_step),
+            ):
+                stack.callback(handle.remove)
+            stack.enter_context(_scaler_steps(self._scaled))
+            self._calls.watch()
+            stack.callback(self._calls.leave)
+            yield
+
+    def _here(self) -> bool:
+        return self._home == (os.getpid(), threading.get_ident())
+
+    # Optimizers.
+
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if optimizer in self._stepping:  # its last step ended in an exception
+            del self._stepping[self._stepping.index(optimizer) :]
+        self._stepping.append(optimizer)
+
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if optimizer not in self._stepping:
+            return
+        outermost = self._stepping[0] is optimizer
+        del self._stepping[self._stepping.index(optimizer) :]
+        if not outermost or self._always_calls or os.getpid() != self._home[0]:
+            return
+        if not any(known is optimizer for known in self.optimizers):
+            self.optimizers.append(optimizer)
+        task = torch._C._current_graph_task_id()
+        if task == -1 and self._here():
+            self._acted(_key(optimizer))
+        elif task != self._task:
+            self._task = task
+            self._due = self._heard("backward") or self._due
+
+    def _scaled(self, optimizer: Optimizer) -> None:
+        """A GradScaler stepped, or found infinities and did not."""
+        if not self._always_calls and self._here():
+            self._acted(_key(optimizer))
+
+    def _acted(self, who: Hashable) -> None:
+        if self._by_calls:  # it was no program without an optimizer after all
+            self._by_calls, self._rhythm, self._due = False, Rhythm(), False
+            self._anew()
+        ends = self._heard(who)
+        if self._task == -1:
+            self._calls.leave()
+        if ends:
+            self._end()
+
+    # Calls.
+
+    def _called(self, module: nn.Module) -> None:
+        if not self._here():
+            return
+        if self._due:
+            self._due = False
+            self._end()
+        self._seen += 1
+        if not self.optimizers and not self._by_calls and self._seen > _CALLS_TO_SEE and not _an_optimizer_exists():
+            self._by_calls = True
+        if self._by_calls:
+            self._due = self._heard(module)
+
+    def _heard(self, who: Hashable) -> bool:
+        before = self._rhythm.changes
+        ends = self._rhythm.heard(who)
+        if self._rhythm.changes != before:
+            self._anew()
+        return ends
+
+    def _end(self) -> None:
+        with self._calls.lifted():  # instruments come and go beneath
+            self._ended()
+
+
+class OutermostCalls:
+    """Hears of calls of modules that no other module makes, before they begin, one layer above any instrument."""
+
+    def __init__(self, told: Callable[[nn.Module], None]) -> None:
+        self._told = told
+        self._below = nn.Module.__call__
+        self._inside = False
+        self.watching = False
+        calls, compiling = self, torch.compiler.is_compiling
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if compiling() or calls._inside or not calls.watching:
+                return calls._below(module, *args, **kwargs)
+            calls._inside = True
+            try:
+                calls._told(module)
+                return calls._below(module, *args, **kwargs)
+            finally:
+                calls._inside = False
+
+        self._call = call
+
+    def watch(self) -> None:
+        """Hear of every call from now on."""
+        self._below = nn.Module.__call__
+        nn.Module.__call__ = self._call  # type: ignore[method-assign]
+        self.watching = True
+
+    def leave(self) -> None:
+        """Hear of none any more."""
+        if self.watching:
+            nn.Module.__call__ = self._below  # type: ignore[method-assign]
+            self.watching = False
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """What replaces `nn.Module.__call__` in the block comes to lie below."""
+        was_watching = self.watching
+        self.leave()
+        try:
+            yield
+        finally:
+            if was_watching:
+                self.watch()
+
+
+@contextmanager
+def _scaler_steps(skipped: Callable[[Optimizer], None]) -> Iterator[None]:
+    """Tell of each step that a GradScaler leaves out."""
+    inner = GradScaler.step
+
+    def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        stepped: list[Optimizer] = []
+        hook = register_optimizer_step_pre_hook(lambda one, *_: stepped.append(one))
+        try:
+            result = inner(scaler, optimizer, *args, **kwargs)
+        finally:
+            hook.remove()
+        if not stepped:
+            skipped(optimizer)
+        return result
+
+    GradScaler.step = step  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        GradScaler.step = inner  # type: ignore[method-assign]
+
+
+def _key(optimizer: Optimizer) -> Hashable:
+    """The same for an optimizer and another that is made anew for the same parameters, as some loops do."""
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return type(optimizer).__name__, id(next(parameters, None))
+
+
+def _an_optimizer_exists() -> bool:
+    """Whether the program has made one; torch marks the class when it makes the first of it (torch 2.0 to 2.13)."""
+
+    def kinds(kind: type[Optimizer]) -> Iterator[type[Optimizer]]:
+        for lower in kind.__subclasses__():
+            yield lower
+            yield from kinds(lower)
+
+    return any(getattr(kind.step, "hooked", False) for kind in kinds(Optimizer))

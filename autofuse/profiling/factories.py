@@ -1,0 +1,98 @@
+"""module:factory -> what is to be profiled. Knows how to import and to call, and what a factory may return."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from autofuse.measure.step import Inputs, Step
+
+_MAY_RETURN = (
+    "a model with its inputs (model, inputs), also with a step (model, inputs, step), a step that can be called, "
+    "or a dict or object with these names"
+)
+
+
+class NoSubject(ValueError):
+    """A factory that is not there, or that returns something else; the message says what, and what to do."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a factory returned. subject: a model, or a step that takes nothing. inputs, step: None where not given."""
+
+    name: str
+    subject: nn.Module | Callable[..., Any]
+    inputs: Inputs | None = None
+    step: Step | None = None
+
+
+def load(target: str) -> Made:
+    """What the factory named by "package.module:function" or "file.py:function" returns, called without arguments.
+
+    Modules are found from the working folder on. Raises NoSubject with a sentence; what the factory itself raises
+    comes through.
+    """
+    where, _, attribute = target.rpartition(":")
+    if not where or not attribute:
+        raise NoSubject(f"{target!r} names no factory: write it as package.module:function.")
+    held: Any = _module(where)
+    for name in attribute.split("."):
+        if not hasattr(held, name):
+            raise NoSubject(f"{where} has no {attribute!r}. A factory is a function of that module.")
+        held = getattr(held, name)
+    if isinstance(held, nn.Module) or not callable(held):
+        return made(held, target)
+    return made(held(), target)
+
+
+def made(result: Any, target: str) -> Made:
+    """What a factory's result means. Raises NoSubject where it means nothing."""
+    if isinstance(result, tuple) and result and isinstance(result[0], nn.Module) and len(result) in (2, 3):
+        model, inputs, step = (*result, None)[:3]
+        return _checked(Made(target, model, inputs, step))
+    if isinstance(result, nn.Module):
+        raise NoSubject(
+            f"{target} returns a {type(result).__name__} and no inputs to call it with: return (model, inputs)."
+        )
+    if isinstance(result, Mapping) or hasattr(result, "model"):
+        named = result if isinstance(result, Mapping) else vars(result)
+        if not isinstance(named.get("model"), nn.Module) or named.get("inputs") is None:
+            raise NoSubject(f"What {target} returns holds no model with inputs. It may return {_MAY_RETURN}.")
+        return _checked(Made(target, named["model"], named["inputs"], named.get("step")))
+    if callable(result):
+        return Made(target, result)
+    raise NoSubject(f"{target} returns a {type(result).__name__}. A factory may return {_MAY_RETURN}.")
+
+
+def _checked(made: Made) -> Made:
+    given: Any = made.inputs
+    inputs: Inputs | None = tuple(given) if isinstance(given, list) else given
+    if made.step is not None and not callable(made.step):
+        raise NoSubject(f"The step that {made.name} returns is a {type(made.step).__name__}, which cannot be called.")
+    return Made(made.name, made.subject, inputs, made.step)
+
+
+def _module(where: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    name = where
+    if where.endswith(".py"):
+        file = Path(where)
+        if not file.is_file():
+            raise NoSubject(f"{where} is not a file here.")
+        sys.path.insert(0, str(file.resolve().parent))
+        name = file.stem
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise NoSubject(f"There is no module {name!r} to be found from {here}.") from error
+        raise

@@ -1,0 +1,97 @@
+"""Which models a program's step runs, told by the step: also a model that only ever calls its parts, as Lightning does.
+
+Knows modules, calls and the frames that they come from.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from autofuse.profiling.roots import Roots
+
+
+class ScriptRoots(Roots):
+    """As Roots, and: who owns a module that is called by no other. backwards: passes in what was watched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owners: dict[nn.Module, nn.Module] = {}
+        self.backwards = 0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note what is called in the block, by whom, and how often backward."""
+        with ExitStack() as stack:
+            stack.enter_context(super().watching())
+            stack.enter_context(self._counting_backwards())
+            yield
+
+    def let_go(self) -> None:
+        """Keep the values of the calls' arguments, and no graph that they hang on."""
+
+        def detached(value: Any) -> Any:
+            return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
+
+        with torch.inference_mode(False):
+            self.calls = {module: pytree.tree_map(detached, call) for module, call in self.calls.items()}
+
+    @property
+    def models(self) -> Mapping[str, nn.Module]:
+        """As of Roots, with owners in the place of the parts that they call."""
+        tops = dict.fromkeys(self.owners.get(m, m) for m in self.calls if any(True for _ in m.parameters()))
+        if len(tops) == 1:
+            return {"": next(iter(tops))}
+        return super().models
+
+    @contextmanager
+    def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+        if self._depth == 0 and module not in self.calls:
+            owner = _owner(module)
+            if owner is not None:
+                self.owners[module] = owner
+        with super()._called(module, args, kwargs):
+            yield
+
+    @contextmanager
+    def _counting_backwards(self) -> Iterator[None]:
+        inner = torch.autograd.backward
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            self.backwards += torch._C._current_graph_task_id() == -1  # not within one, as when checkpointing
+            return inner(*args, **kwargs)
+
+        torch.autograd.backward = backward
+        try:
+            yield
+        finally:
+            torch.autograd.backward = inner
+
+
+def _owner(module: nn.Module) -> nn.Module | None:
+    """The largest module that some function on the way to this call has at hand and that holds `module`."""
+    found: dict[nn.Module, int] = {}
+    frame = sys._getframe(1)
+    while frame is not None:
+        for value in _locals(frame):
+            if isinstance(value, nn.Module) and value is not module and value not in found:
+                inside = list(value.modules())
+                if any(part is module for part in inside):
+                    found[value] = len(inside)
+        frame = frame.f_back  # type: ignore[assignment]
+    return max(found, key=found.__getitem__, default=None)
+
+
+def _locals(frame: types.FrameType) -> list[Any]:
+    values = list(frame.f_locals.values())
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
+        frame.f_locals.clear()  # a copy, which would keep the tensors of this step for as long as the frame lives
+    return values

@@ -1,0 +1,104 @@
+"""Runs somebody's program in this process as `python program.py` would, and says how it ended. Knows no profiler."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+_MAIN = "__main__"
+
+
+class NoProgram(ValueError):
+    """There is nothing to run; the message says what was looked for, and where."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Code and what it finds around it. name: for people. first: what `sys.path` begins with."""
+
+    name: str
+    code: types.CodeType
+    file: str
+    arguments: tuple[str, ...]
+    first: str
+    spec: ModuleSpec | None = None
+
+    @contextmanager
+    def in_place(self) -> Iterator[Callable[[], None]]:
+        """A function that runs it. In the block `__main__`, `sys.argv` and `sys.path` are the program's.
+
+        They stay so after it ran: what it defined is found by pickle and inspect. Processes that it spawns import the
+        program, and nothing of the profiler, for they go by `__main__` too.
+        """
+        main = types.ModuleType(_MAIN)
+        main.__file__, main.__spec__ = self.file, self.spec
+        main.__package__ = self.spec.parent if self.spec else None
+        main.__dict__.update(__builtins__=__builtins__, __cached__=None)
+        kept = sys.modules[_MAIN], sys.argv, list(sys.path)
+        sys.modules[_MAIN], sys.argv = main, [self.file, *self.arguments]
+        sys.path[: 0 if sys.flags.safe_path else 1] = [self.first]
+        try:
+            yield lambda: exec(self.code, main.__dict__)
+        finally:
+            sys.modules[_MAIN], sys.argv, sys.path[:] = kept
+
+
+def script(path: str, arguments: Sequence[str]) -> Program:
+    """The program in a file. Raises NoProgram where there is none that Python can read."""
+    file = Path(path)
+    if file.is_dir():
+        raise NoProgram(f"{path} is a folder: name the script in it, or run a package with -m.")
+    try:
+        with io.open_code(str(file.resolve())) as opened:
+            text = opened.read()
+    except OSError as error:
+        raise NoProgram(f"{path} cannot be read: {error.strerror or error}.") from error
+    return Program(file.name, _compiled(text, path), path, tuple(arguments), str(file.resolve().parent))
+
+
+def module(name: str, arguments: Sequence[str]) -> Program:
+    """The program that `python -m name` runs. Raises NoProgram where there is none."""
+    with _found_from_here():
+        spec = _spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = _spec(f"{name}.__main__")
+    if spec is None or spec.loader is None or not spec.origin or not hasattr(spec.loader, "get_code"):
+        raise NoProgram(f"No module named {name!r} can be run from here, as python -m {name} would.")
+    try:
+        code: Any = spec.loader.get_code(spec.name)
+    except SyntaxError as error:
+        raise NoProgram(f"{spec.origin}:{error.lineno}: this is no Python: {error.msg}.") from error
+    return Program(name, code, spec.origin, tuple(arguments), "", spec)
+
+
+def _compiled(text: bytes, path: str) -> types.CodeType:
+    try:
+        return compile(text, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise NoProgram(f"{path}{line}: this is no Python: {error}.") from error
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+@contextmanager
+def _found_from_here() -> Iterator[None]:
+    """Modules of the working folder are found in the block, as python -m finds them."""
+    sys.path.insert(0, "")
+    try:
+        yield
+    finally:
+        sys.path.remove("")

@@ -1,0 +1,76 @@
+"""Learns from who acts, one after the other, where a training step ends. Knows neither optimizers nor models.
+
+One optimizer steps once in a step. Two that take turns (a GAN's) make one step together, and so do five turns of one
+and one of the other: what repeats is the step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+
+_PATIENCE = 64  # acts to listen to before it is said that nothing repeats
+
+
+class Rhythm:
+    """Tells at each act whether a step ends with it. `changes` counts how often what it had believed was wrong."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._heard: list[Hashable] = []  # since the last actor who was new
+        self._first: Hashable = None  # who opened the script's first step, and so opens each
+        self._known: set[Hashable] = set()
+        self._pattern: list[Hashable] = []  # the acts of one step; empty while it is not known
+        self._position = 0  # acts of the present step
+        self._only: Hashable = None  # whose acts end steps where nothing repeats
+
+    def heard(self, who: Hashable) -> bool:
+        """Whether a step ends with this act of `who`. A single actor is believed at once, several when they repeat."""
+        if who not in self._known:
+            self._begin(who)
+        elif self._pattern and who != self._pattern[self._position]:
+            self._mistaken()
+        self._heard.append(who)
+        if not self._pattern:
+            return self._learn(who)
+        self._position = (self._position + 1) % len(self._pattern)
+        return self._position == 0
+
+    @property
+    def pattern(self) -> tuple[Hashable, ...]:
+        """Who acts in one step, in order; empty while that is not known."""
+        return tuple(self._pattern)
+
+    def _begin(self, who: Hashable) -> None:
+        if self._known:
+            self.changes += 1
+        else:
+            self._first = who
+        self._known.add(who)
+        self._heard, self._only = [], None
+        self._pattern, self._position = [who], 0
+
+    def _mistaken(self) -> None:
+        self.changes += 1
+        self._pattern, self._position = [], 0
+
+    def _learn(self, who: Hashable) -> bool:
+        if self._only is not None:
+            return who == self._only
+        if len(self._heard) > _PATIENCE:
+            self._only = Counter(self._heard).most_common(1)[0][0]
+            return who == self._only
+        for period in range(1, len(self._heard) // 2 + 1):
+            if self._heard[period:] == self._heard[:-period]:
+                start = self._opening(period)
+                self._pattern = self._heard[start : start + period]
+                self._position = (len(self._heard) - start) % period
+                return self._position == 0
+        return False
+
+    def _opening(self, period: int) -> int:
+        """Where in what was heard a step begins: with whoever opened the first one, and not amid his acts."""
+        for i in range(1, period + 1):
+            if self._heard[i % period] == self._first != self._heard[i - 1]:
+                return i % period
+        return 0
