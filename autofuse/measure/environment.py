@@ -17,7 +17,7 @@ def environment(device: torch.device) -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": processor(),
         "cores": str(os.cpu_count() or "unknown"),
         "threads": str(torch.get_num_threads()),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
@@ -32,7 +32,7 @@ def _version(name: str) -> str:
     return str(getattr(module, "__version__", "unknown"))
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's name as the system gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()

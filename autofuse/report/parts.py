@@ -213,6 +213,8 @@ class Roof:
     """What the machine can do: FLOP/s in the dtype that most FLOPs are in, bytes a second.
 
     sources: where they come from; measured: on this machine, by running matrix products and copies.
+    cached_bytes_per_second: what the fastest cache gives, where that was measured; what stays in a cache between two
+    operators may lie above the memory's roof, and under this one.
     """
 
     flops_per_second: float | None = None
@@ -222,6 +224,7 @@ class Roof:
     flops_source: str = ""
     bytes_source: str = ""
     measured: bool = False
+    cached_bytes_per_second: float | None = None
 
     @property
     def balance(self) -> float | None:
