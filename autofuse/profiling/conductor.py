@@ -137,7 +137,7 @@ class Conductor:
             samples = round(sum(n or 0 for n in loaded) / len(loaded))
             tokens = None if batch.tokens is None else round(batch.tokens / batch.samples * samples)
             batch = Batch(samples, tokens, "what torch's DataLoader gave in a step")
-        elif len(self.roots.optimizers) == 1:
+        elif len(self.roots.optimizers) == 1 and not self.waiting.closures:  # LBFGS looks at one batch many times
             batch = batch.times(max(1, self.roots.backwards))
         return batch.given(self.schedule.samples, self.schedule.tokens)
 

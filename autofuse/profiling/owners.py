@@ -25,6 +25,7 @@ class ScriptRoots(Roots):
     def __init__(self) -> None:
         super().__init__()
         self.owners: dict[nn.Module, nn.Module] = {}
+        self.labels: dict[nn.Module, str] = {}  # what the program calls them
         self.backwards = 0
 
     @contextmanager
@@ -50,16 +51,33 @@ class ScriptRoots(Roots):
         tops = dict.fromkeys(self.owners.get(m, m) for m in self.calls if any(True for _ in m.parameters()))
         if len(tops) == 1:
             return {"": next(iter(tops))}
-        return super().models
+        models = super().models
+        labels = [self.labels.get(model, "self") for model in models.values()]
+        named = len(set(labels)) == len(labels) and "self" not in labels
+        return dict(zip(labels, models.values(), strict=True)) if named else models
 
     @contextmanager
     def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
         if self._depth == 0 and module not in self.calls:
-            owner = _owner(module)
-            if owner is not None:
-                self.owners[module] = owner
+            self._ask_frames(module)
         with super()._called(module, args, kwargs):
             yield
+
+    def _ask_frames(self, module: nn.Module) -> None:
+        """Its owner, the largest module that some function on the way to this call has at hand and that holds it; and
+        its name in the innermost function of those that are no part of torch or autofuse."""
+        held: dict[nn.Module, int] = {}
+        for frame in _frames():
+            ours = frame.f_globals.get("__name__", "").split(".")[0] in ("torch", "autofuse")
+            for name, value in _locals(frame).items():
+                if value is module and not ours:
+                    self.labels.setdefault(module, name)
+                elif isinstance(value, nn.Module) and value is not module and value not in held:
+                    parts = list(value.modules())
+                    if any(part is module for part in parts):
+                        held[value] = len(parts)
+        if held:
+            self.owners[module] = max(held, key=held.__getitem__)
 
     @contextmanager
     def _counting_backwards(self) -> Iterator[None]:
@@ -76,22 +94,16 @@ class ScriptRoots(Roots):
             torch.autograd.backward = inner
 
 
-def _owner(module: nn.Module) -> nn.Module | None:
-    """The largest module that some function on the way to this call has at hand and that holds `module`."""
-    found: dict[nn.Module, int] = {}
-    frame = sys._getframe(1)
+def _frames() -> Iterator[types.FrameType]:
+    """From the caller's on."""
+    frame = sys._getframe(1).f_back
     while frame is not None:
-        for value in _locals(frame):
-            if isinstance(value, nn.Module) and value is not module and value not in found:
-                inside = list(value.modules())
-                if any(part is module for part in inside):
-                    found[value] = len(inside)
-        frame = frame.f_back  # type: ignore[assignment]
-    return max(found, key=found.__getitem__, default=None)
+        yield frame
+        frame = frame.f_back
 
 
-def _locals(frame: types.FrameType) -> list[Any]:
-    values = list(frame.f_locals.values())
+def _locals(frame: types.FrameType) -> dict[str, Any]:
+    values = dict(frame.f_locals)
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
         frame.f_locals.clear()  # a copy, which would keep the tensors of this step for as long as the frame lives
     return values

@@ -41,7 +41,8 @@ def run(program: Callable[[], None], name: str, conductor: Conductor, inference:
         except KeyboardInterrupt:
             outcome.interrupted, left = True, ", interrupted"
         except Exception as error:
-            sys.excepthook(type(error), error, _of_program(error.__traceback__))
+            trace = _of_program(error.__traceback__)
+            sys.excepthook(type(error), error.with_traceback(trace), trace)
             left = f" with {type(error).__name__}"
         finally:
             conductor.close()
