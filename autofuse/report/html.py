@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Protocol
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from autofuse.report import markup
-from autofuse.report.charts import LineChart, StripChart
-from autofuse.report.table import Table, Tone
+from autofuse.report.table import Cell, Table, Tone
 
 _TEMPLATE = "page.html.j2"
 _DIFF_CLASSES = {"+": "added", "-": "removed", "@": "place"}
@@ -35,24 +34,42 @@ class Figure:
     tone: Tone = "plain"
 
 
+class Chart(Protocol):
+    """Something drawn. legend, where it has one: what the classes of its marks stand for."""
+
+    @property
+    def title(self) -> str: ...
+
+    def svg(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Details:
+    """What is folded away until somebody opens it; `summary` is the line that does."""
+
+    summary: str
+    parts: tuple[Part, ...]
+
+
 # A str is a paragraph.
-Part = str | Table | LineChart | StripChart | Code
+Part = str | Table | Code | Details | Chart
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it, in order."""
+    """A heading and what stands below it, in order. note: a quiet sentence that says what is seen."""
 
     heading: str
     parts: tuple[Part, ...]
+    note: str = ""
 
 
 def page(title: str, summary: str, sections: Sequence[Section], figures: Sequence[Figure] = ()) -> str:
     """The page as one text to be written as UTF-8. Everything that is passed in is text, and is escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("autofuse.report").joinpath(_TEMPLATE).read_text(encoding="utf-8"))
-    drawn = [(section.heading, [drawn_part(part) for part in section.parts]) for section in sections]
-    return template.render(title=title, summary=summary, figures=figures, sections=drawn, tones=markup.TONES) + "\n"
+    drawn = [(section.heading, section.note, [drawn_part(part) for part in section.parts]) for section in sections]
+    return template.render(title=title, summary=summary, figures=figures, sections=drawn) + "\n"
 
 
 def drawn_part(part: Part) -> Markup:
@@ -60,10 +77,45 @@ def drawn_part(part: Part) -> Markup:
     if isinstance(part, str):
         return Markup("<p>{}</p>").format(part)
     if isinstance(part, Table):
-        return Markup(markup.table(part))
+        return _table(part)
     if isinstance(part, Code):
         return Markup("<pre><code>{}</code></pre>").format(_lines(part))
-    return Markup("<figure>{}<figcaption>{}</figcaption></figure>").format(Markup(part.svg()), part.title)
+    if isinstance(part, Details):
+        inner = Markup().join(map(drawn_part, part.parts))
+        return Markup("<details><summary>{}</summary>{}</details>").format(part.summary, inner)
+    drawn = Markup('<div class="scrolls">{}</div><figcaption>{}</figcaption>{}')
+    return Markup("<figure>{}</figure>").format(drawn.format(Markup(part.svg()), part.title, _legend(part)))
+
+
+def _legend(chart: Chart) -> Markup:
+    entries: Mapping[str, str] = getattr(chart, "legend", {})
+    item = Markup('<li><svg class="swatch" aria-hidden="true"><rect class="fill {}"/></svg>{}</li>')
+    drawn = Markup().join(item.format(kind, name) for kind, name in entries.items())
+    return Markup('<ul class="legend">{}</ul>').format(drawn) if entries else Markup()
+
+
+def _table(table: Table) -> Markup:
+    """Classes for the style sheet, where markup.table has styles for a page that has none."""
+    kinds = [f"{column.align}{' wraps' if column.wraps else ''}" for column in table.columns]
+    title = Markup("<caption>{}</caption>").format(table.title) if table.title else Markup()
+    headings = zip(kinds, table.columns, strict=True)
+    head = Markup().join(Markup('<th scope="col" class="{}">{}</th>').format(k, column.name) for k, column in headings)
+    rows = Markup().join(Markup("<tr>{}</tr>").format(_cells(kinds, row)) for row in table.rows)
+    below = Markup('<p class="note">{}</p>').format(table.caption) if table.caption else Markup()
+    whole = Markup(
+        '<div class="scrolls" tabindex="0"><table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>{}'
+    )
+    return whole.format(title, head, rows, below)
+
+
+def _cells(kinds: Sequence[str], row: Sequence[Cell]) -> Markup:
+    # The first column is what the row is about: a reader who hears the table is told it with each number.
+    first = Markup('<th scope="row" class="{} {}">{}</th>').format(kinds[0], row[0].tone, row[0].text)
+    rest = (
+        Markup('<td class="{} {}">{}</td>').format(kind, cell.tone, cell.text)
+        for kind, cell in zip(kinds[1:], row[1:], strict=True)
+    )
+    return first + Markup().join(rest)
 
 
 def _lines(code: Code) -> Markup:

@@ -43,7 +43,7 @@ def short_layers_table(profile: Profile, most: int) -> Table:
 def both_layers_table(before: Profile, after: Profile, most: int | None = None) -> Table:
     """Layers of the same name before and after; the longest on either side first.
 
-    A fused operation that stands in for its children takes over their time: "with all below" compares the whole.
+    A fused operation that stands in for its children takes over their time: whole is with all below, and compares.
     """
     sides = [{fold.name: fold for fold in folded(profile.layers)} for profile in (before, after)]
     names = dict.fromkeys(name for side in sides for name in side)
@@ -78,7 +78,7 @@ _NUMBERS = tuple(
         "at peak",
     )
 )  # fmt: skip
-_LAYER_COLUMNS = (Column("layer", wraps=True), Column("class"), *_NUMBERS, Column("rule", wraps=True))
+_LAYER_COLUMNS = (Column("layer", wraps=True), Column("rule", wraps=True), *_NUMBERS)
 _EVERY_COLUMNS = (
     Column("layer"), Column("class"), Column("calls", "right"), Column("with all below", "right"), *_NUMBERS,
     Column("why this limit", wraps=True), Column("rule", wraps=True),
@@ -92,10 +92,10 @@ _SHORT_COLUMNS = (
 )
 _BOTH_COLUMNS = (
     Column("layer", wraps=True),
-    Column("before", "right"),
-    Column("after", "right"),
-    Column("with all below", "right"),
-    Column("after ", "right"),
+    Column("own before", "right"),
+    Column("own after", "right"),
+    Column("whole before", "right"),
+    Column("whole after", "right"),
     Column("rule", wraps=True),
 )
 _PLACE_COLUMNS = (
@@ -139,14 +139,14 @@ def _numbers(forward: Work, backward: Work, part: Fold | Layer, share: float) ->
 
 def _fold_row(fold: Fold) -> tuple[Cell, ...]:
     numbers = _numbers(fold.forward, fold.backward, fold, fold.share)
-    return (Cell(titled(fold)), Cell(fold.kind, "quiet"), *numbers, rule_cell(fold.places))
+    return (Cell(titled(fold)), rule_cell(fold.places), *numbers)
 
 
 def _rest_row(folds: Sequence[Fold]) -> tuple[Cell, ...]:
     rest = _together(folds)
     numbers = _numbers(rest.forward, rest.backward, rest, rest.share)
     kept = [Cell(cell.text if i in (0, 1, 2) else "", "quiet") for i, cell in enumerate(numbers)]
-    return (Cell(f"{rest.count} more", "quiet"), Cell(""), *kept, Cell(""))
+    return (Cell(f"{rest.count} more", "quiet"), Cell(""), *kept)
 
 
 def _together(folds: Sequence[Fold]) -> Fold:

@@ -41,6 +41,16 @@ def rungs_of(sides: Sides) -> list[dict[str, Rung]]:
     ]
 
 
+def loss_in_words(rungs: Mapping[str, Rung]) -> str:
+    """ "5.9 % of the step lost", "77 % → 66.7 % below busy"; "" where a rung has no loss."""
+    losses = [rung for rung in rungs.values() if rung.loss is not None]
+    if not losses:
+        return ""
+    above = losses[0].kind.above or ""
+    words = {"": "of the step lost", "busy": "below busy", "hfu": "below HFU"}.get(above, "lost")
+    return f"{' → '.join(units.percent(rung.loss) for rung in losses)} {words}"
+
+
 def missing(rung: Rung) -> str:
     """Why a rung has no value, and what to do: "n/a, because ...; get it: ..."."""
     why = f"n/a, because {rung.reason.rstrip('.')}" if rung.reason else units.NOT_KNOWN

@@ -23,6 +23,7 @@ from autofuse.report.profile_tables import (
     Sides,
     categories_table,
     ladder_table,
+    loss_in_words,
     memory_table,
     rungs_of,
     share_of,
@@ -226,15 +227,7 @@ def _rung_cells(row: Mapping[str, Rung]) -> Iterator[Text]:
     for rung in rungs:
         yield _bar(rung, _BAR if len(rungs) == 1 else _BAR // 2)
         yield Text(units.percent(rung.value).rjust(7), "" if rung.value is not None else _QUIET)
-    losses = [f"{units.percent(rung.loss)}" for rung in rungs if rung.loss is not None]
-    above = next((_above(rung) for rung in rungs if rung.loss is not None), "")
-    yield Text(f"{' → '.join(losses)}{above}" if losses else "", _QUIET)
-
-
-def _above(rung: Rung) -> str:
-    """What the loss of a rung is of."""
-    words = {"": " of the step lost", "busy": " below busy", "hfu": " below HFU"}
-    return words.get(rung.kind.above or "", " lost")
+    yield Text(loss_in_words(row), _QUIET)
 
 
 def _bar(rung: Rung, width: int) -> Text:
@@ -259,7 +252,7 @@ def _layers(profile: Profile) -> list[RenderableType]:
 def _layers_of_both(before: Profile, after: Profile) -> list[RenderableType]:
     if not before.layers or not after.layers:
         return []
-    table = _Fitted(both_layers_table(before, after, _LAYERS), ("with all below", "after "))
+    table = _Fitted(both_layers_table(before, after, _LAYERS), ("whole before", "whole after"))
     return _headed("layers by the time they take themselves", table)
 
 

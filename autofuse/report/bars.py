@@ -1,0 +1,114 @@
+"""Horizontal bars that are as wide as their page: labels keep their size on a phone. They know fractions and names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+NARROW = 316  # pixels that a chart has on a page 360 wide: what must fit there is cut to it
+_LETTER = 7.2  # pixels of an average letter at 12 px, wide fonts included
+_LABEL, _BAR, _EMPTY, _GAP, _NOTE, _ABOVE, _BELOW = 18, 12, 2, 3, 16, 4, 8
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece of a bar. length: a fraction of the axis; kind: a class of the style sheet; title: shown on pointing."""
+
+    length: float
+    kind: str
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class BarRow:
+    """A label and a value over one or more bars; a bar without segments is a gap: nothing is known.
+
+    note: a quiet line below. tone: the note's. hint: the label in full. short: the label where there is little room;
+    its end where there is none.
+    """
+
+    label: str
+    value: str
+    bars: tuple[tuple[Segment, ...], ...]
+    note: str = ""
+    tone: str = "quiet"
+    hint: str = ""
+    short: str = ""
+
+
+@dataclass(frozen=True)
+class BarChart:
+    """Rows from the top down. description: what is seen, in a sentence. legend: what the classes stand for."""
+
+    title: str
+    description: str
+    rows: tuple[BarRow, ...]
+    legend: Mapping[str, str] = field(default_factory=dict)
+
+    def svg(self) -> str:
+        """One `<svg>` element without a viewBox: places along the axis are percentages, so text is never scaled."""
+        drawn, top = [], 0
+        for row in self.rows:
+            text, height = _row(row, top)
+            drawn.append(text)
+            top += height
+        name, told = escape(self.title), escape(self.description)
+        head = f'<svg class="bars" height="{top}" role="img" aria-label="{name}">'
+        return f"{head}<title>{name}</title><desc>{told}</desc>{''.join(drawn)}</svg>"
+
+
+def shortened(name: str, letters: int) -> str:
+    """The name, or its end: what distinguishes modules stands last."""
+    return name if len(name) <= letters else f"…{name[len(name) - max(1, letters - 1) :]}"
+
+
+def letters_in(pixels: float) -> int:
+    """How many letters fit."""
+    return max(1, int(pixels / _LETTER))
+
+
+def _row(row: BarRow, top: int) -> tuple[str, int]:
+    top += _ABOVE if any(row.bars) else 0
+    room = letters_in(NARROW) - len(row.value) - 1
+    label = row.short if row.short and len(row.label) > room else shortened(row.label, room)
+    parts = [_both(row.label, label, top + 13, "label", row.hint)]
+    parts.append(_text("100%", top + 13, row.value, "end", "value"))
+    below = top + _LABEL
+    for bar in row.bars:
+        parts.append(_bar(bar, below))
+        below += (_BAR if bar else _EMPTY) + _GAP
+    if row.note:
+        parts.append(_both(row.note, _cut(row.note), below + 11, f"note {row.tone}"))
+        below += _NOTE
+    return "".join(parts), below - top + (_ABOVE + _BELOW if any(row.bars) else _GAP)
+
+
+def _both(text: str, short: str, y: float, kind: str, hint: str = "") -> str:
+    """The text, and its short form for a narrow page where it needs one; the style sheet shows one of them."""
+    if text == short:
+        return _text(0, y, text, "start", kind, hint)
+    return _text(0, y, text, "start", f"{kind} wide", hint) + _text(0, y, short, "start", f"{kind} narrow", text)
+
+
+def _cut(text: str) -> str:
+    room = letters_in(NARROW)
+    return text if len(text) <= room else f"{text[: room - 1]}…"
+
+
+def _bar(segments: Sequence[Segment], top: int) -> str:
+    if not segments:
+        return f'<line class="gap" x1="0" x2="100%" y1="{top + 1}" y2="{top + 1}"/>'
+    pieces, start = [f'<rect class="track" x="0" y="{top}" width="100%" height="{_BAR}"/>'], 0.0
+    for segment in segments:
+        length = min(max(0.0, segment.length), max(0.0, 1.0 - start))
+        title = f"<title>{escape(segment.title)}</title>" if segment.title else ""
+        place = f'x="{100 * start:.3f}%" y="{top}" width="{100 * length:.3f}%" height="{_BAR}"'
+        pieces.append(f'<rect class="fill {segment.kind}" {place}>{title}</rect>')
+        start += length
+    return "".join(pieces)
+
+
+def _text(x: float | str, y: float, content: str, anchor: str, kind: str, hint: str = "") -> str:
+    title = f"<title>{escape(hint)}</title>" if hint and hint != content else ""
+    return f'<text class="{kind}" x="{x}" y="{y}" text-anchor="{anchor}">{escape(content)}{title}</text>'
