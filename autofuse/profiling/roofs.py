@@ -160,7 +160,7 @@ def _bandwidth(device: torch.device, touched: int) -> float:
     copied = 2 * x.nbytes / _fastest(partial(y.copy_, x), device, repeats)
     x, y, z = torch.ones(3, touched // 12, device=device)
     added = 3 * x.nbytes / _fastest(partial(torch.add, x, y, out=z), device, repeats)
-    return max(copied, added)
+    return float(max(copied, added))
 
 
 def _exponentials(device: torch.device) -> float:
