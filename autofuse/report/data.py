@@ -47,7 +47,7 @@ def _loaded(kind: Any, value: Any, where: str) -> Any:
         return None if value is None else _loaded(_without_none(inner), value, where)
     if is_dataclass(kind):
         return _object(kind, value, where)
-    if _is_named_tuple(kind):
+    if is_named_tuple(kind):
         return kind(*_items(list(get_type_hints(kind).values()), value, where))
     if origin is tuple:
         return _tuple(inner, value, where)
@@ -114,7 +114,8 @@ def _number(value: Any, where: str) -> float:
         raise Malformed(f"{where} is too large to be a number.") from error
 
 
-def _is_named_tuple(kind: Any) -> bool:
+def is_named_tuple(kind: Any) -> bool:
+    """Whether it is written as an array of that many entries."""
     return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 

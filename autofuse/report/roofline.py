@@ -144,17 +144,19 @@ def _roofs(roof: Roof, x: _Decades, y: _Decades, frame: _Box) -> tuple[str, list
     boxes: list[_Box] = []
     edge = 10**x.high
     if roof.bytes_per_second:
-        end = min(edge, roof.balance or edge)
-        start = max(10**x.low, 10**y.low / roof.bytes_per_second)
-        parts.append(_line(x(start), y(start * roof.bytes_per_second), x(end), y(end * roof.bytes_per_second)))
+        parts.append(_slope(roof, roof.bytes_per_second, x, y))
     if roof.flops_per_second:
         start = roof.balance or 10**x.low
         parts.append(_line(x(start), y(roof.flops_per_second), x(edge), y(roof.flops_per_second)))
         told = units.amount(roof.flops_per_second, "FLOP/s")
         boxes.append(_box(frame.right, y(roof.flops_per_second) - 6, told, "end"))
         parts.append(_text(frame.right, y(roof.flops_per_second) - 6, told, "end", "roof"))
+    if roof.cached_bytes_per_second:
+        parts.append(_slope(roof, roof.cached_bytes_per_second, x, y, "roofline cache"))
     if roof.bytes_per_second:  # in the corner above the slope, where no dot can be
         told = f"slope: {units.amount(roof.bytes_per_second, 'B/s')}"
+        if roof.cached_bytes_per_second:
+            told += f", in cache {units.amount(roof.cached_bytes_per_second, 'B/s')}"
         boxes.append(_box(frame.left + 6, frame.top + 14, told, "start"))
         parts.append(_text(frame.left + 6, frame.top + 14, told, "start", "roof"))
     return "".join(parts), boxes
@@ -193,8 +195,15 @@ def _box(x: float, y: float, text: str, anchor: str) -> _Box:
     return _Box(left - 2, y - 12, left + width + 2, y - 12 + _LINE + 2)
 
 
-def _line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line class="roofline" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>'
+def _slope(roof: Roof, speed: float, x: _Decades, y: _Decades, kind: str = "roofline") -> str:
+    """What can be computed on so many bytes a second, up to the compute roof or the edge of the plot."""
+    top = min(roof.flops_per_second or math.inf, 10**y.high)
+    start, end = max(10**x.low, 10**y.low / speed), min(10**x.high, top / speed)
+    return _line(x(start), y(start * speed), x(end), y(end * speed), kind) if start < end else ""
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str = "roofline") -> str:
+    return f'<line class="{kind}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>'
 
 
 def _text(x: float, y: float, content: str, anchor: str, kind: str = "tick") -> str:
