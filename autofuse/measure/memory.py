@@ -86,7 +86,7 @@ def allocation_events_peak(action: Action) -> int:
 
 def _allocations(action: Action) -> list[int]:
     """Bytes that one run takes on the CPU, in order, frees negative; what its result holds stays taken."""
-    with _quiet_profiler(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+    with quiet_profiler(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         result = action()
     profiler: Any = profiled.profiler
     events = profiler.kineto_results.events()
@@ -96,7 +96,7 @@ def _allocations(action: Action) -> list[int]:
 
 
 @contextmanager
-def _quiet_profiler() -> Iterator[None]:
+def quiet_profiler() -> Iterator[None]:
     """The profiler writes lines of its own to stderr at any lower level; a level that the user has set stays."""
     was_set = _LEVEL in os.environ
     os.environ.setdefault(_LEVEL, "6")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import nn
 
 from autofuse.fx.wrappers import held, user_name
@@ -25,21 +26,25 @@ _LOCK = threading.RLock()
 class Names:
     """Fully qualified names of the modules of one or several models, as their users know them.
 
-    A module that a model holds under two names has the first. What torch wraps around a user's module has no name.
+    A module that a model holds under two names has the first. What torch wraps around a user's module has no name;
+    only what torch.compile(model) returns has its module's, for it calls the module past `nn.Module.__call__`.
     """
 
     def __init__(self, models: Mapping[str, nn.Module]) -> None:
         """`models`: each with what its names begin with; "" where there is only one."""
         self.models = dict(models)
         self._names: dict[nn.Module, str] = {}
+        self._compiled: dict[nn.Module, str] = {}
         for prefix, model in models.items():
             for path, module in model.named_modules():
+                name = ".".join(part for part in (prefix, user_name(model, path)) if part)
                 if not held(module):
-                    name = ".".join(part for part in (prefix, user_name(model, path)) if part)
                     self._names.setdefault(module, name)
+                elif held(module) == "_orig_mod":
+                    self._compiled.setdefault(module, name)
 
     def __getitem__(self, module: nn.Module) -> str | None:
-        return self._names.get(module)
+        return self._names.get(module, self._compiled.get(module))
 
     def items(self) -> Iterator[tuple[str, nn.Module]]:
         """Every name with its module, in the order of the models' own."""
@@ -75,6 +80,8 @@ def around_every_call(enter: Entered) -> Iterator[None]:
             raise RuntimeError("The calls of modules are watched already: end the first profile before a second.")
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():  # nothing of ours may end in what is compiled
+                return inner(module, *args, **kwargs)
             with enter(module, args, kwargs):
                 return inner(module, *args, **kwargs)
 

@@ -107,3 +107,18 @@ def test_an_optimized_model_runs_its_fused_code_while_it_is_watched() -> None:
     heard = _heard({"": model}, lambda: model(x))
     assert "+1.inner" in heard and "+1.norm" not in heard  # the fused operation reads past it
     assert autofuse.report(model).fallbacks == ()
+
+
+def test_what_torch_compile_returns_bears_its_modules_name_and_is_heard_of() -> None:
+    model = nn.Sequential(Block())
+    compiled = torch.compile(model, backend="eager")
+    compiled(torch.ones(1, 8))
+    assert [name for name, _ in Names({"": compiled}).items()] == ["", "0", "0.inner"]
+    assert _heard({"": compiled}, lambda: compiled(torch.ones(1, 8))) == ["+", "-"]
+
+
+def test_compiling_while_calls_are_heard_of_breaks_no_graph() -> None:
+    model = nn.Sequential(Block(), Block())
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert _heard({"": compiled}, lambda: compiled(torch.ones(1, 8))) == ["+", "-"]
+    assert torch.equal(compiled(torch.ones(1, 8)), model(torch.ones(1, 8)))
