@@ -49,7 +49,8 @@ _SILENT = frozenset(
 # On a CPU, kernels within a graph of Inductor's leave no events of their own: their time is the graph's.
 COMPILED_GRAPH = "CompiledFxGraph"
 _COMPILED = re.compile(rf"^## Call {COMPILED_GRAPH} |cpp_fused|^triton_")
-_COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "gloo", "nccl", "mpi")
+# Operators (c10d::allreduce_) and the ranges in which backends run them (gloo:all_reduce).
+_COLLECTIVE = re.compile(r"(_?c10d(_functional)?(_autograd)?|gloo|nccl|rccl|xccl|hccl|ucc|mpi)::?\w")
 # In which categories are shown.
 ORDER = (*(name for name, _ in CATEGORIES), "compiled", "communication", "other")
 
@@ -59,7 +60,7 @@ def category_of(name: str) -> str:
     if _COMPILED.search(name):
         return "compiled"
     namespace, separator, operator = name.partition("::")
-    if separator and namespace in _COLLECTIVES:
+    if is_collective(name):
         return "communication"
     named = namespace.isidentifier() and operator.isidentifier()
     if not separator or not named or namespace in ("autograd", "torch"):
@@ -67,3 +68,8 @@ def category_of(name: str) -> str:
     if namespace == "aten" and (operator in _COMPOSITES or operator.rstrip("_") in _SILENT):
         return ""
     return next((category for category, pattern in CATEGORIES if pattern.search(operator)), "other")
+
+
+def is_collective(name: str) -> bool:
+    """Whether an operator or a range of that name is a collective or part of one."""
+    return bool(_COLLECTIVE.match(name))

@@ -1,0 +1,72 @@
+"""How often each kind of kernel (on a CPU, of operator) runs in one step, and how long.
+
+`categories_of(scope_of(trace))` is for live profiles too. Knows names' categories, and no phases but the optimizer's:
+whatever runs under an optimizer's step is the optimizer's, however it is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+
+from autofuse.report.comparison import Category
+from autofuse.traces import kernels
+from autofuse.traces.operators import COMPILED_GRAPH, ORDER, category_of
+from autofuse.traces.phases import Marks, marks_of, phase_of
+from autofuse.traces.scope import Scope, nested
+from autofuse.traces.trace import Event
+
+LONGEST = 120  # characters of a kernel's name
+
+
+def categories_of(scope: Scope) -> Mapping[str, Category]:
+    """Counts and seconds of one step by category, in a fixed order, those that do not occur left out.
+
+    Counts are rounded where the steps differ, and at least 1. Seconds of kernels are their durations (those of several
+    streams may overlap), of operators their own, without what they call.
+    """
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    took: dict[str, int] = defaultdict(int)
+    for category, name, nanoseconds in _of_gpus(scope) if scope.has_gpu else _of_host(scope):
+        counts[category][name] += 1
+        took[category] += nanoseconds
+    return {name: _category(counts[name], scope.seconds(took[name]), scope) for name in ORDER if name in counts}
+
+
+def kernel_category(work: Event, scope: Scope, marks: Marks) -> str:
+    """The category of a kernel or a copy, by its name and by what launched it."""
+    if work.category != "kernel":
+        return "copy"
+    category = kernels.category_of(work.name)
+    if category not in ("communication", "optimizer") and phase_of(work, scope, marks) == "optimizer":
+        return "optimizer"
+    return category
+
+
+def short(name: str) -> str:
+    """A kernel's name without its arguments and what comes before it, cut where templates run on."""
+    bare = name.removeprefix("void ").replace("(anonymous namespace)::", "").replace("at::native::", "")
+    return bare if len(bare) <= LONGEST else bare[: LONGEST - 1] + "…"
+
+
+def _category(names: Counter[str], seconds: float, scope: Scope) -> Category:
+    each = {name: max(1, round(count / scope.steps.count)) for name, count in names.most_common()}
+    return Category(sum(each.values()), seconds, each)
+
+
+def _of_gpus(scope: Scope) -> Iterator[tuple[str, str, int]]:
+    marks = marks_of(scope)
+    for work in scope.work:
+        if nanoseconds := scope.nanoseconds(work):
+            yield kernel_category(work, scope, marks), short(work.name), nanoseconds
+
+
+def _of_host(scope: Scope) -> Iterator[tuple[str, str, int]]:
+    marks = marks_of(scope)
+    for event, own in nested(scope.trace.of("cpu_op", "user_annotation")):
+        category = category_of(event.name)
+        if not category or not scope.begins(event):
+            continue
+        if category != "communication" and marks.phase_at(event) == "optimizer":
+            category = "optimizer"
+        yield category, COMPILED_GRAPH if COMPILED_GRAPH in event.name else event.name, own
