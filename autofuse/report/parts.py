@@ -281,10 +281,15 @@ class Span:
 
 @dataclass(frozen=True)
 class Rank:
-    """One process of a job: its step, and its communication's seconds, all and what no computation ran beside."""
+    """One process of a job: its step, and its communication's seconds, all and what no computation ran beside.
+
+    busy: a fraction of its step. waiting: seconds in collectives before the last rank has come to them; None where that
+    cannot be told.
+    """
 
     rank: int
     seconds: float
     communication: float | None = None
     exposed: float | None = None
     busy: float | None = None
+    waiting: float | None = None

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from autofuse.report.comparison import Category
 from autofuse.traces import kernels
-from autofuse.traces.operators import COMPILED_GRAPH, ORDER, category_of
+from autofuse.traces.operators import COMPILED_GRAPH, ORDER, category_of, is_collective
 from autofuse.traces.phases import Marks, marks_of, phase_of
 from autofuse.traces.scope import Scope, nested
 from autofuse.traces.trace import Event
@@ -62,10 +62,14 @@ def _of_gpus(scope: Scope) -> Iterator[tuple[str, str, int]]:
 
 
 def _of_host(scope: Scope) -> Iterator[tuple[str, str, int]]:
-    marks = marks_of(scope)
-    for event, own in nested(scope.trace.of("cpu_op", "user_annotation")):
+    marks, events = marks_of(scope), scope.trace.of("cpu_op", "user_annotation")
+    # A collective is an operator, and the range in which its backend runs it: where there is such a range, it counts.
+    ranges = any(event.category == "user_annotation" and is_collective(event.name) for event in events)
+    for event, own in nested(events):
         category = category_of(event.name)
         if not category or not scope.begins(event):
+            continue
+        if ranges and category == "communication" and event.category == "cpu_op":
             continue
         if category != "communication" and marks.phase_at(event) == "optimizer":
             category = "optimizer"

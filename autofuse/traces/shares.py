@@ -20,11 +20,11 @@ from autofuse.report.parts import Share
 from autofuse.traces.intervals import Interval, difference, length, union
 from autofuse.traces.kernels import communicates
 from autofuse.traces.operators import is_collective
-from autofuse.traces.phases import Phase, computing_on_host, device_moments, host_moments, marks_of
+from autofuse.traces.phases import PHASES, Phase, computing_on_host, device_moments, host_moments, marks_of
 from autofuse.traces.scope import Scope
 from autofuse.traces.steps import LAUNCHES
 
-UNKNOWN = 0.05  # of the steps, for which the phase may be untold
+UNKNOWN = 0.2  # of the steps, for which the phase may be untold
 _HOW: dict[str, str] = {
     "forward": "what runs in no other phase, the loss included",
     "backward": "nodes of the autograd engine",
@@ -37,7 +37,7 @@ def shares_of(scope: Scope) -> tuple[Share, ...]:
     """Every share, in one order: the five disjoint ones, then host, communication, exposed communication."""
     phases, unknown = _phases(scope)
     alone, exposed = communication(scope)
-    known = [_phase(name, moments, unknown, scope) for name, moments in phases.items()]
+    known = [_phase(name, phases[name], unknown, scope) for name in PHASES]
     idle = scope.rest(*phases.values(), unknown)
     nothing = "neither a kernel nor a copy runs" if scope.has_gpu else "no operator runs"
     ran = "kernels of collectives" if scope.has_gpu else "ranges of collectives"
@@ -106,12 +106,13 @@ def _phase(name: Phase, moments: list[Interval], unknown: list[Interval], scope:
     if name != "data" and scope.share(length(unknown)) > UNKNOWN:
         why = f"for {scope.share(length(unknown)):.0%} of the step the trace does not tell what launched the GPU's work"
         return Share(name, None, None, reason=f"{why} (a captured graph, or a trace without the host's calls)")
+    untold = scope.share(length(unknown))
+    part = f"; for {untold:.1%} of the step the trace does not tell" if untold >= 0.001 and name != "data" else ""
     where = "GPU work launched in: " if scope.has_gpu and name != "data" else ""
     beside = ", while the GPU runs nothing" if scope.has_gpu and name == "data" else ""
-    return _share(name, moments, scope, where + _HOW[name] + beside)
+    return _share(name, moments, scope, where + _HOW[name] + beside + part)
 
 
 def _share(name: str, moments: Sequence[Interval], scope: Scope, basis: str) -> Share:
     nanoseconds = length(moments)
     return Share(name, scope.seconds(nanoseconds), scope.share(nanoseconds), basis)
-

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from autofuse.report.parts import Span
 from autofuse.traces.categories import kernel_category, short
-from autofuse.traces.intervals import Interval, intersection, length
+from autofuse.traces.intervals import Interval, intersection
 from autofuse.traces.operators import category_of
 from autofuse.traces.phases import device_moments, host_moments, marks_of
 from autofuse.traces.scope import Scope
@@ -17,6 +17,9 @@ from autofuse.traces.shapes import device_number, stream_number
 from autofuse.traces.trace import Event
 
 FINEST = 1 / 500  # of the step: neighbours of one kind that are closer become one bar, and shorter bars are left out
+
+
+Entry = tuple[int, int, str, str]  # beginning, end, kind, name
 
 
 def spans_of(scope: Scope) -> tuple[Span, ...]:
@@ -29,16 +32,13 @@ def spans_of(scope: Scope) -> tuple[Span, ...]:
         return ()
     marks = marks_of(scope)
     moments = device_moments(scope, marks)[0] if scope.has_gpu else host_moments(scope, marks)
-    phases = [
+    phases: list[Entry] = [
         (start, end, phase, phase) for phase, found in moments.items() for start, end in intersection(found, [window])
     ]
     spans = _bars("phases", phases, window)
     for lane, entries in _lanes(scope, window).items():
         spans += _bars(lane, entries, window)
     return tuple(spans)
-
-
-Entry = tuple[int, int, str, str]  # beginning, end, kind, name
 
 
 def _lanes(scope: Scope, window: Interval) -> dict[str, list[Entry]]:
@@ -68,18 +68,20 @@ def _of_host(scope: Scope) -> Iterable[tuple[str, Event, str, str]]:
 
 def _bars(lane: str, entries: list[Entry], window: Interval) -> list[Span]:
     """Bars of a lane, in order."""
-    span = window[1] - window[0]
-    finest = span * FINEST
+    finest = (window[1] - window[0]) * FINEST
     groups: list[list[Entry]] = []
+    end = 0
     for entry in sorted(entries):
-        if groups and entry[2] == groups[-1][-1][2] and entry[0] - max(e[1] for e in groups[-1][-1:]) <= finest:
+        if groups and entry[2] == groups[-1][0][2] and entry[0] - end <= finest:
             groups[-1].append(entry)
+            end = max(end, entry[1])
         else:
             groups.append([entry])
+            end = entry[1]
     bars = []
     for group in groups:
         start, end = group[0][0], max(entry[1] for entry in group)
-        if end - start >= finest or length([(start, end)]) == span:
+        if end - start >= finest:
             longest = max(group, key=lambda entry: entry[1] - entry[0])
             bars.append(Span(lane, longest[3], (start - window[0]) * 1e-9, (end - start) * 1e-9, longest[2]))
     return bars

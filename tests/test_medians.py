@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 
-from autofuse.profiling.stopwatch import median_interval
+from autofuse.medians import median_interval
 
 
 def test_the_ends_are_the_order_statistics_of_the_binomial_table() -> None:
