@@ -2,7 +2,7 @@
 
 What a live profile reads from its own trace comes from the same functions, each of which takes what
 `scope.scope_of(trace)` makes of a trace: `rungs.rungs_of`, `shares.shares_of`, `categories.categories_of`,
-`spans.spans_of`, `ranks.ranks_of`, and `timing_of` and `environment_of` here.
+`spans.spans_of`, `ranks.ranks_of`, `layers.layers_of`, and `timing_of` and `environment_of` here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from autofuse.medians import median_interval
 from autofuse.report.ladder import ladder
 from autofuse.report.profile import Flops, Memory, Power, Probe, Profile, Timing
 from autofuse.traces.categories import categories_of
+from autofuse.traces.layers import layers_of
 from autofuse.traces.nsight import rungs_of_report
 from autofuse.traces.ranks import notes_of, numbered, ranks_of
 from autofuse.traces.rungs import rungs_of
@@ -21,6 +22,7 @@ from autofuse.traces.scope import Scope, scope_of
 from autofuse.traces.shares import shares_of
 from autofuse.traces.spans import spans_of
 from autofuse.traces.trace import Trace
+from autofuse.traces.tree import layers, sm_efficiency_of
 
 _ONLY_LIVE = "a trace does not tell it: profile the model where it runs, with autofuse.profile or `autofuse profile`"
 
@@ -37,17 +39,20 @@ def profile_of_traces(traces: Sequence[Trace], ncu: Path | None = None) -> Profi
     ranks = ranks_of(scopes)
     scope = scopes[max(ranks, key=lambda rank: rank.seconds).rank]
     known = rungs_of(scope) | (rungs_of_report(ncu) if ncu else {})
+    times = layers_of(scope.trace, scope.steps)
     worlds = [trace.world for trace in traces if trace.world is not None]
     return Profile(
         name=_name(traces),
         timing=timing_of(scope),
         ladder=ladder(known, ""),
+        layers=layers(times.own, {}, times.kinds, times.calls, times.step_seconds, sm_efficiency_of(times)),
         kind="trace",
         memory=Memory(reason=_ONLY_LIVE),
         shares=shares_of(scope),
         flops=Flops(reason=_ONLY_LIVE),
         power=Power(reason=_ONLY_LIVE),
         probe=Probe(reason=_ONLY_LIVE),
+        attribution=times.attribution,
         categories=categories_of(scope),
         timeline=spans_of(scope),
         ranks=ranks if len(ranks) > 1 or worlds else (),
