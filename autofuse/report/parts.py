@@ -152,12 +152,15 @@ class Timing:
     @property
     def samples_per_second(self) -> float | None:
         """Samples a second, on this rank."""
-        return None if self.samples is None else self.samples / self.median
+        return self._rate(self.samples)
 
     @property
     def tokens_per_second(self) -> float | None:
         """Tokens a second, on this rank."""
-        return None if self.tokens is None else self.tokens / self.median
+        return self._rate(self.tokens)
+
+    def _rate(self, count: int | None) -> float | None:
+        return count / self.median if count is not None and self.median > 0 else None
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,8 @@ def _scales(chart: RooflineChart, width: int, height: int) -> tuple[_Decades, _D
         across.append(math.log10(chart.roof.balance))
     if chart.roof.flops_per_second:
         up.append(math.log10(chart.roof.flops_per_second))
+    elif chart.roof.bytes_per_second:
+        up.append(min(across) + math.log10(chart.roof.bytes_per_second))
     horizontal = _Decades(min(across) - 0.5, max(across) + 0.7, _LEFT, width - _RIGHT)
     return horizontal, _Decades(min(up) - 0.4, max(up) + 0.4, height - _BOTTOM, _TOP)
 
@@ -146,7 +148,8 @@ def _roofs(roof: Roof, x: _Decades, y: _Decades, frame: _Box) -> tuple[str, list
     if roof.bytes_per_second:
         parts.append(_slope(roof, roof.bytes_per_second, x, y))
     if roof.flops_per_second:
-        start = roof.balance or 10**x.low
+        fastest = max(roof.bytes_per_second or 0.0, roof.cached_bytes_per_second or 0.0)
+        start = max(10**x.low, roof.flops_per_second / fastest if fastest else 0.0)
         parts.append(_line(x(start), y(roof.flops_per_second), x(edge), y(roof.flops_per_second)))
         told = units.amount(roof.flops_per_second, "FLOP/s")
         boxes.append(_box(frame.right, y(roof.flops_per_second) - 6, told, "end"))
@@ -154,11 +157,9 @@ def _roofs(roof: Roof, x: _Decades, y: _Decades, frame: _Box) -> tuple[str, list
     if roof.cached_bytes_per_second:
         parts.append(_slope(roof, roof.cached_bytes_per_second, x, y, "roofline cache"))
     if roof.bytes_per_second:  # in the corner above the slope, where no dot can be
-        told = f"slope: {units.amount(roof.bytes_per_second, 'B/s')}"
-        if roof.cached_bytes_per_second:
-            told += f", in cache {units.amount(roof.cached_bytes_per_second, 'B/s')}"
-        boxes.append(_box(frame.left + 6, frame.top + 14, told, "start"))
-        parts.append(_text(frame.left + 6, frame.top + 14, told, "start", "roof"))
+        parts += _corner(f"slope: {units.amount(roof.bytes_per_second, 'B/s')}", 0, frame, boxes)
+    if roof.cached_bytes_per_second:
+        parts += _corner(f"dashed, cache: {units.amount(roof.cached_bytes_per_second, 'B/s')}", 1, frame, boxes)
     return "".join(parts), boxes
 
 
@@ -193,6 +194,12 @@ def _box(x: float, y: float, text: str, anchor: str) -> _Box:
     width = _LETTER * len(text)
     left = x - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
     return _Box(left - 2, y - 12, left + width + 2, y - 12 + _LINE + 2)
+
+
+def _corner(told: str, line: int, frame: _Box, boxes: list[_Box]) -> list[str]:
+    x, y = frame.left + 6, frame.top + 14 + 16 * line
+    boxes.append(_box(x, y, told, "start"))
+    return [_text(x, y, told, "start", "roof")]
 
 
 def _slope(roof: Roof, speed: float, x: _Decades, y: _Decades, kind: str = "roofline") -> str:
