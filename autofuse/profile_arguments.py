@@ -46,6 +46,9 @@ def _add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     profile.add_argument("--samples", type=_counting, metavar="N", help="in a step; else told from the model's inputs")
     profile.add_argument("--tokens", type=_counting, metavar="N", help="in a step; else told from the model's inputs")
+    profile.add_argument(
+        "--inference", action="store_true", help="calls of the model are the steps, though an optimizer is there"
+    )
     profile.add_argument("--to-the-end", action="store_true", help="let the script go on when the profile is complete")
     profile.add_argument(
         "--output", type=Path, default=OUTPUT, metavar="DIR",

@@ -6,10 +6,9 @@ Knows the instruments' order; must not know where steps end (boundaries.py) or w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -22,10 +21,14 @@ from autofuse.profiling.batch import Batch, batch_of_calls
 from autofuse.profiling.calls import Names
 from autofuse.profiling.counting import Counting
 from autofuse.profiling.measured import Measured
+from autofuse.profiling.memory import Holding
 from autofuse.profiling.owners import ScriptRoots
+from autofuse.profiling.recording import Recording
+from autofuse.profiling.roofs import roofs
 from autofuse.profiling.waiting import Waited, Waiting, shares
 from autofuse.profiling.yardstick import yardstick
-from autofuse.report.progress import Tell
+from autofuse.report.profile import Profile
+from autofuse.report.progress import Tell, quietly
 
 _Instrument = TypeVar("_Instrument", bound=AbstractContextManager[Any])
 
@@ -51,17 +54,26 @@ class Finished(BaseException):
 
 
 class Conductor:
-    """Hears where steps end. `measured` is None until it is known what the steps run."""
+    """Hears where steps end. `profile` is None until all was measured, or the program ended after some timed steps."""
 
-    def __init__(self, schedule: Schedule, name: str, trace: Path, tell: Tell, to_the_end: bool = False) -> None:
-        self.schedule, self.name, self.trace, self.tell = schedule, name, trace, tell
-        self.to_the_end = to_the_end
+    def __init__(
+        self,
+        schedule: Schedule,
+        name: str,
+        profile_of: Callable[[Measured], Profile],
+        tell: Tell = quietly,
+        to_the_end: bool = False,
+    ) -> None:
+        """`profile_of` is asked while the program still runs: processes of one job have to do so together."""
+        self.schedule, self.name, self.tell, self.to_the_end = schedule, name, tell, to_the_end
         self.waiting = Waiting()
+        self.profile: Profile | None = None
+        self._profile_of = profile_of
         self.measured: Measured | None = None
         self.roots = ScriptRoots()
         self.complete = False
         self.heard = 0
-        self._phases: Iterator[None] | None = None
+        self._phases: Generator[None, None, None] | None = None
 
     def ended(self) -> None:
         """A step is over. Raises Finished after the last that is needed, and again should the program go on."""
@@ -76,19 +88,25 @@ class Conductor:
     def anew(self) -> None:
         """What was taken for steps was something else: what was measured goes, and all starts again."""
         if not self.complete:
-            self.close()
+            self._leave()
             self._phases, self.measured, self.roots = None, None, ScriptRoots()
 
     def close(self) -> None:
-        """The program has ended. An instrument that is on goes off."""
+        """The program has ended. An instrument that is on goes off; what was measured by then becomes a profile."""
+        self._leave()
+        if self.measured is not None and len(self.measured.seconds) > 1 and not self.complete:
+            self.measured.notes.append("The program ended before all was measured.")
+            self.profile = self._profile_of(self.measured)
+
+    def _leave(self) -> None:
         if self._phases is not None:
-            self._phases.close()  # type: ignore[attr-defined]
+            self._phases.close()
 
     def _finish(self) -> None:
         if not self.to_the_end:
             raise Finished
 
-    def _steps(self) -> Iterator[None]:
+    def _steps(self) -> Generator[None, None, None]:
         """Each yield is a step of the program."""
         for _ in self.tell("warmup", range(self.schedule.warmup - 1), self.schedule.warmup - 1):
             yield
@@ -99,6 +117,7 @@ class Conductor:
         yield from self._recorded(self.measured)
         yield from self._counted(self.measured)
         yield from self._held(self.measured)
+        self.profile = self._profile_of(self.measured)
 
     def _known(self) -> Measured:
         self.roots.let_go()
@@ -142,23 +161,31 @@ class Conductor:
         return batch.given(self.schedule.samples, self.schedule.tokens)
 
     def _recorded(self, measured: Measured) -> Iterator[None]:
-        return
-        yield
+        with self._under(measured, "recording", lambda: Recording(measured.names, measured.device)) as recording:
+            for _ in self.tell("recording", range(self.schedule.traced), self.schedule.traced):
+                for one in recording:
+                    one.next_step()
+                yield
+        for one in recording:
+            measured.trace, measured.save = one.trace, one.save
 
     def _counted(self, measured: Measured) -> Iterator[None]:
         with self._under(measured, "counting", lambda: Counting(measured.names)) as counting:
             yield
-        if counting:
-            measured.flops = counting[0].flops
-            measured.own = counting[0].works()
+        for one in counting:
+            measured.flops, measured.own = one.flops, one.works(roofs(measured.device))
 
     def _held(self, measured: Measured) -> Iterator[None]:
-        return
-        yield
+        optimizers = self.roots.optimizers
+        with self._under(measured, "memory", lambda: Holding(measured.names, optimizers, measured.device)) as holding:
+            yield
+        for one in holding:
+            measured.memory, measured.held = one.memory, one.by_layer
 
     @contextmanager
     def _under(self, measured: Measured, what: str, make: Callable[[], _Instrument]) -> Iterator[list[_Instrument]]:
-        """An instrument in the block. One that fails is told in a note, and not to the program; the list is empty."""
+        """An instrument in the block, alone in a list. One that fails is told in a note and not to the program, and is in
+        the list no more."""
         made: list[_Instrument] = []
         stack = ExitStack()
 

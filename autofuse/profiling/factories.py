@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ def load(target: str) -> Made:
         held = getattr(held, name)
     if isinstance(held, nn.Module) or not callable(held):
         return made(held, target)
-    return made(held(), target)
+    return made(_callable_without_arguments(held, target)(), target)
 
 
 def made(result: Any, target: str) -> Made:
@@ -77,6 +78,16 @@ def _checked(made: Made) -> Made:
     if made.step is not None and not callable(made.step):
         raise NoSubject(f"The step that {made.name} returns is a {type(made.step).__name__}, which cannot be called.")
     return Made(made.name, made.subject, inputs, made.step)
+
+
+def _callable_without_arguments(factory: Callable[..., Any], target: str) -> Callable[[], Any]:
+    try:
+        inspect.signature(factory).bind()
+    except ValueError:  # built in, and tells nothing
+        return factory
+    except TypeError as error:
+        raise NoSubject(f"{target} is called without arguments, and cannot be: {error}.") from error
+    return factory
 
 
 def _module(where: str) -> Any:

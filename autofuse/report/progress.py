@@ -38,3 +38,16 @@ def told(title: str, console: Console | None = None) -> Iterator[Tell]:
                 bar.advance(task)
 
         yield tell
+
+
+def spoken(name: str, console: Console | None = None) -> Tell:
+    """Say each stage in a line on standard error, if that is a terminal: a bar would mix with what `name` prints."""
+    console = console or Console(stderr=True)
+
+    def tell(stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
+        if console.is_terminal and total > 0:
+            steps = "a step" if total == 1 else f"{total} steps"
+            console.print(f"autofuse: {name}: {stage}, {steps}", style="dim", markup=False, highlight=False)
+        yield from parts
+
+    return tell
