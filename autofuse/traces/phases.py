@@ -6,7 +6,8 @@ Knows how torch marks them on the host's threads, and follows GPU work to the ho
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from autofuse.traces.intervals import Interval, Within, difference, union
@@ -34,12 +35,12 @@ class Marks:
     """The host's ranges of each phase, thread by thread."""
 
     def __init__(self, events: Iterable[Event]) -> None:
+        marked = [(phase, event) for event in events if (phase := _marked(event))]
+        nodes = sorted((event.end, event.start) for phase, event in marked if phase == "backward")
         ranges: dict[tuple[str, str], dict[Phase, list[Interval]]] = {}
-        for event in events:
-            phase = _marked(event)
-            if phase:
-                thread = ranges.setdefault(_thread(event), {})
-                thread.setdefault(phase, []).append((event.start, event.end))
+        for phase, event in marked:
+            start = _behind_closure(event, nodes) if phase == "optimizer" else event.start
+            ranges.setdefault(_thread(event), {}).setdefault(phase, []).append((start, event.end))
         self._threads = {
             thread: {phase: Within(found) for phase, found in phases.items()} for thread, phases in ranges.items()
         }
@@ -124,6 +125,15 @@ def computing_on_host(scope: Scope) -> list[Interval]:
 
 def _marked(event: Event) -> Phase | None:
     return next((phase for phase, pattern in _MARKS if pattern.match(event.name)), None)
+
+
+def _behind_closure(step: Event, nodes: Sequence[Interval]) -> int:
+    """Where an optimizer's own work begins: `step(closure)` runs forward and backward first, within its range.
+
+    nodes: (end, start) of the backward's, on any thread, in order of their ends.
+    """
+    i = bisect_right(nodes, (step.end, step.end)) - 1
+    return nodes[i][0] if i >= 0 and nodes[i][1] >= step.start else step.start
 
 
 def _thread(event: Event) -> tuple[str, str]:
