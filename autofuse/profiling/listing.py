@@ -1,13 +1,11 @@
 """Which operators a function runs, forward and backward, found on fakes: nothing is computed and no memory is taken.
 
-Knows how to overhear operators and to which module each belongs; must not know what one costs.
+Knows how to overhear operators and to which module each belongs; must not know what one costs in seconds.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,102 +16,105 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autofuse.profiling.calls import Names, around_calls
+from autofuse.profiling.formulas import Cost, cost
+from autofuse.profiling.whose import Running
 from autofuse.profiling.work import Phase
-
-_SILENT = frozenset(
-    "empty empty_like empty_strided new_empty new_empty_strided detach alias lift_fresh _unsafe_view "
-    "_local_scalar_dense resize_ set_ sym_size sym_stride sym_numel _reshape_alias".split()
-)
+from autofuse.report.profile import OUTSIDE
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator that ran. Tensors among its arguments and its results are fakes. module: whose call it ran in."""
+    """One operator that ran. Tensors among its arguments and its results are fakes.
+
+    module: whose call it ran in, "" for the function itself. kept: bytes of results that outlive the forward.
+    """
 
     function: OpOverload
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     results: tuple[Tensor, ...]
+    cost: Cost
     module: str
     phase: Phase
+    kept: int = 0
 
     @property
     def name(self) -> str:
         """Without its overload, "aten::add"."""
-        return self.function._schema.name
+        return str(self.function._schema.name)
 
     @property
     def operands(self) -> list[Tensor]:
         """The tensors among the arguments."""
         return [x for x in pytree.tree_leaves((self.args, dict(self.kwargs))) if isinstance(x, Tensor)]
 
+    @property
+    def device(self) -> str:
+        """The type of the device that it runs on."""
+        return next((x.device.type for x in (*self.results, *self.operands)), "cpu")
 
-def listed(
-    run: Callable[[], Any], leaves: Sequence[Tensor], named: Mapping[str, nn.Module], root: str, backward: bool
-) -> list[Operator]:
+
+def listed(run: Callable[[], Any], root: nn.Module, leaves: Sequence[Tensor], backward: bool) -> list[Operator]:
     """The operators of `run()` and, where `backward`, of the gradients of its results with respect to `leaves`.
 
-    Call it under the fake mode that the values of `run` belong to. named: the modules that `run` calls, by what their
-    names begin with; what runs in none of them is `root`'s. An operator of the backward belongs where its forward ran.
+    Call it under the fake mode that the values of `run` belong to. `root` holds the modules that `run` calls, whose
+    names begin there; an operator of the backward belongs where its forward ran.
     """
-    log = _Log(root)
-    with around_calls(Names(named), lambda name, module: log.inside(name)) if named else nullcontext():
-        with torch.set_grad_enabled(backward), log:
+    names = Names({"": root})
+    running = Running(names)
+    log, saved = _Log(running), set[int]()
+    with around_calls(names, running.called), torch.set_grad_enabled(backward):
+        with log, torch.autograd.graph.saved_tensors_hooks(lambda x: _noted(x, saved), lambda x: x):
             results = run()
-        wanted = [r for r in pytree.tree_leaves(results) if isinstance(r, Tensor) and r.requires_grad]
-        asked = [x for x in leaves if x.requires_grad]
+        tensors = [r for r in pytree.tree_leaves(results) if isinstance(r, Tensor)]
+        wanted, asked = [r for r in tensors if r.requires_grad], [x for x in leaves if x.requires_grad]
         if backward and wanted and asked:
-            gradients = [torch.ones_like(r, memory_format=torch.preserve_format) for r in wanted]
-            log.phase = "backward"
+            gradients = [torch.ones_like(r) for r in wanted]
             with log:
                 torch.autograd.grad(wanted, asked, gradients, allow_unused=True)
-    return log.operators
+    saved |= set(map(_memory, tensors))
+    return [_with_what_is_kept(operator, saved) for operator in log.operators]
 
 
 def fresh(value: Any) -> Any:
-    """A fake of its own for each tensor in `value`, in the same form and with no history. Call it under a fake mode."""
+    """A fake of its own for a tensor, in the same form and with no history. Call it under a fake mode."""
     if not isinstance(value, Tensor):
         return value
     made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     return made.requires_grad_(value.requires_grad)
 
 
-class _Log(TorchDispatchMode):
-    def __init__(self, root: str) -> None:
-        super().__init__()
+def _noted(x: Tensor, saved: set[int]) -> Tensor:
+    saved.add(_memory(x))
+    return x
+
+
+def _memory(x: Tensor) -> int:
+    return int(x.untyped_storage()._cdata)
+
+
+def _with_what_is_kept(operator: Operator, saved: set[int]) -> Operator:
+    if operator.phase != "forward":
+        return operator
+    kept = sum(r.untyped_storage().nbytes() for r in operator.results if _memory(r) in saved)
+    return Operator(**{**vars(operator), "kept": kept})
+
+
+class _Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps what it hears, and with it every fake: a storage's address then stands for one storage only."""
+
+    def __init__(self, running: Running) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.running = running
         self.operators: list[Operator] = []
-        self.phase: Phase = "forward"
-        self.inner = [root]
-        self.turns = [(-1, root)]  # from which sequence number on which module's forward ran
 
-    @contextmanager
-    def inside(self, name: str) -> Iterator[None]:
-        """A module's call."""
-        self._enter(name)
-        self.inner.append(name)
-        try:
-            yield
-        finally:
-            self.inner.pop()
-            self._enter(self.inner[-1])
-
-    def _enter(self, name: str) -> None:
-        if self.phase == "forward":
-            self.turns.append((torch.autograd._get_sequence_nr(), name))
-
-    def _module(self) -> str:
-        if self.phase == "forward":
-            return self.inner[-1]
-        node = torch._C._current_autograd_node()
-        if node is None:
-            return self.turns[0][1]
-        # Of modules that begin at one number, the last is the one in which nodes were made.
-        return self.turns[bisect_right(self.turns, node._sequence_nr(), key=lambda turn: turn[0]) - 1][1]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        made = func(*args, **kwargs)
-        if func.namespace != "prim" and not func.is_view and func._opname not in _SILENT:
+        made = function(*args, **kwargs)
+        one = cost(function, args, kwargs, made)
+        if one is not None:
+            whose = self.running.now()
             results = tuple(r for r in pytree.tree_leaves(made) if isinstance(r, Tensor))
-            self.operators.append(Operator(func, args, kwargs, results, self._module(), self.phase))
+            name = "" if whose.fqn == OUTSIDE else whose.fqn
+            self.operators.append(Operator(function, args, kwargs, results, one, name, whose.phase))
         return made

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from autofuse import ops
 from autofuse.fx.ambient import undisturbed_randomness
 from autofuse.fx.calls import calls_for_real, calls_on_fakes
 from autofuse.fx.ledger import Ledger
@@ -31,6 +32,7 @@ from autofuse.report.profile import PlaceStatus
 from autofuse.report.sites import SiteReport
 
 OPERATIONS = "autofuse.ops."
+_PART = "as part of "
 
 
 class Site(NamedTuple):
@@ -99,6 +101,7 @@ def read_places(
         reading = _read(inner, options.call, asker)
     names = {state.name for state in asker.states.values()}
     reading.sites += _unread(asker.ledger, names)
+    reading.sites = list(_with_what_they_are_part_of(reading.sites, reading.names))
     known = report(inner)
     reading.sites = list(_with_what_is_known(reading.sites, known.sites)) if known.sites else reading.sites
     order = {name: i for i, name in enumerate(s.name for s in asker.states.values())}
@@ -159,11 +162,49 @@ def _sites(planner: Planner, names: Mapping[nn.Module, str]) -> Iterator[Site]:
 
 def _site(name: str, found: Found, plan: Plan) -> Site:
     file, line = (found.place.file, found.place.line) if found.place else ("", None)
-    part = found.reason.removeprefix("as part of ") if found.fused and found.excerpt is None else ""
+    part = found.reason.removeprefix(_PART) if found.fused and found.excerpt is None else ""
     operation = OPERATIONS + found.excerpt.operation if found.excerpt else ""
     status: PlaceStatus = "applies" if found.fused else "declined"
-    whole = f"{part} in {name or 'the model'}" if part else ""
+    whole = _whole(part, name) if part else ""
     return Site(name, found.rule, status, found.reason, operation, file, line, found, plan, whole)
+
+
+def _with_what_they_are_part_of(sites: list[Site], names: Mapping[nn.Module, str]) -> Iterator[Site]:
+    """A fused operation may take in smaller ones of its own module, and whatever stands in a child that it reads past."""
+    inside: dict[tuple[str, str], str] = {}  # module and operation -> the larger place
+    below: dict[str, str] = {}  # module -> the larger place that no longer calls it
+    for site in sites:
+        if site.found is None or site.found.excerpt is None or site.plan is None:
+            continue
+        whole = _whole(site.rule, site.fqn)
+        for node in site.found.excerpt.before.nodes:
+            if node.op == "call_module":
+                child = site.plan.module.get_submodule(str(node.target))
+                below.setdefault(names.get(child, ""), whole)
+            elif node.op == "call_function" and (name := _fused_name(node.target)):
+                inside[site.fqn, OPERATIONS + name] = whole
+    for site in sites:
+        above = [name for name in _ancestors(site.fqn) if below.get(name)]
+        whole = site.part_of or inside.get((site.fqn, site.operation), "") or (below[above[0]] if above else "")
+        reason = site.reason or (f"{_PART}{whole}" if whole else "")
+        yield site._replace(part_of=whole, reason=reason) if site.status == "applies" else site
+
+
+def _whole(rule: str, name: str) -> str:
+    return f"{rule} in {name or 'the model'}"
+
+
+def _fused_name(target: Any) -> str:
+    """The name of an operation of autofuse.ops, "" for anything else."""
+    name = getattr(target, "__name__", "")
+    return name if getattr(ops, name, None) is target else ""
+
+
+def _ancestors(name: str) -> Iterator[str]:
+    """A module's name, and those of the modules around it, from the inside out."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
 
 
 def _unread(ledger: Ledger, names: set[str]) -> Iterator[Site]:

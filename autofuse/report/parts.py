@@ -56,7 +56,8 @@ class Place:
     fused operation is predicted to take: FLOPs and bytes that remain, at the machine's roofs. saved_bytes, saved_flops:
     what is read, written and computed less. predicted_gain: the step's time before / after if this place alone were
     fused, so never more than Amdahl's bound 1 / (1 - seconds / step). measured_seconds: what the fused operation took,
-    measured, where it was.
+    measured, where it was. part_of: the larger place, "AF304 in h.0.mlp", that it is fused as a part of; what it would
+    save by itself is in that one's saving already.
     """
 
     rule: str
@@ -72,6 +73,7 @@ class Place:
     saved_flops: int | None = None
     predicted_gain: float | None = None
     measured_seconds: float | None = None
+    part_of: str = ""
 
     @property
     def predicted_saving(self) -> float | None:
