@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -25,6 +24,7 @@ from autofuse.fx.planner import copy_of_call
 from autofuse.fx.sharding import stand_in
 from autofuse.fx.trace import quiet
 from autofuse.fx.twin import World
+from autofuse.kernels.operation import recorded
 from autofuse.profiling.costs import Costs
 from autofuse.profiling.listing import Operator, fresh, listed
 from autofuse.profiling.places import Reading, Site
@@ -33,7 +33,6 @@ from autofuse.report.comparison import milliseconds
 from autofuse.report.profile import Layer, Place, Work
 
 LEAST = 0.1  # of a place's own seconds: a smaller saving cannot be told from the model's own error
-_PLAIN = "torch"  # the kernel that runs an operation's operators one by one
 
 Key = tuple[str, Phase]
 Seconds = Mapping[Key, float]
@@ -64,40 +63,35 @@ class Predictor:
 
     def modelled(self, site: Site) -> Modelled | str:
         """The site on paper, or why it cannot be had, as a sentence."""
-        planner = self.reading.planner
-        if site.found is None or site.plan is None or site.found.excerpt is None or planner is None:
+        excerpt = site.found.excerpt if site.found is not None else None
+        if excerpt is None or site.plan is None:
             return ""
-        key = (site.found.excerpt.likeness, _form(site.plan.module), self.training)
+        key = (excerpt.likeness, _form(site.plan.module), self.training)
         if key not in self._known:
             try:
-                with quiet(), planner.mode:
-                    self._known[key] = self._made(site, site.found.excerpt)
-            except Exception as error:  # the layer is the user's, and the fakes may not take what it does
+                self._known[key] = self._made(site.plan.module, excerpt)
+            except Exception as error:  # the layer is the user's, and fakes may not take what it does
                 said = next(iter(str(error).splitlines()), "")
                 self._known[key] = f"Its gain is not predicted: on paper it raised {type(error).__name__} ({said})."
         return self._known[key]
 
-    def _made(self, site: Site, excerpt: Excerpt) -> Modelled:
-        assert site.plan is not None
-        twin = self._twin(site.plan.module)
-        before, after = (
-            self._operators(function, partial(_apart, function, excerpt.given)) for function in excerpt.functions(twin)
+    def _made(self, module: nn.Module, excerpt: Excerpt) -> Modelled:
+        planner = self.reading.planner
+        assert planner is not None
+        with quiet(), planner.mode:
+            twin = self._twin(module)
+            old, new = excerpt.functions(twin)
+            before = self._operators(old, *_apart(old, excerpt.given))
+            with recorded() as calls:
+                after = self._operators(new, *_apart(new, excerpt.given))
+            whole = self._operators(twin, *self._call(module, twin))
+        one_by_one = all(call.operation.taker(call.args[0], *call.args[1:], **call.kwargs) is call.operation.torch for call in calls)
+        return Modelled(
+            _by_key(before, self.costs), _by_key(whole, self.costs), self.costs.of(before),
+            self.costs.of(after) if one_by_one else self.costs.in_one_loop(after),
         )
-        original = self._together(before)
-        fused = self.costs.of(after) if is_plain(excerpt.kernel) else self.costs.in_one_loop(after)
-        fused = replace(fused, seconds=fused.seconds + self.costs.new_pages(after))
-        whole = self._operators(twin, partial(self._call, site.plan.module, twin))
-        return Modelled(_by_key(before, self._seconds), _by_key(whole, self._seconds), original, fused)
 
-    def _together(self, operators: Sequence[Operator]) -> Work:
-        work = self.costs.of(operators)
-        return replace(work, seconds=work.seconds + self.costs.new_pages(operators))
-
-    def _seconds(self, operator: Operator) -> float:
-        return self.costs.one(operator).seconds + self.costs.new_pages([operator])
-
-    def _operators(self, root: nn.Module, prepared: Callable[[], tuple[Callable[[], Any], list[Tensor]]]) -> list[Operator]:
-        run, given = prepared()
+    def _operators(self, root: nn.Module, run: Callable[[], Any], given: Sequence[Tensor]) -> list[Operator]:
         return listed(run, root, [*given, *root.parameters()], self.training)
 
     def _twin(self, module: nn.Module) -> nn.Module:
@@ -112,11 +106,6 @@ class Predictor:
     def _call(self, module: nn.Module, twin: nn.Module) -> tuple[Callable[[], Any], list[Tensor]]:
         args, kwargs = World(fresh, watched=False, deep=True).of(copy_of_call(self.reading.calls[module]))
         return lambda: twin(*args, **kwargs), _tensors((args, kwargs))
-
-
-def is_plain(kernel: str) -> bool:
-    """Whether a kernel, as a report names it, is torch's own operators one by one."""
-    return kernel.split(" ", 1)[0] == _PLAIN
 
 
 def with_places(
@@ -170,10 +159,14 @@ def _place(site: Site, paper: Modelled | str, measured: Seconds, pace: float, st
     if abs(saving) < LEAST * seconds and place.status == "applies":
         place = replace(place, reason=f"nothing to gain: {milliseconds(abs(saving))} of {milliseconds(seconds)}")
     return replace(
-        place, seconds=seconds, predicted_seconds=predicted,
+        place, seconds=seconds, predicted_seconds=predicted, layers=_spanned(site, paper),
         saved_bytes=paper.original.bytes - paper.after.bytes, saved_flops=paper.original.flops - paper.after.flops,
         predicted_gain=amdahl(step, saving),
     )  # fmt: skip
+
+
+def _spanned(site: Site, paper: Modelled) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_joined(site.fqn, name) for name, _ in paper.before))
 
 
 def amdahl(step: float, saving: float) -> float | None:
@@ -197,11 +190,11 @@ def _apart(function: fx.GraphModule, given: Sequence[Any]) -> tuple[Callable[[],
     return lambda: function(*values), _tensors(values)
 
 
-def _by_key(operators: Iterable[Operator], seconds: Callable[[Operator], float]) -> dict[Key, float]:
+def _by_key(operators: Iterable[Operator], costs: Costs) -> dict[Key, float]:
     found: dict[Key, float] = {}
     for operator in operators:
         key = operator.module, operator.phase
-        found[key] = found.get(key, 0.0) + seconds(operator)
+        found[key] = found.get(key, 0.0) + costs.one(operator).seconds
     return found
 
 

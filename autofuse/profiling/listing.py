@@ -26,7 +26,7 @@ from autofuse.report.profile import OUTSIDE
 class Operator:
     """One operator that ran. Tensors among its arguments and its results are fakes.
 
-    module: whose call it ran in, "" for the function itself. kept: bytes of results that outlive the forward.
+    module: whose call it ran in, "" for the function itself.
     """
 
     function: OpOverload
@@ -36,7 +36,6 @@ class Operator:
     cost: Cost
     module: str
     phase: Phase
-    kept: int = 0
 
     @property
     def name(self) -> str:
@@ -62,9 +61,9 @@ def listed(run: Callable[[], Any], root: nn.Module, leaves: Sequence[Tensor], ba
     """
     names = Names({"": root})
     running = Running(names)
-    log, saved = _Log(running), set[int]()
+    log = _Log(running)
     with around_calls(names, running.called), torch.set_grad_enabled(backward):
-        with log, torch.autograd.graph.saved_tensors_hooks(lambda x: _noted(x, saved), lambda x: x):
+        with log:
             results = run()
         tensors = [r for r in pytree.tree_leaves(results) if isinstance(r, Tensor)]
         wanted, asked = [r for r in tensors if r.requires_grad], [x for x in leaves if x.requires_grad]
@@ -72,8 +71,7 @@ def listed(run: Callable[[], Any], root: nn.Module, leaves: Sequence[Tensor], ba
             gradients = [torch.ones_like(r) for r in wanted]
             with log:
                 torch.autograd.grad(wanted, asked, gradients, allow_unused=True)
-    saved |= set(map(_memory, tensors))
-    return [_with_what_is_kept(operator, saved) for operator in log.operators]
+    return log.operators
 
 
 def fresh(value: Any) -> Any:
@@ -84,25 +82,7 @@ def fresh(value: Any) -> Any:
     return made.requires_grad_(value.requires_grad)
 
 
-def _noted(x: Tensor, saved: set[int]) -> Tensor:
-    saved.add(_memory(x))
-    return x
-
-
-def _memory(x: Tensor) -> int:
-    return int(x.untyped_storage()._cdata)
-
-
-def _with_what_is_kept(operator: Operator, saved: set[int]) -> Operator:
-    if operator.phase != "forward":
-        return operator
-    kept = sum(r.untyped_storage().nbytes() for r in operator.results if _memory(r) in saved)
-    return Operator(**{**vars(operator), "kept": kept})
-
-
 class _Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps what it hears, and with it every fake: a storage's address then stands for one storage only."""
-
     def __init__(self, running: Running) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.running = running

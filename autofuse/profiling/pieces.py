@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.utils import _pytree as pytree
 from autofuse.profiling.listing import Operator
 
 ELEMENTS = 2**17  # of the largest tensor of a piece and each thread: half a MiB in float32
+_NEW = 48 * 2**20  # bytes, more than malloc keeps for later
 _REPEATS, _ENOUGH = 12, 4e-3  # runs of a piece, and the seconds after which fewer are enough
 
 
@@ -35,6 +37,21 @@ class Pieces:
             self._known[key] = _per_element(operator)
         rate = self._known[key]
         return None if rate is None else rate * elements(operator)
+
+
+@cache
+def seconds_of_new_bytes() -> float:
+    """What a byte of memory that the process has to ask for takes more than one that it has: a fault for each page."""
+    fresh = torch.empty(_NEW // 4)  # not touched so far
+    first = _clocked(fresh.zero_)
+    again = min(_clocked(fresh.zero_) for _ in range(3))
+    return max(0.0, first - again) / _NEW
+
+
+def _clocked(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def elements(operator: Operator) -> int:
@@ -62,9 +79,7 @@ def _per_element(operator: Operator) -> float | None:
         count = max((x.numel() for x in (*given, *results)), default=0)
         taken: list[float] = []
         while len(taken) < 3 or len(taken) < _REPEATS and sum(taken) < _ENOUGH:
-            start = time.perf_counter()
-            run()
-            taken.append(time.perf_counter() - start)
+            taken.append(_clocked(run))
         return min(taken) / count if count else None
     except Exception:  # numbers that are made up, or sizes that were cut, may not be what an operator can take
         return None

@@ -74,6 +74,7 @@ class Place:
     predicted_gain: float | None = None
     measured_seconds: float | None = None
     part_of: str = ""
+    layers: tuple[str, ...] = ()
 
     @property
     def predicted_saving(self) -> float | None:
