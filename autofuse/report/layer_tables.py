@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autofuse.report import units
 from autofuse.report.folding import Fold, PlaceFold, folded, folded_places, own_share, patterns_of
 from autofuse.report.parts import OUTSIDE, Layer, Regime, Work
-from autofuse.report.table import Cell, Column, Table, Tone, without_empty_columns
+from autofuse.report.table import Cell, Column, Table, Tone, without_columns, without_empty_columns
 
 if TYPE_CHECKING:
     from autofuse.report.profile import Profile
@@ -26,7 +26,7 @@ def layers_table(profile: Profile, most: int | None = None) -> Table:
     rows = [_fold_row(fold) for fold in shown]
     if len(shown) < len(folds):
         rows.append(_rest_row(folds[len(shown) :]))
-    return without_empty_columns(Table("", _LAYER_COLUMNS, tuple(rows)))
+    return _without_rules(Table("", _LAYER_COLUMNS, tuple(rows)), profile)
 
 
 def short_layers_table(profile: Profile, most: int) -> Table:
@@ -49,12 +49,18 @@ def both_layers_table(before: Profile, after: Profile, most: int | None = None) 
     names = dict.fromkeys(name for side in sides for name in side)
     longest = {name: max(side[name].work.seconds for side in sides if name in side) for name in names}
     order = sorted(names, key=lambda name: -longest[name])[:most]
-    return without_empty_columns(Table("", _BOTH_COLUMNS, tuple(_both_row(name, sides) for name in order)))
+    return _without_rules(Table("", _BOTH_COLUMNS, tuple(_both_row(name, sides) for name in order)), before, after)
 
 
 def every_layer_table(profile: Profile) -> Table:
     """One row for each layer in the model's order, with what its modules take in it, and its places in full."""
-    return without_empty_columns(Table("", _EVERY_COLUMNS, tuple(map(_layer_row, profile.layers))))
+    return _without_rules(Table("", _EVERY_COLUMNS, tuple(map(_layer_row, profile.layers))), profile)
+
+
+def _without_rules(table: Table, *profiles: Profile) -> Table:
+    """Without empty columns; and where nobody looked for rules, "none" would be said of what is not known."""
+    looked = any(layer.places for profile in profiles for layer in profile.layers)
+    return without_empty_columns(table if looked else without_columns(table, ("rule",)))
 
 
 def places_table(profile: Profile, most: int | None = None) -> Table:

@@ -53,8 +53,13 @@ def loss_in_words(rungs: Mapping[str, Rung]) -> str:
 
 def missing(rung: Rung) -> str:
     """Why a rung has no value, and what to do: "n/a, because ...; get it: ..."."""
-    why = f"n/a, because {rung.reason.rstrip('.')}" if rung.reason else units.NOT_KNOWN
-    return f"{why}; to get it, {rung.kind.get}" if rung.kind.get else why
+    return missing_in_words(rung.reason, rung.kind.get)
+
+
+def missing_in_words(reason: str, get: str) -> str:
+    """The same; what to do stands there once, also where the reason says it already."""
+    why = f"n/a, because {reason.rstrip('. ')}" if reason else units.NOT_KNOWN
+    return why if not get or get in reason else f"{why}; to get it, {get}"
 
 
 def formulas_table() -> Table:
@@ -118,11 +123,12 @@ def ranks_table(profile: Profile) -> Table:
             Cell(units.percent(rank.busy)),
             Cell(units.duration(rank.communication)),
             Cell(units.duration(rank.exposed)),
+            Cell(units.duration(rank.waiting)),
             Cell("slowest" if rank.seconds == slowest and len(profile.ranks) > 1 else ""),
         )
         for rank in profile.ranks
     )  # fmt: skip
-    columns = ("rank", "step", "busy", "communication", "of it exposed", "")
+    columns = ("rank", "step", "busy", "communication", "of it exposed", "of it waiting", "")
     return Table("", tuple(Column(name, "right" if name else "left") for name in columns), rows)
 
 
