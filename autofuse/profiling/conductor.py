@@ -184,8 +184,8 @@ class Conductor:
 
     @contextmanager
     def _under(self, measured: Measured, what: str, make: Callable[[], _Instrument]) -> Iterator[list[_Instrument]]:
-        """An instrument in the block, alone in a list. One that fails is told in a note and not to the program, and is in
-        the list no more."""
+        """An instrument in the block, alone in a list. A failure is told in a note, not to the program, and it leaves
+        the list."""
         made: list[_Instrument] = []
         stack = ExitStack()
 
