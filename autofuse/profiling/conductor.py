@@ -71,7 +71,8 @@ class Conductor:
         self._profile_of = profile_of
         self.measured: Measured | None = None
         self.roots = ScriptRoots()
-        self.complete = False
+        self.complete = False  # nothing more is to be measured
+        self.failure: Exception | None = None  # of autofuse's own, for whoever runs the program to raise
         self.heard = 0
         self._phases: Generator[None, None, None] | None = None
 
@@ -81,8 +82,11 @@ class Conductor:
         if self.complete:
             return self._finish()
         self._phases = self._phases or self._steps()  # the first step, which sets things up, is no step to look at
-        if next(self._phases, self) is self:
-            self.complete = True
+        try:
+            self.complete = next(self._phases, self) is self
+        except Exception as error:  # ours, and none of the program's
+            self.complete, self.failure = True, error
+        if self.complete:
             self._finish()
 
     def anew(self) -> None:

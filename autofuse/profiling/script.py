@@ -46,6 +46,8 @@ def run(program: Callable[[], None], name: str, conductor: Conductor, inference:
             left = f" with {type(error).__name__}"
         finally:
             conductor.close()
+    if conductor.failure is not None:
+        raise conductor.failure
     outcome.by = boundaries.by
     if not conductor.complete:
         outcome.trouble = f"{name} ended{left} {_after(conductor)}"
