@@ -1,0 +1,60 @@
+"""autofuse profile --trace, where torch is not installed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autofuse.cli import main
+
+WITHOUT_TORCH = (
+    "import sys\n"
+    "for name in ('torch', 'numpy', 'transformers'): sys.modules[name] = None\n"
+    "from autofuse.cli import main\n"
+    "sys.exit(main(sys.argv[1:]))"
+)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """One step of 1 ms in which a matrix product takes half a millisecond."""
+    step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1, "ts": 0, "dur": 1000}
+    mm = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 100, "dur": 500}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [step, mm]}))
+    return path
+
+
+def test_a_trace_is_read_without_torch(trace: Path):
+    arguments = ["profile", "--output", str(trace.parent / "out"), "--tokens", "500", "--trace", str(trace)]
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *arguments], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "busy time" in done.stdout
+    data = json.loads((trace.parent / "out" / "profile.json").read_text())
+    assert (data["kind"], data["timing"]["seconds"], data["timing"]["tokens"]) == ("trace", [0.001], 500)
+    assert next(rung["value"] for rung in data["ladder"] if rung["name"] == "busy") == 0.5
+    assert "<svg" in (trace.parent / "out" / "profile.html").read_text()
+
+
+def test_json_goes_to_stdout_and_nothing_else(trace: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["profile", "--format", "json", "--output", str(trace.parent), "--trace", str(trace)]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["type"] == "profile"
+    assert shown.err == ""
+
+
+def test_bad_input_is_a_sentence_and_2(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    broken, out = tmp_path / "broken.json", ["profile", "--output", str(tmp_path / "out")]
+    broken.write_text("{")
+    (tmp_path / "file").write_text("")
+    for arguments, said in (
+        ([*out, "--trace", str(tmp_path / "none.json")], "none.json cannot be read"),
+        ([*out, "--trace", str(broken)], "broken.json holds no"),
+        ([*out, "--ncu", str(tmp_path / "none.csv"), "--trace", str(trace)], "none.csv cannot be read"),
+        (["profile", "--output", str(tmp_path / "file"), "--trace", str(trace)], "cannot be written to"),
+    ):
+        assert main(arguments) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "out" / "profile.json").exists()
