@@ -28,6 +28,10 @@ from autofuse.traces.overhead import Cost
 from autofuse.traces.owners import MODULE, WINDOW
 from autofuse.traces.trace import Trace
 
+_ONE_AT_A_TIME = (
+    "The steps cannot be recorded, for another torch.profiler runs in or around them and only one can run at a time: "
+    "take it out while autofuse profiles."
+)
 _PROBE = nn.Identity()
 _PROBED = "(probe)"
 _REPEATS, _TIMES = 7, 40
@@ -59,6 +63,7 @@ class Recording:
         self._open: AbstractContextManager[Any] | None = None
         self._block = ExitStack()
         self._content = b""  # gzipped
+        self._missing = "There is no trace yet: it is written at the end of the block that records."
         self._trace: Trace | None = None
 
     def __enter__(self) -> Recording:
@@ -112,7 +117,7 @@ class Recording:
 
     @property
     def trace(self) -> Trace:
-        """What was recorded. Raises RuntimeError before the block's end."""
+        """What was recorded. Raises RuntimeError before the block's end, and where the steps ran a profiler too."""
         if self._trace is None:
             self._trace = traces.of(json.loads(gzip.decompress(self._written())), "recording")
         return self._trace
@@ -142,6 +147,9 @@ class Recording:
             return _probe_seconds()
 
     def _stop(self, profiler: profile) -> None:
+        if not torch._C._autograd._profiler_enabled():  # the steps ran one of their own, whose end was ours too
+            self._missing = _ONE_AT_A_TIME
+            return
         self._recorded.append(self._recorded_probe_seconds())
         profiler.stop()
         self._bare.append(_probe_seconds())
@@ -152,7 +160,7 @@ class Recording:
 
     def _written(self) -> bytes:
         if not self._content:
-            raise RuntimeError("There is no trace yet: it is written at the end of the block that records.")
+            raise RuntimeError(self._missing)
         return self._content
 
 
@@ -180,10 +188,7 @@ def _shortest(action: Callable[[], object]) -> float:
 
 
 def _start(profiler: profile) -> None:
-    try:
-        profiler.start()
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"torch's profiler could not be started ({error}). Only one can run at a time: take the one in the step "
-            "or the script out while autofuse profiles it."
-        ) from error
+    # torch starts a second profiler without a word, and the first one's trace is lost.
+    if torch._C._autograd._profiler_enabled():
+        raise RuntimeError(_ONE_AT_A_TIME)
+    profiler.start()

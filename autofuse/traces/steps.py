@@ -23,6 +23,7 @@ from autofuse.traces.trace import Event, Trace, integer
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "privateuse1_runtime")
 ANNOTATIONS = ("user_annotation", "cpu_op", "")
+_CALL = "nn.Module: "  # of torch's stacks of Python functions, what belongs to the model
 _STEP = re.compile(r"ProfilerStep#\s*(\d+)")
 _OPTIMIZER = re.compile(r"Optimizer\.step#(.*)")
 _WORK = ("cpu_op", *GPU_WORK, *LAUNCHES, "user_annotation", "gpu_user_annotation", "")
@@ -119,7 +120,7 @@ def correlation(event: Event) -> int:
 
 
 def _whole(trace: Trace) -> Steps:
-    events = [e for e in trace.events if e.category in _WORK] or list(trace.events)
+    events = [e for e in trace.events if e.category in _WORK or e.name.startswith(_CALL)] or list(trace.events)
     if not events:
         return Steps(((0, 0),), 1, "an empty trace")
     window = (min(e.start for e in events), max(e.end for e in events))
