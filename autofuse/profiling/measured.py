@@ -1,9 +1,10 @@
-"""What the instruments said about one step, before it is a profile. Filled by whoever runs the steps: we or a script."""
+"""What the instruments said about one step, before it is a profile. Filled by whoever runs the steps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from autofuse.profiling.calls import Names
 from autofuse.profiling.work import Own
 from autofuse.report.profile import Flops, Memory, Power, Probe, Share
+from autofuse.traces.overhead import LIKELY, Cost
 from autofuse.traces.trace import Trace
 
 
@@ -19,7 +21,8 @@ class Measured:
     """Every field but the first four may stay empty: what was not measured is not told, and `notes` may say why.
 
     seconds, yardstick: of every timed step, with no instrument on. shares: of the timed steps too, where their seconds
-    were clocked from outside (the wait for data). trace: of steps under the recorder. own: FLOPs, bytes and operators
+    were clocked from outside (the wait for data). trace: of steps under the recorder; save writes it to a
+    file; cost is what recording took. own: FLOPs, bytes and operators
     by module and phase, of one step; not seconds. held: bytes at the step's peak by the module that allocated them.
     """
 
@@ -33,11 +36,13 @@ class Measured:
     samples: int | None = None
     tokens: int | None = None
     trace: Trace | None = None
-    flops: Flops = Flops()
+    save: Callable[[Path], None] | None = None
+    cost: Cost = LIKELY
+    flops: Flops = field(default_factory=Flops)
     own: Own = field(default_factory=dict)
-    memory: Memory = Memory()
+    memory: Memory = field(default_factory=Memory)
     held: Mapping[str, int] = field(default_factory=dict)
-    probe: Probe = Probe()
-    power: Power = Power()
+    probe: Probe = field(default_factory=Probe)
+    power: Power = field(default_factory=Power)
     losses: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

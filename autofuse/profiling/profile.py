@@ -1,3 +1,68 @@
 """profile(model, inputs): one training step looked at from every side. It puts the parts together, no more."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from autofuse.measure.state import preserved
+from autofuse.measure.step import Inputs, Step, tensors_in
+from autofuse.profiling.assemble import assembled
+from autofuse.profiling.live import Wishes, measured
+from autofuse.profiling.optimizers import preserved_optimizers
+from autofuse.profiling.workload import Subject, workload_of
+from autofuse.report.profile import Profile
+from autofuse.report.progress import quietly, told
+
+
+def profile(
+    model_or_step: Subject,
+    inputs: Inputs | None = None,
+    *,
+    step: Step | None = None,
+    optimizers: Sequence[torch.optim.Optimizer] = (),
+    warmup: int = 3,
+    steps: int = 20,
+    traced: int = 3,
+    samples: int | None = None,
+    tokens: int | None = None,
+    places: bool = True,
+    probe: bool = True,
+    trace: str | Path | None = None,
+    name: str = "",
+    progress: bool = True,
+) -> Profile:
+    """Where the time and the memory of one training step go, layer by layer, and which rule would help which layer.
+
+    model_or_step: a model with `inputs` (a tensor, a tuple of positional arguments or a dict of keywords), or a
+    function of no arguments that runs one step; its models and optimizers are then found by watching it.
+    step(model, inputs): what one step of the model is; by default forward, a loss of all floating outputs, backward,
+    gradients cleared. optimizers: those whose state is to be counted from the start; others are found when they step.
+    warmup, steps, traced: how many steps run untimed, timed, and under the recorder. samples, tokens: in one step, where
+    the inputs do not tell. places: look for what could be fused, and predict the gain. probe: also time steps with the
+    batch doubled. trace: where to write the recorded steps, for Perfetto; gzipped if it ends in .gz.
+    progress: a bar on stderr, where that is a terminal.
+
+    Time is measured with no instrument on; shares of it come from the recorded steps, FLOPs and memory from steps of
+    their own. Parameters, gradients, buffers, modes, random states and the optimizers are put back as they were.
+    Under torch.distributed every rank has to call it. Raises TypeError for arguments of another kind, ValueError for
+    fewer than one step.
+    """
+    if min(steps, traced) < 1 or warmup < 0:
+        raise ValueError(
+            f"A profile needs at least one timed and one recorded step, and a warmup of 0 or more; "
+            f"got steps={steps}, traced={traced}, warmup={warmup}."
+        )
+    workload = workload_of(model_or_step, inputs, step, optimizers, name)
+    wishes = Wishes(warmup, steps, traced, probe, samples, tokens)
+    with ExitStack() as stack:
+        stack.enter_context(preserved_optimizers())
+        workload.look(lambda model, call: stack.enter_context(preserved([model], list(tensors_in(call)))))
+        tell = stack.enter_context(told(f"autofuse: {workload.name}")) if progress else quietly
+        found = measured(workload, wishes, tell)
+    if trace is not None and found.save is not None:
+        found.save(Path(trace))
+    return assembled(found)

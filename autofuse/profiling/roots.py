@@ -5,7 +5,7 @@ A model is a module whose call is made by no other module's. Knows nn.Module and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,9 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 class Roots:
     """What was seen: the models by the order of their first calls, with that call's arguments, and the optimizers."""
 
-    def __init__(self) -> None:
+    def __init__(self, met: Callable[[nn.Module, Call], object] = lambda module, call: None) -> None:
+        """`met(module, call)` hears of each module before its first outermost call runs."""
+        self._met = met
         self.calls: dict[nn.Module, Call] = {}
         self.optimizers: list[torch.optim.Optimizer] = []
         self._depth = 0
@@ -40,6 +42,7 @@ class Roots:
     def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
         if self._depth == 0 and module not in self.calls:
             self.calls[module] = args, kwargs
+            self._met(module, (args, kwargs))
         self._depth += 1
         try:
             yield

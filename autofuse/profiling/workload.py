@@ -13,7 +13,7 @@ from torch import nn
 from autofuse.measure.compare import device_of
 from autofuse.measure.step import Inputs, Step, tensors_in, training_step
 from autofuse.profiling.calls import Names
-from autofuse.profiling.roots import Roots
+from autofuse.profiling.roots import Call, Roots
 
 Subject = nn.Module | Callable[..., Any]
 
@@ -22,7 +22,8 @@ Subject = nn.Module | Callable[..., Any]
 class Workload:
     """One step, and what it is made of as far as that is known.
 
-    models: each with what its modules' names begin with. calls: arguments of each model's first call in a step.
+    run: the step as a function of the inputs. models: each with what its modules' names begin with. calls: arguments
+    of each model's first call in a step.
     """
 
     step: Callable[[], object]
@@ -30,7 +31,8 @@ class Workload:
     models: Mapping[str, nn.Module] = field(default_factory=dict)
     optimizers: Sequence[torch.optim.Optimizer] = ()
     inputs: Inputs | None = None
-    calls: Mapping[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
+    run: Callable[[Inputs], object] | None = None
+    calls: Mapping[nn.Module, Call] = field(default_factory=dict)
 
     @property
     def names(self) -> Names:
@@ -45,9 +47,9 @@ class Workload:
         devices = [device_of(model, given) for model in models]
         return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
-    def look(self) -> None:
-        """Run one step, and see from it which models and optimizers there are."""
-        roots = Roots()
+    def look(self, met: Callable[[nn.Module, Call], object] = lambda module, call: None) -> None:
+        """Run one step, and see from it which models and optimizers there are; `met` hears of models beforehand."""
+        roots = Roots(met)
         for optimizer in self.optimizers:
             roots.optimizers.append(optimizer)
         with roots.watching():
@@ -68,13 +70,17 @@ def workload_of(
                 f"A {type(subject).__name__} is to be profiled, and no inputs were given to call it with: "
                 "pass a tensor, a tuple of positional arguments or a dict of keywords."
             )
-        run = partial(step or training_step, subject, inputs)
-        return Workload(run, name or type(subject).__name__, {"": subject}, tuple(optimizers), inputs)
+        run = partial(step or training_step, subject)
+        name = name or type(subject).__name__
+        return Workload(partial(run, inputs), name, {"": subject}, tuple(optimizers), inputs, run)
     if not callable(subject):
         raise TypeError(
             f"autofuse.profile takes a model or a step that can be called, and was given a {type(subject).__name__}."
         )
     if step is not None:
         raise TypeError("Two steps were given to profile: pass the model and step=, or the step by itself.")
-    run = partial(subject) if inputs is None else partial(training_step, subject, inputs)
-    return Workload(run, name or getattr(subject, "__name__", "step"), {}, tuple(optimizers), inputs)
+    name = name or getattr(subject, "__name__", "step")
+    if inputs is None:
+        return Workload(subject, name, {}, tuple(optimizers))
+    run = partial(training_step, subject)
+    return Workload(partial(run, inputs), name, {}, tuple(optimizers), inputs, run)

@@ -20,10 +20,10 @@ class Cost:
     call: float
 
 
-_LIKELY = Cost(1e-6, 2e-6)  # more than was measured on any machine: the step's stretch decides
+LIKELY = Cost(1e-6, 2e-6)  # more than was measured on any machine: the step's stretch decides
 
 
-def corrected(times: LayerTimes, clean_seconds: float, cost: Cost = _LIKELY) -> LayerTimes:
+def corrected(times: LayerTimes, clean_seconds: float, cost: Cost = LIKELY) -> LayerTimes:
     """The same times without their recording: `step_seconds` is `clean_seconds`, and the layers' are what is left.
 
     Of each module's seconds is taken what its events cost, never more than there is, and of all modules together never

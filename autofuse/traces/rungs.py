@@ -31,7 +31,7 @@ def rungs_of(scope: Scope) -> dict[str, Rung]:
     """All that a trace tells of the ladder, by name; and for what only something else tells, why."""
     found = _of_gpus(scope) if scope.has_gpu else _of_host(scope)
     for kind in RUNGS:
-        found.setdefault(kind.name, Rung(kind.name, reason=f"a trace does not tell it: {kind.get}"))
+        found.setdefault(kind.name, Rung(kind.name, reason="a trace does not tell it"))
     return found
 
 

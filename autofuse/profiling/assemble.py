@@ -1,0 +1,90 @@
+"""From what the instruments said to one profile. It puts numbers together and measures nothing itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+
+from autofuse.measure.environment import environment
+from autofuse.medians import median_interval
+from autofuse.profiling.measured import Measured
+from autofuse.profiling.ranks import gathered, this_rank
+from autofuse.profiling.roofline import regimes, rungs
+from autofuse.profiling.roofs import Roofs, roofs
+from autofuse.report.ladder import ladder
+from autofuse.report.profile import Layer, Profile, Rank, Share, Timing
+from autofuse.traces.categories import categories_of
+from autofuse.traces.layers import layers_of
+from autofuse.traces.overhead import corrected
+from autofuse.traces.rungs import rungs_of
+from autofuse.traces.scope import scope_of
+from autofuse.traces.shares import shares_of
+from autofuse.traces.spans import spans_of
+from autofuse.traces.tree import layers, sm_efficiency_of
+
+_NOT_MEASURED = "it was not measured"
+
+
+def assembled(found: Measured) -> Profile:
+    """The profile of a step. Under torch.distributed every rank has to call it: they tell each other their times."""
+    seconds, machine = median(found.seconds), roofs(found.device)
+    made = Profile(
+        found.name,
+        Timing(
+            tuple(found.seconds), median_interval(found.seconds), found.samples, found.tokens, tuple(found.yardstick)
+        ),
+        ladder(rungs(found.flops, seconds, machine, found.own), _NOT_MEASURED),
+        kind=found.kind,
+        memory=found.memory,
+        shares=tuple(found.shares),
+        flops=found.flops,
+        roof=machine.roof(found.flops.dtype),
+        power=found.power,
+        probe=found.probe,
+        losses=tuple(found.losses),
+        environment=environment(found.device),
+        notes=tuple(found.notes),
+    )
+    if found.trace is not None:
+        made = _with_trace(made, found, machine)
+    rank = this_rank()
+    return made if rank is None else replace(made, ranks=gathered(_line(rank, made)))
+
+
+def _with_trace(made: Profile, found: Measured, machine: Roofs) -> Profile:
+    assert found.trace is not None
+    scope, seconds = scope_of(found.trace), made.timing.median
+    times = corrected(layers_of(found.trace), seconds, found.cost)
+    mine = {rung.name: rung for rung in made.ladder if rung.reason != _NOT_MEASURED}
+    kinds = {name: type(module).__name__ for name, module in found.names.items()}
+    every = layers(times.own, found.own, kinds, times.calls, seconds, sm_efficiency_of(times))
+    return replace(
+        made,
+        ladder=ladder(rungs_of(scope) | mine, _NOT_MEASURED),
+        layers=regimes(_with_memory(every, found), machine, found.probe, found.flops.dtype),
+        shares=_shares(found.shares, shares_of(scope), seconds),
+        attribution=times.attribution,
+        categories=categories_of(scope),
+        timeline=spans_of(scope),
+    )
+
+
+def _with_memory(every: tuple[Layer, ...], found: Measured) -> tuple[Layer, ...]:
+    if found.memory.peak_bytes is None:
+        return every
+    return tuple(replace(layer, peak_bytes=found.held.get(layer.fqn, 0)) for layer in every)
+
+
+def _shares(clocked: list[Share], recorded: tuple[Share, ...], seconds: float) -> tuple[Share, ...]:
+    """What was clocked in timed steps stands; the rest as shares of the recorded steps, in seconds of a timed one."""
+    told = {share.name: share for share in clocked if share.seconds is not None}
+    return tuple(
+        told.get(share.name) or replace(share, seconds=None if share.share is None else share.share * seconds)
+        for share in recorded
+    )
+
+
+def _line(rank: int, made: Profile) -> Rank:
+    seconds = {share.name: share.seconds for share in made.shares}
+    busy = made.rung("busy").value
+    return Rank(rank, made.timing.median, seconds.get("communication"), seconds.get("exposed communication"), busy)

@@ -1,0 +1,104 @@
+"""Runs a step that we may call as often as we like: bare and timed first, then under one instrument after the other.
+
+Knows the order of passes, and hands each what it needs. What a pass says is Measured; what that amounts to is not known
+here. A pass that fails is told in a note: the others are worth having without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from statistics import median
+
+from autofuse.measure.timing import seconds_of, without_garbage_collection
+from autofuse.profiling.batch import batch_of, batch_of_calls
+from autofuse.profiling.counting import Counting
+from autofuse.profiling.measured import Measured
+from autofuse.profiling.probe import probed
+from autofuse.profiling.recording import Recording
+from autofuse.profiling.roofline import total
+from autofuse.profiling.roofs import roofs
+from autofuse.profiling.workload import Workload
+from autofuse.profiling.yardstick import yardstick
+from autofuse.report.profile import Probe
+from autofuse.report.progress import Tell
+
+FEWEST, LONGEST = 8, 30.0  # timed steps, and the seconds after which that many are enough
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How often a step is run: untimed, timed, recorded; and which of the other passes are wanted."""
+
+    warmup: int = 3
+    steps: int = 20
+    traced: int = 3
+    probe: bool = True
+    samples: int | None = None
+    tokens: int | None = None
+
+
+def measured(workload: Workload, wishes: Wishes, tell: Tell) -> Measured:
+    """All passes over one workload, whose models are known: `look` was called."""
+    found = Measured(workload.name, "live", workload.device, workload.names)
+    batch = batch_of(workload.inputs) if workload.inputs is not None else batch_of_calls(workload.calls.values())
+    batch = batch.given(wishes.samples, wishes.tokens)
+    found.samples, found.tokens = batch.samples, batch.tokens
+    for _ in tell("warming up", range(wishes.warmup), wishes.warmup):
+        workload.step()
+    _time(workload, wishes, found, tell)
+    passes: list[tuple[str, Callable[[Workload, Wishes, Measured], None]]] = [
+        ("recording", _record), ("counting", _count),
+    ]  # fmt: skip
+    if wishes.probe:
+        passes.append(("doubling the batch", _probe))
+    for name, run in tell("instruments", passes, len(passes)):
+        with _told(found, name):
+            run(workload, wishes, found)
+    return found
+
+
+def _time(workload: Workload, wishes: Wishes, found: Measured, tell: Tell) -> None:
+    """Whole steps, each with the yardstick next to it. Stops early where steps are very long."""
+    measure, start = yardstick(found.device), time.perf_counter()
+    with without_garbage_collection():
+        for done in tell("timing", range(wishes.steps), wishes.steps):
+            if done >= FEWEST and time.perf_counter() - start > LONGEST:
+                found.notes.append(f"{done} steps were timed, and not {wishes.steps}: they took {LONGEST:.0f} seconds.")
+                break
+            found.yardstick.append(measure())
+            found.seconds.append(seconds_of(workload.step, found.device))
+
+
+def _record(workload: Workload, wishes: Wishes, found: Measured) -> None:
+    with Recording(found.names, found.device) as recording:
+        workload.step()  # recorded, and not looked at: the profiler's own first calls are slow
+        for _ in range(wishes.traced):
+            with recording.step():
+                workload.step()
+    found.trace, found.save, found.cost = recording.trace, recording.save, recording.cost
+
+
+def _count(workload: Workload, wishes: Wishes, found: Measured) -> None:
+    with Counting(found.names) as counting:
+        workload.step()
+    found.flops, found.own = counting.flops, counting.works(roofs(found.device))
+
+
+def _probe(workload: Workload, wishes: Wishes, found: Measured) -> None:
+    if workload.inputs is None or workload.run is None:
+        found.probe = Probe(reason="The step was given without its inputs, so its batch cannot be doubled: pass both.")
+        return
+    machine = roofs(found.device)
+    work = replace(total(found.own.values()), seconds=median(found.seconds))
+    found.probe = probed(workload.run, workload.inputs, found.device, work=work, roof=machine.roof(found.flops.dtype))
+
+
+@contextmanager
+def _told(found: Measured, name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # whatever an instrument meets in somebody's model must not cost the other numbers
+        found.notes.append(f"The pass for {name} failed and is left out: {type(error).__name__}: {error}")
