@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TypeVar
 from autofuse.report.parts import Layer, Place, PlaceStatus, Regime, Work
 
 _N = TypeVar("_N", int, float)
+_NUMBER = re.compile(r"(?<=[A-Za-z_]\.)\d+(?=\.|\b)")  # of a block, within a dotted name
 _ENOUGH = 3  # siblings of one kind beside others of another kind are blocks; two are the two layers of an MLP
 
 
@@ -19,7 +21,8 @@ class PlaceFold:
     """The same thing found at several places: one rule, one status, one reason.
 
     seconds, predicted_saving, measured_saving: summed over the places that know theirs. predicted_gain: the step's time
-    before / after if all of them were fused: what each would save of the step, together.
+    before / after if all of them were fused: what each would save of the step, together. part_of: the larger place
+    whose saving has theirs in it.
     """
 
     name: str
@@ -35,6 +38,7 @@ class PlaceFold:
     saved_bytes: int | None
     saved_flops: int | None
     where: str
+    part_of: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,19 +131,23 @@ def folded_places(places: Iterable[tuple[str, Place]]) -> tuple[PlaceFold, ...]:
     """Places with the (folded) names of their layers; the greatest predicted saving first, then the longest."""
     groups: defaultdict[tuple[str, ...], list[Place]] = defaultdict(list)
     for name, place in places:
-        groups[name, place.rule, place.status, place.reason, place.operation].append(place)
+        told = (_NUMBER.sub("*", text) for text in (place.reason, place.part_of))
+        groups[name, place.rule, place.status, place.operation, *told].append(place)
     folds = (_place_fold(key[0], members) for key, members in groups.items())
     return tuple(sorted(folds, key=lambda f: (-(f.predicted_saving or 0.0), -(f.seconds or 0.0))))
 
 
 def _place_fold(name: str, places: list[Place]) -> PlaceFold:
     first = places[0]
+    reason, part_of = first.reason, first.part_of
+    if any((place.reason, place.part_of) != (reason, part_of) for place in places):  # they name their own blocks
+        reason, part_of = _NUMBER.sub("*", reason), _NUMBER.sub("*", part_of)
     where = first.file if first.line is None else f"{first.file}:{first.line}"
     return PlaceFold(
-        name, first.rule, first.status, first.reason, first.operation, len(places),
+        name, first.rule, first.status, reason, first.operation, len(places),
         _sum(p.seconds for p in places), _sum(p.predicted_saving for p in places),
         _sum(p.measured_saving for p in places), gain_together([p.predicted_gain for p in places]),
-        _sum(p.saved_bytes for p in places), _sum(p.saved_flops for p in places), where,
+        _sum(p.saved_bytes for p in places), _sum(p.saved_flops for p in places), where, part_of,
     )  # fmt: skip
 
 

@@ -207,7 +207,9 @@ def rule_cell(places: Sequence[PlaceFold], reasons: bool = False) -> Cell:
 def place_in_words(place: PlaceFold, reason: bool = False) -> str:
     """ "AF101 applies, 1.21x predicted"."""
     words = f"{place.rule} {place.status}"
-    if place.predicted_gain is not None and place.status == "applies":
+    if place.part_of and place.status == "applies":
+        words = f"{place.rule} within {place.part_of.partition(' ')[0]}"
+    elif place.predicted_gain is not None and place.status == "applies":
         words = f"{place.rule} applies: {units.gain(place.predicted_gain)}"
     return f"{words}: {place.reason}" if reason and place.reason else words
 

@@ -86,6 +86,21 @@ def test_places_that_differ_in_reason_or_status_stay_apart() -> None:
     assert [(p.reason, p.count) for p in folded_places([("x", found) for found in reasons])] == [("a", 2), ("b", 1)]
 
 
+def test_places_that_name_their_own_blocks_are_one() -> None:
+    parts = [
+        Place("AF301", "applies", f"it is part of AF304 in h.{i}.mlp", part_of=f"AF304 in h.{i}.mlp") for i in (0, 1)
+    ]
+    (fold,) = folded_places([("h.*.mlp.gelu", found) for found in parts])
+    assert (fold.count, fold.reason, fold.part_of) == (2, "it is part of AF304 in h.*.mlp", "AF304 in h.*.mlp")
+    (one,) = folded_places([("h.0.mlp.gelu", parts[0])])
+    assert one.part_of == "AF304 in h.0.mlp"
+
+
+def test_numbers_in_reasons_that_name_no_block_are_kept() -> None:
+    (fold,) = folded_places([("x", Place("AF101", "declined", "1.5 is not 2.0 in torch.float32"))] * 2)
+    assert fold.reason == "1.5 is not 2.0 in torch.float32"
+
+
 def test_gains_that_add_up_to_the_whole_step_are_not_told() -> None:
     assert gain_together([2.0, 2.0]) is None
     assert gain_together([None]) is None
