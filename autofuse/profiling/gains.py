@@ -85,9 +85,13 @@ class Predictor:
             with recorded() as calls:
                 after = self._operators(new, *_apart(new, excerpt.given))
             whole = self._operators(twin, *self._call(module, twin))
-        one_by_one = all(call.operation.taker(call.args[0], *call.args[1:], **call.kwargs) is call.operation.torch for call in calls)
+        one_by_one = all(
+            call.operation.taker(call.args[0], *call.args[1:], **call.kwargs) is call.operation.torch for call in calls
+        )
         return Modelled(
-            _by_key(before, self.costs), _by_key(whole, self.costs), self.costs.of(before),
+            _by_key(before, self.costs),
+            _by_key(whole, self.costs),
+            self.costs.of(before),
             self.costs.of(after) if one_by_one else self.costs.in_one_loop(after),
         )
 
@@ -108,9 +112,7 @@ class Predictor:
         return lambda: twin(*args, **kwargs), _tensors((args, kwargs))
 
 
-def with_places(
-    layers: Sequence[Layer], reading: Reading, costs: Costs, step_seconds: float
-) -> tuple[Layer, ...]:
+def with_places(layers: Sequence[Layer], reading: Reading, costs: Costs, step_seconds: float) -> tuple[Layer, ...]:
     """The layers, each with the sites that were read in it, and what fusing them is predicted to save of a step."""
     training = any(layer.own_backward.seconds for layer in layers)
     predictor = Predictor(reading, costs, training)

@@ -144,5 +144,3 @@ def _packed(sizes: Sequence[int], strides: Sequence[int]) -> list[int]:
 def _is_product(operator: Operator) -> bool:
     """Whether an operator's last two sizes belong together: matrices, and attention."""
     return any(word in operator.name for word in ("bmm", "attention", "conv"))
-
-

@@ -149,7 +149,9 @@ def _sites(planner: Planner, names: Mapping[nn.Module, str]) -> Iterator[Site]:
         if module not in names or (dropped and (module, dropped) not in narrowed):
             continue
         if not dropped and module in better and any(m is module and d for m, (_, d) in planner.plans):
-            fused = {f.rule for (m, (_, d)), p in planner.plans.items() if m is module and d for f in p.found if f.fused}
+            fused = {
+                f.rule for (m, (_, d)), p in planner.plans.items() if m is module and d for f in p.found if f.fused
+            }
         else:
             fused = set()
         for found in plan.found:

@@ -41,15 +41,17 @@ def profile(
     function of no arguments that runs one step; its models and optimizers are then found by watching it.
     step(model, inputs): what one step of the model is; by default forward, a loss of all floating outputs, backward,
     gradients cleared. optimizers: those whose state is to be counted from the start; others are found when they step.
-    warmup, steps, traced: how many steps run untimed, timed, and under the recorder. samples, tokens: in one step, where
-    the inputs do not tell. places: look for what could be fused, and predict the gain. probe: also time steps with the
-    batch doubled. trace: where to write the recorded steps, for Perfetto; gzipped if it ends in .gz.
+    warmup, steps, traced: how many steps run untimed, timed, and under the recorder.
+    samples, tokens: in one step, where the inputs do not tell.
+    places: look for what could be fused, and predict the gain. probe: also time steps with the batch doubled.
+    trace: where to write the recorded steps, for Perfetto; gzipped if it ends in .gz.
     progress: a bar on stderr, where that is a terminal.
 
     Time is measured with no instrument on; shares of it come from the recorded steps, FLOPs and memory from steps of
-    their own. Parameters, gradients, buffers, modes, random states and the optimizers are put back as they were.
-    Under torch.distributed every rank has to call it. Raises TypeError for arguments of another kind, ValueError for
-    fewer than one step.
+    their own. Parameters, gradients, buffers, modes, random states and the optimizers are put back as they were, but
+    for gradients that a bare step drops before it calls its model: nobody can see them by then. Under
+    torch.distributed every rank has to call it. Raises TypeError for arguments of another kind, ValueError for fewer
+    than one step.
     """
     if min(steps, traced) < 1 or warmup < 0:
         raise ValueError(
