@@ -5,9 +5,10 @@ Knows operators' costs (formulas.py) and whose they are (whose.py); must not kno
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from typing import Any, Protocol
 
@@ -21,9 +22,9 @@ from autofuse.fx.install import is_installed, restore
 from autofuse.measure.step import Step, tensors_in, training_step
 from autofuse.profiling.calls import Names, around_calls
 from autofuse.profiling.formulas import Cost, can_count, cost, is_opaque
-from autofuse.profiling.whose import Running, Whose
+from autofuse.profiling.whose import Running, Whose, gradients_wanted, is_an_optimizers
 from autofuse.profiling.work import Own, Phase
-from autofuse.report.profile import OUTSIDE, Flops, Work
+from autofuse.report.profile import Flops, Work
 
 Key = tuple[str, Phase]
 
@@ -44,7 +45,7 @@ class Counting:
 
     def __init__(self, names: Names, steps: int = 1) -> None:
         self.names, self.steps = names, steps
-        self._costs: Counter[tuple[Whose, bool, Cost]] = Counter()  # with whether gradients were on
+        self._costs: Counter[tuple[Whose, bool, Cost]] = Counter()  # with whether the model asks for it
         self._opaque: Counter[str] = Counter()
         self._stack = ExitStack()
 
@@ -75,17 +76,12 @@ class Counting:
 
     @property
     def flops(self) -> Flops:
-        """Of one step on this rank. `model` leaves out recomputed forwards, what kernels compute again, and the
-        optimizer's products: what runs outside of modules without gradients in a step that has a backward pass."""
+        """Of one step on this rank. `model` leaves out recomputed forwards, what kernels compute again, and products
+        of an optimizer."""
         if not can_count():
             return Flops(reason="torch.utils.flop_counter does not load here, so nothing tells an operator's FLOPs.")
         hardware = sum(one.flops * count for (_, _, one), count in self._costs.items())
-        trains = any(whose.phase == "backward" for whose, _, _ in self._costs)
-        model = sum(
-            one.model_flops * count
-            for (whose, with_gradients, one), count in self._costs.items()
-            if not whose.again and not (trains and whose == (OUTSIDE, "forward", False) and not with_gradients)
-        )
+        model = sum(one.model_flops * count for (_, asked, one), count in self._costs.items() if asked)
         return Flops(round(model / self.steps), round(hardware / self.steps), self._basis(), dtype=self._dtype())
 
     @property
@@ -139,10 +135,12 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _count(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        one = cost(function, args, kwargs, result)
+        one = cost(function, args, kwargs, result, gradients_wanted())
         if one is None:
             return
-        self.costs[self.running.now(), torch.is_grad_enabled(), one] += 1
+        whose = self.running.now()
+        asked = not whose.again and not (one.flops and is_an_optimizers(whose))
+        self.costs[whose, asked, one] += 1
         if is_opaque(function):
             self.opaque[str(getattr(function, "_overloadpacket", function)).replace(".", "::")] += 1
 
@@ -178,12 +176,23 @@ def _counted(model: nn.Module, inputs: Any, step: Step) -> Flops:
     return counting.flops
 
 
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without torch's log of what fakes cannot do: there is another way."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
 def _counted_on_fakes(model: nn.Module, inputs: Any) -> Flops:
     fakes = FakeTensorMode(allow_non_fake_inputs=True)
     held = [*model.parameters(), *model.buffers()]
     held += [t for module in model.modules() for t in tensors_in(list(vars(module).values()))]
     memo: dict[int, Any] = {id(t): fakes.from_tensor(t) for t in held}
-    with fakes:
+    with _silent(), fakes:
         double = deepcopy(model, memo)
         given = pytree.tree_map_only(Tensor, fakes.from_tensor, inputs)
         return _counted(double, given, training_step)

@@ -8,7 +8,7 @@ where MFU is spoken of (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B); w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -35,12 +35,17 @@ class Cost(NamedTuple):
     dtype: str
 
 
-def cost(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Cost | None:
-    """What the call of `function` that gave `result` cost; None where it moved nothing: views, allocations, sizes."""
+def cost(
+    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, wanted: Sequence[bool] = ()
+) -> Cost | None:
+    """What the call of `function` that gave `result` cost; None where it moved nothing: views, allocations, sizes.
+
+    wanted: in a backward, of which inputs of the forward operator anybody asks for the gradient; () if not known.
+    """
     if function.namespace in _COMMUNICATION:
         return None
     tensors = tuple(_tensors((args, tuple(kwargs.values()))))
-    flops, model_flops = _flops(function, args, kwargs, result)
+    flops, model_flops = _flops(function, args, kwargs, result, wanted)
     if not flops and _is_silent(function, tensors, result):
         return None
     return Cost(flops, model_flops, _bytes(function, args, kwargs, result), _dtype(tensors, result, bool(flops)))
@@ -89,7 +94,7 @@ def _formula(function: Any) -> Any:
     return counter.flop_registry.get(packet) if ours is None else counter.shape_wrapper(ours)
 
 
-def _flops(function: Any, args: Any, kwargs: Any, result: Any) -> tuple[int, int]:
+def _flops(function: Any, args: Any, kwargs: Any, result: Any, wanted: Sequence[bool]) -> tuple[int, int]:
     formula = _formula(function) if can_count() else None
     if formula is None:
         return 0, 0
@@ -97,7 +102,8 @@ def _flops(function: Any, args: Any, kwargs: Any, result: Any) -> tuple[int, int
     asked = _ASKED_FOR.get(_name(_packet(function)))
     if asked is None:
         return executed, executed
-    return executed, min(executed, int(asked(*_shapes(args), **kwargs)))
+    every = (True,) * 3
+    return executed, min(executed, int(asked(*_shapes(args), wanted=wanted[:3] if len(wanted) >= 3 else every)))
 
 
 def _packet(function: Any) -> Any:
@@ -164,13 +170,23 @@ _OURS: Mapping[str, Formula] = {
 # What is asked for where a kernel computes something twice: attention's scores, the logits of a loss.
 
 
-def _four_products(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """(batch, heads, length, width): the gradients of weights, values, queries and keys."""
-    return int(4 * math.prod(query[:3]) * key[2] * (query[3] + value[3]))
+def _of_heads(gradient: Any, query: Any, key: Any, value: Any, *_: Any, wanted: Sequence[bool]) -> int:
+    """(batch, heads, length, width). One product each for the gradients of the weights, which those of queries and
+    keys need, of queries, of keys and of values: together twice the forward."""
+    of_query, of_key, of_value = wanted
+    of_weights = of_query or of_key
+    return int(
+        2 * math.prod(query[:3]) * key[2] * (query[3] * (of_query + of_key) + value[3] * (of_weights + of_value))
+    )
 
 
-def _of_flex(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    return _four_products(None, query, key, value)
+def _of_flex(query: Any, key: Any, value: Any, *_: Any, wanted: Sequence[bool]) -> int:
+    return _of_heads(None, query, key, value, wanted=wanted)
+
+
+def _of_flash(gradient: Any, query: Any, key: Any, value: Any, *_: Any, wanted: Sequence[bool]) -> int:
+    turned = ((t[0], t[2], t[1], t[3]) for t in (query, key, value))
+    return _of_heads(None, *turned, wanted=wanted)
 
 
 def _without_logits(gradient: Any, x: Any, weight: Any, *rest: Any, **_: Any) -> int:
@@ -179,13 +195,13 @@ def _without_logits(gradient: Any, x: Any, weight: Any, *rest: Any, **_: Any) ->
 
 
 _ASKED_FOR: Mapping[str, Formula] = {
-    "aten._scaled_dot_product_flash_attention_backward": _four_products,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _four_products,
-    "aten._scaled_dot_product_efficient_attention_backward": _four_products,
-    "aten._scaled_dot_product_cudnn_attention_backward": _four_products,
-    f"{NAMESPACE}.attention_blocks_backward": _four_products,
+    "aten._scaled_dot_product_flash_attention_backward": _of_heads,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _of_heads,
+    "aten._scaled_dot_product_efficient_attention_backward": _of_heads,
+    "aten._scaled_dot_product_cudnn_attention_backward": _of_heads,
+    f"{NAMESPACE}.attention_blocks_backward": _of_heads,
     f"{NAMESPACE}.linear_cross_entropy_backward": _without_logits,
-    "flash_attn._flash_attn_backward": lambda gradient, *operands, **_: 2 * _attention(*operands),
+    "flash_attn._flash_attn_backward": _of_flash,
     "flex_attention_backward": _of_flex,
 }
 

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -104,6 +105,19 @@ class Running:
         return (thread if nested else self._main).owner(number)
 
 
+def gradients_wanted() -> tuple[bool, ...]:
+    """Of which inputs of the operator whose backward runs right now the gradient is asked for; () outside of one."""
+    node = _C._current_autograd_node()
+    return () if node is None else tuple(following is not None for following, _ in node.next_functions)
+
+
+def is_an_optimizers(whose: Whose) -> bool:
+    """Whether an optimizer's step runs right now, and not a closure of its that calls the model."""
+    if whose[:2] != (OUTSIDE, "forward") or torch.is_grad_enabled():
+        return False
+    return any(isinstance(frame.f_locals.get("self"), torch.optim.Optimizer) for frame in _frames())
+
+
 def _is_recomputing() -> bool:
     """Whether a backward pass computes a forward once more outside of any module's call.
 
@@ -113,8 +127,12 @@ def _is_recomputing() -> bool:
         return False
     if not _C._autograd._get_current_graph_task_keep_graph():
         return True
-    frame = sys._getframe()
-    while (frame := frame.f_back) is not None:  # type: ignore[assignment]
-        if frame.f_globals.get("__name__") == _CHECKPOINTING:
-            return True
-    return False
+    return any(frame.f_globals.get("__name__") == _CHECKPOINTING for frame in _frames())
+
+
+def _frames() -> Iterator[FrameType]:
+    """The callers of whoever asks, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
