@@ -21,7 +21,7 @@ _WORTH_SAYING = 0.05  # of the step's time
 def attribution_of(pieces: Sequence[Piece], owned: Sequence[Owned]) -> Attribution:
     """The fractions, None for a phase in which no module ran, and notes."""
     calls = [one for one in owned if one.is_call]
-    notes = (_unnamed(calls), _compiled(pieces), _unknown(pieces), _loss(pieces))
+    notes = [_unnamed(calls), _unknown(pieces), *((_compiled(pieces), _loss(pieces)) if calls else ())]
     return Attribution(_given(pieces, "forward"), _given(pieces, "backward"), notes=tuple(filter(None, notes)))
 
 

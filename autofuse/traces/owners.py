@@ -13,7 +13,7 @@ from functools import cache
 
 from autofuse.profiling.work import Phase
 from autofuse.report.profile import OUTSIDE
-from autofuse.traces.sequence import NODE, Forwards, Thread, forward_threads, made_by, number, thread_of
+from autofuse.traces.sequence import NODE, Forwards, Thread, forward_threads, made_by, number, numbered, thread_of
 from autofuse.traces.steps import LAUNCHES
 from autofuse.traces.trace import Event, Trace
 
@@ -72,9 +72,11 @@ def owners(trace: Trace) -> list[Owned]:
     named = any(e.name.startswith(MODULE) for e in trace.events)
     wanted = (*_OPERATORS, *_LABELS, *LAUNCHES)
     events = [
-        e
-        for e in trace.events
-        if e.category in wanted or not named and e.category == "python_function" and e.name.startswith(NAMELESS)
+        *numbered(
+            e
+            for e in trace.events
+            if e.category in wanted or not named and e.category == "python_function" and e.name.startswith(NAMELESS)
+        )
     ]
     walk = _Walk(Forwards(forward_threads(events)))
     return [walk.take(event) for event in events]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from autofuse.traces.trace import Event
@@ -70,6 +71,28 @@ def _likeliest(nodes: Mapping[int, str], operators: Mapping[Thread, Mapping[int,
 def _plain(name: str) -> str:
     """`aten::_softmax` and `SoftmaxBackward0` begin alike without what is not a letter."""
     return re.sub(r"[^a-z]", "", name.rpartition("::")[2].lower())
+
+
+def numbered(events: Iterable[Event]) -> Iterator[Event]:
+    """The events, and every node with its number.
+
+    Where hooks run before a node (FSDP's, users'), the engine's event around both bears no number; the node's own does.
+    """
+    listed = list(events)
+    waiting: dict[Thread, tuple[int, Event]] = {}
+    found: dict[int, Event] = {}
+    for at, event in enumerate(listed):
+        thread = thread_of(event)
+        if event.name.startswith(NODE) and number(event) is None:
+            waiting[thread] = at, event
+        elif thread in waiting:
+            place, outer = waiting[thread]
+            if event.start >= outer.end:
+                del waiting[thread]
+            elif number(event) is not None and event.name == outer.name.removeprefix(NODE):
+                found[place] = replace(outer, args={**outer.args, **event.args})
+                del waiting[thread]
+    return (found.get(at, event) for at, event in enumerate(listed))
 
 
 class Forwards(Generic[Owner]):

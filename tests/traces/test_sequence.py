@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from autofuse.traces.sequence import NODE, Forwards, forward_threads
+from autofuse.traces.sequence import NODE, Forwards, forward_threads, number, numbered
 from autofuse.traces.trace import Event
 
 
-def operator(name: str, number: int, thread: int = 1, start: int = 0) -> Event:
-    return Event(f"aten::{name}", "cpu_op", start, 1, 1, thread, {"Sequence number": number, "Fwd thread id": 0})
+def operator(name: str, known: int, thread: int = 1, start: int = 0) -> Event:
+    return Event(f"aten::{name}", "cpu_op", start, 1, 1, thread, {"Sequence number": known, "Fwd thread id": 0})
 
 
-def node(name: str, number: int, made_by: int = 1, thread: int = 1) -> Event:
-    return Event(NODE + name, "cpu_op", 50, 1, 1, thread, {"Sequence number": number, "Fwd thread id": made_by})
+def node(name: str, known: int, made_by: int = 1, thread: int = 1) -> Event:
+    return Event(NODE + name, "cpu_op", 50, 1, 1, thread, {"Sequence number": known, "Fwd thread id": made_by})
 
 
 def test_one_thread_is_everybodys() -> None:
@@ -43,7 +43,7 @@ def test_a_node_without_an_operator_of_its_number_is_of_the_operator_that_made_s
     forwards = Forwards[str]({1: (1, 1)})
     forwards.note(operator("index_put_", 4), "one")
     forwards.note(operator("mm", 7), "other")
-    assert [forwards.owner(node("CopySlices", number)) for number in (3, 4, 6, 7)] == [None, "one", "one", "other"]
+    assert [forwards.owner(node("CopySlices", known)) for known in (3, 4, 6, 7)] == [None, "one", "one", "other"]
 
 
 def test_numbers_of_other_threads_are_others() -> None:
@@ -52,3 +52,12 @@ def test_numbers_of_other_threads_are_others() -> None:
     forwards.note(operator("mm", 4, thread=9), "other")
     assert forwards.owner(node("MmBackward0", 4, made_by=2)) == "other"
     assert forwards.owner(node("MmBackward0", 4, made_by=3)) is None
+
+
+def test_a_node_that_hooks_run_before_has_the_number_of_the_event_within() -> None:
+    outer = Event(NODE + "AddBackward0", "cpu_op", 10, 20, 1, 1, {})
+    hook = Event("aten::copy_", "cpu_op", 12, 3, 1, 1, {"Sequence number": 9})
+    inner = Event("AddBackward0", "cpu_op", 16, 10, 1, 1, {"Sequence number": 4, "Fwd thread id": 1})
+    later = Event("AddBackward0", "cpu_op", 40, 10, 1, 1, {"Sequence number": 5, "Fwd thread id": 1})
+    assert [number(event) for event in numbered([outer, hook, inner])] == [4, 9, 4]
+    assert [number(event) for event in numbered([outer, hook, later])] == [None, 9, 5]
