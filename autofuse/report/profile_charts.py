@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _LAYERS = 14
 _PHASES = {"forward": "part-0", "backward": "part-1"}
 _SHARES = {**_PHASES, "optimizer": "part-2", "data": "part-3", "communication": "part-4", "idle": "part-7"}
-_KINDS = ("part-5", "part-6", "part-2", "part-3", "part-0", "part-1")  # of the timeline, for kinds that are no phase
+_KINDS = ("part-5", "part-6", "part-2", "part-3", "part-4", "part-0", "part-1")  # for what is no phase in the timeline
 
 
 def colour(side: int, sides: Sides) -> str:
@@ -132,7 +132,8 @@ def roofline_chart(sides: Sides) -> RooflineChart | None:
     if not dots:
         return None
     names = {"good": "fused", "warn": "a rule applies", "bad": "rolled back", "part-7": "no rule applies"}
-    legend = {kind: name for kind, name in names.items() if any(dot.kind == kind for dot in dots)}
+    looked = any(profile.places for profile in profiles)  # else nobody knows where a rule applies
+    legend = {kind: name for kind, name in names.items() if looked and any(dot.kind == kind for dot in dots)}
     legend |= {"lost": "before"} if earlier else {}
     told = f"{len(dots)} groups of layers by FLOPs a byte and FLOP/s; layers whose FLOPs are not counted are not in it."
     return RooflineChart("What each layer attains", told, profiles[-1].roof, (*earlier, *dots), legend)
@@ -143,11 +144,11 @@ def timeline_chart(profile: Profile) -> TimelineChart | None:
     if not any(span.seconds > 0 for span in profile.timeline):
         return None
     kinds = _timeline_kinds(span.kind or span.name for span in profile.timeline)
-    legend = {kind: name for name, kind in reversed(kinds.items()) if kind != "part-7" or name == "idle"}
-    legend |= {"part-7": "other"} if len(kinds) > len(legend) else {}
+    legend = {kind: name for name, kind in kinds.items() if kind != "part-7"}
+    legend |= {"part-7": "other"} if "part-7" in kinds.values() else {}
     lanes = dict.fromkeys(span.lane for span in profile.timeline)
     told = f"{len(profile.timeline)} spans in {', '.join(lanes)}."
-    return TimelineChart("One step as it ran", told, profile.timeline, kinds, dict(reversed(legend.items())))
+    return TimelineChart("One step as it ran", told, profile.timeline, kinds, legend)
 
 
 def steps_chart(sides: Sides) -> StripChart | None:

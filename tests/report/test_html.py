@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
+from autofuse.report.bars import BarChart, BarRow, Segment
 from autofuse.report.charts import LineChart, StripChart
-from autofuse.report.html import Code, Figure, Section, page
+from autofuse.report.html import Code, Details, Figure, Section, page
 from autofuse.report.table import Cell, Column, Table
 
 TABLE = Table("sites", (Column("rule"),), ((Cell("AF101"),),))
@@ -97,6 +98,24 @@ def test_nothing_that_is_passed_in_becomes_markup() -> None:
     parts = (evil, table, *charts, Code(evil), Code("+" + evil, is_diff=True))
     text = page(evil, evil, [Section(evil, parts)], [Figure(evil, evil, evil)])
     assert "<script" not in text
+
+
+def test_what_is_folded_away_is_all_there() -> None:
+    text = page("t", "s", [Section("h", (Details("more <here>", (TABLE, "last")),), "a note")])
+    assert "<details><summary>more &lt;here&gt;</summary>" in text
+    assert text.index("AF101") < text.index("<p>last</p></details>")
+    assert '<p class="note">a note</p>' in text
+
+
+def test_a_chart_with_kinds_has_a_legend_below_it() -> None:
+    chart = BarChart("c", "d", (BarRow("a", "1", ((Segment(1.0, "part-0"),),)),), {"part-0": "forward & more"})
+    text = page("t", "s", [Section("h", (chart,))])
+    assert '<rect class="fill part-0"/></svg>forward &amp; more</li>' in text
+
+
+def test_a_row_is_headed_by_what_it_is_about() -> None:
+    assert '<th scope="row" class="left plain">AF101</th>' in PAGE
+    assert '<th scope="col" class="left">rule</th>' in PAGE
 
 
 def test_the_same_content_gives_the_same_page() -> None:
