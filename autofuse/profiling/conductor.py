@@ -27,9 +27,13 @@ from autofuse.profiling.recording import Recording
 from autofuse.profiling.roofs import roofs
 from autofuse.profiling.waiting import Waited, Waiting, shares
 from autofuse.profiling.yardstick import yardstick
-from autofuse.report.profile import Profile
+from autofuse.report.profile import Probe, Profile
 from autofuse.report.progress import Tell, quietly
 
+_NO_PROBE = (
+    "a script's batch is its own, and is not doubled: profile a function that returns a model and its inputs "
+    "(module:factory), or call autofuse.profile"
+)
 _Instrument = TypeVar("_Instrument", bound=AbstractContextManager[Any])
 
 
@@ -45,8 +49,8 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        """Of a whole profile: the first one, which sets things up, and those for counting and for memory."""
-        return 1 + max(1, self.warmup) + self.timed + self.traced + 2
+        """Of a whole profile: the first one, which sets things up, and those for the recorder, counting and memory."""
+        return 1 + max(1, self.warmup) + self.timed + 1 + self.traced + 2
 
 
 class Finished(BaseException):
@@ -129,7 +133,7 @@ class Conductor:
         given = tuple(tensors_in(tuple(self.roots.calls.values())))
         devices = [device_of(model, given) for model in (*models.values(), nn.Identity())]
         device = next((found for found in devices if found.type != "cpu"), torch.device("cpu"))
-        return Measured(self.name, "script", device, Names(models))
+        return Measured(self.name, "script", device, Names(models), probe=Probe(reason=_NO_PROBE))
 
     def _timed(self, measured: Measured) -> Iterator[None]:
         device, waited = measured.device, list[Waited]()
@@ -166,6 +170,7 @@ class Conductor:
 
     def _recorded(self, measured: Measured) -> Iterator[None]:
         with self._under(measured, "recording", lambda: Recording(measured.names, measured.device)) as recording:
+            yield  # recorded and not looked at: the recorder's own first calls are slow
             for _ in self.tell("recording", range(self.schedule.traced), self.schedule.traced):
                 for one in recording:
                     one.next_step()
