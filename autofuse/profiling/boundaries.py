@@ -50,11 +50,11 @@ class Boundaries:
 
     @contextmanager
     def found(self) -> Iterator[None]:
-        """Listen in the block."""
+        """Listen in the block. A compiled optimizer's step breaks its graph there, before and after its work."""
         with ExitStack() as stack:
             for handle in (
-                register_optimizer_step_pre_hook(self._before_step),
-                register_optimizer_step_post_hook(self._after_step),
+                register_optimizer_step_pre_hook(torch.compiler.disable(self._before_step)),
+                register_optimizer_step_post_hook(torch.compiler.disable(self._after_step)),
             ):
                 stack.callback(handle.remove)
             stack.enter_context(_scaler_steps(self._scaled))

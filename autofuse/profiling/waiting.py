@@ -61,8 +61,8 @@ class Waiting:
         with ExitStack() as stack:
             for kind in _iterators():
                 stack.enter_context(self._around_next(kind))
-            stack.callback(register_optimizer_step_pre_hook(self._begin_step).remove)
-            stack.callback(register_optimizer_step_post_hook(self._end_step).remove)
+            stack.callback(register_optimizer_step_pre_hook(torch.compiler.disable(self._begin_step)).remove)
+            stack.callback(register_optimizer_step_post_hook(torch.compiler.disable(self._end_step)).remove)
             yield
 
     @contextmanager
