@@ -25,8 +25,9 @@ from autofuse.traces.tree import layers, sm_efficiency_of
 _NOT_MEASURED = "it was not measured"
 
 
-def assembled(found: Measured) -> Profile:
-    """The profile of a step. Under torch.distributed every rank has to call it: they tell each other their times."""
+def assembled(found: Measured, together: bool = True) -> Profile:
+    """The profile of a step. Under torch.distributed every rank has to call it: they tell each other their times, but
+    for one that comes not `together` with the others, because its program ended before."""
     seconds, machine = median(found.seconds), roofs(found.device)
     made = Profile(
         found.name,
@@ -47,7 +48,7 @@ def assembled(found: Measured) -> Profile:
     )
     if found.trace is not None:
         made = _with_trace(made, found, machine)
-    rank = this_rank()
+    rank = this_rank() if together else None
     return made if rank is None else replace(made, ranks=gathered(_line(rank, made)))
 
 

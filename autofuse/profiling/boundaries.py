@@ -1,8 +1,8 @@
 """Finds where the steps of somebody else's program end, while it runs. Knows optimizers and calls, not instruments.
 
 A step ends with its optimizer's, whatever gradients were accumulated before; a GradScaler that skips one ends it too.
-Where optimizers step within the backward pass, and in a program without any (inference, updates by hand), a step ends
-where the next one's first call of a model begins.
+Where optimizers step within the backward pass or in compiled code, and in a program without any (inference, updates by
+hand), a step ends where the next one's first call of a model begins.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from autofuse.profiling.rhythm import Rhythm
+from autofuse.profiling.waiting import uncompiled
 
 _CALLS_TO_SEE = 3  # before a program that has made no optimizer is taken for one that never will
 
@@ -37,6 +38,8 @@ class Boundaries:
         self._stepping: list[Optimizer] = []  # of nested steps, the outermost first
         self._due = False  # a step is over, which is told when the next one begins
         self._task = -1  # the backward pass in which an optimizer stepped last
+        self._later = False  # in a backward pass and in compiled code instruments cannot come and go
+        self._after_step_outside = uncompiled(self._after_step)
         self._calls = OutermostCalls(self._called)
         self._by_calls = inference
         self._always_calls = inference
@@ -53,8 +56,8 @@ class Boundaries:
         """Listen in the block. A compiled optimizer's step breaks its graph there, before and after its work."""
         with ExitStack() as stack:
             for handle in (
-                register_optimizer_step_pre_hook(torch.compiler.disable(self._before_step)),
-                register_optimizer_step_post_hook(torch.compiler.disable(self._after_step)),
+                register_optimizer_step_pre_hook(uncompiled(self._before_step)),
+                register_optimizer_step_post_hook(self._after_any_step),
             ):
                 stack.callback(handle.remove)
             stack.enter_context(_scaler_steps(self._scaled))
@@ -72,7 +75,10 @@ class Boundaries:
             del self._stepping[self._stepping.index(optimizer) :]
         self._stepping.append(optimizer)
 
-    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+    def _after_any_step(self, optimizer: Optimizer, *_: Any) -> None:
+        self._after_step_outside(optimizer, torch.compiler.is_compiling())
+
+    def _after_step(self, optimizer: Optimizer, compiled: bool) -> None:
         if optimizer not in self._stepping:
             return
         outermost = self._stepping[0] is optimizer
@@ -82,11 +88,11 @@ class Boundaries:
         if not any(known is optimizer for known in self.optimizers):
             self.optimizers.append(optimizer)
         task = torch._C._current_graph_task_id()
-        if task == -1 and self._here():
+        if task == -1 and self._here() and not compiled:
             self._acted(_key(optimizer))
-        elif task != self._task:
-            self._task = task
-            self._due = self._heard("backward") or self._due
+        elif task == -1 or task != self._task:  # optimizers of one backward pass act as one
+            self._task, self._later = task, True
+            self._due = self._heard(_key(optimizer) if task == -1 else "backward") or self._due
 
     def _scaled(self, optimizer: Optimizer) -> None:
         """A GradScaler stepped, or found infinities and did not."""
@@ -98,7 +104,7 @@ class Boundaries:
             self._by_calls, self._rhythm, self._due = False, Rhythm(), False
             self._anew()
         ends = self._heard(who)
-        if self._task == -1:
+        if not self._later:
             self._calls.leave()
         if ends:
             self._end()

@@ -73,11 +73,12 @@ def _factory(target: str, arguments: list[str], options: Namespace, results: Res
 
 
 def _program(what: Program, options: Namespace, results: Results) -> int:
-    def profile_of(measured: Measured) -> Profile:
+    def profile_of(measured: Measured, together: bool) -> Profile:
+        found = assembled(measured, together)
         if measured.save is None:
-            return assembled(measured)
+            return found
         measured.save(results.path(TRACE))
-        return replace(assembled(measured), trace_file=results.name(TRACE))
+        return replace(found, trace_file=results.name(TRACE))
 
     schedule = Schedule(options.warmup, options.steps, options.trace_steps, options.samples, options.tokens)
     conductor = Conductor(schedule, what.name, profile_of, spoken(what.name), options.to_the_end)

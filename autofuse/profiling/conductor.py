@@ -64,11 +64,12 @@ class Conductor:
         self,
         schedule: Schedule,
         name: str,
-        profile_of: Callable[[Measured], Profile],
+        profile_of: Callable[[Measured, bool], Profile],
         tell: Tell = quietly,
         to_the_end: bool = False,
     ) -> None:
-        """`profile_of` is asked while the program still runs: processes of one job have to do so together."""
+        """`profile_of(measured, together)` is asked while the program still runs if all went well, at the same step as
+        in other processes of its job (`together`); else when it has ended."""
         self.schedule, self.name, self.tell, self.to_the_end = schedule, name, tell, to_the_end
         self.waiting = Waiting()
         self.profile: Profile | None = None
@@ -104,7 +105,7 @@ class Conductor:
         self._leave()
         if self.measured is not None and len(self.measured.seconds) > 1 and not self.complete:
             self.measured.notes.append("The program ended before all was measured.")
-            self.profile = self._profile_of(self.measured)
+            self.profile = self._profile_of(self.measured, False)
 
     def _leave(self) -> None:
         if self._phases is not None:
@@ -125,7 +126,7 @@ class Conductor:
         yield from self._recorded(self.measured)
         yield from self._counted(self.measured)
         yield from self._held(self.measured)
-        self.profile = self._profile_of(self.measured)
+        self.profile = self._profile_of(self.measured, True)
 
     def _known(self) -> Measured:
         self.roots.let_go()
@@ -176,7 +177,7 @@ class Conductor:
                     one.next_step()
                 yield
         for one in recording:
-            measured.trace, measured.save = one.trace, one.save
+            measured.trace, measured.save, measured.cost = one.trace, one.save, one.cost
 
     def _counted(self, measured: Measured) -> Iterator[None]:
         with self._under(measured, "counting", lambda: Counting(measured.names)) as counting:

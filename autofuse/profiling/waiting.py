@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -61,8 +61,8 @@ class Waiting:
         with ExitStack() as stack:
             for kind in _iterators():
                 stack.enter_context(self._around_next(kind))
-            stack.callback(register_optimizer_step_pre_hook(torch.compiler.disable(self._begin_step)).remove)
-            stack.callback(register_optimizer_step_post_hook(torch.compiler.disable(self._end_step)).remove)
+            stack.callback(register_optimizer_step_pre_hook(uncompiled(self._begin_step)).remove)
+            stack.callback(register_optimizer_step_post_hook(uncompiled(self._end_step)).remove)
             yield
 
     @contextmanager
@@ -107,6 +107,12 @@ class Waiting:
             if began is optimizer:
                 self.optimizer += 0.0 if self._began else time.perf_counter() - start
                 return
+
+
+def uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
+    """The same for an optimizer whose step is compiled: its graph breaks there, and the hook runs as it stands."""
+    result: Callable[..., None] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+    return result
 
 
 def shares(waited: Sequence[Waited], seconds: Sequence[float], waiting: Waiting, device: torch.device) -> list[Share]:
