@@ -1,4 +1,10 @@
-"""How sure a median is. It knows numbers only."""
+"""What is sure about a median, whatever the numbers' distribution. It knows numbers only.
+
+Each number lies below the true median with probability 1/2, so how many do is binomial, and order statistics bound the
+median (W. Conover, "Practical Nonparametric Statistics", 3.2: the sign test turned round). Of differences within pairs
+whose order chance decided this needs no assumption about the machine at all: if nothing differs, heads or tails decide
+each sign, however heavy the tails, however the machine's speed wanders.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +16,33 @@ from autofuse.report.comparison import Interval
 LEVEL = 0.95
 
 
-def median_interval(seconds: Sequence[float]) -> Interval:
-    """An interval that holds the true median with a probability of at least 95 %, whatever the times' distribution.
+def median_interval(numbers: Sequence[float]) -> Interval:
+    """An interval that holds the true median with a probability of at least 95 %.
 
-    Its ends are order statistics: each time lies below the median with probability 1/2, so how many do is binomial
-    (W. Conover, "Practical Nonparametric Statistics", 3.2). Fewer than six times give their whole range, which is less
-    sure than that. Raises ValueError without any.
+    Fewer than six numbers give their whole range, which is less sure than that. Raises ValueError without any.
     """
-    if not seconds:
+    if not numbers:
         raise ValueError("An interval takes at least one time; there is none.")
-    ordered, n = sorted(seconds), len(seconds)
-    below = 0.0
-    cut = 0
-    for k in range(n // 2):
-        below += math.comb(n, k) / 2**n
-        if 2 * below > 1 - LEVEL:
+    return interval_at(numbers, LEVEL) or Interval(min(numbers), max(numbers))
+
+
+def interval_at(numbers: Sequence[float], level: float) -> Interval | None:
+    """The narrowest interval between two of the numbers, as many from either end, that holds the true median with a
+    probability of at least `level`. None where there are too few numbers for any to.
+    """
+    cut = outer(len(numbers), level)
+    if cut is None:
+        return None
+    ordered = sorted(numbers)
+    return Interval(ordered[cut], ordered[-1 - cut])
+
+
+def outer(count: int, level: float) -> int | None:
+    """How many of `count` numbers may lie beyond each end of such an interval; None where even all are too few."""
+    beyond, cut = 0, None
+    for k in range(count // 2):
+        beyond += math.comb(count, k)
+        if 2 * beyond > (1 - level) * 2**count:
             break
         cut = k
-    return Interval(ordered[cut], ordered[n - 1 - cut])
+    return cut

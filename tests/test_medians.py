@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 
-from autofuse.medians import median_interval
+from autofuse.medians import interval_at, median_interval, outer
 
 
 def test_the_ends_are_the_order_statistics_of_the_binomial_table() -> None:
@@ -26,3 +26,24 @@ def test_it_holds_the_median_of_a_lopsided_distribution_as_often_as_it_says() ->
 def test_without_times_there_is_no_interval() -> None:
     with pytest.raises(ValueError, match="at least one time"):
         median_interval([])
+
+
+@pytest.mark.parametrize(
+    "count, level, cut",
+    [
+        (5, 0.95, None),  # 2 x 1/32 = 0.0625 is more than 0.05
+        (6, 0.95, 0),  # 2 x 1/64 = 0.031
+        (8, 0.95, 0),  # 2 x (1 + 8)/256 = 0.070 would be too much
+        (9, 0.95, 1),  # 2 x (1 + 9)/512 = 0.039
+        (14, 0.9999, None),  # 2/16384 = 0.00012
+        (15, 0.9999, 0),  # 2/32768 = 0.00006
+        (0, 0.95, None),
+    ],
+)
+def test_as_many_numbers_are_left_out_as_a_coin_allows(count: int, level: float, cut: int | None) -> None:
+    assert outer(count, level) == cut
+
+
+def test_of_too_few_numbers_no_interval_is_as_sure_as_asked() -> None:
+    assert interval_at([9.0, 1.0, 8.0, 2.0, 7.0, 3.0, 6.0, 4.0, 5.0], 0.95) == (2.0, 8.0)
+    assert interval_at([9.0, 1.0, 8.0, 2.0, 7.0], 0.95) is None

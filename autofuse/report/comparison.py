@@ -35,7 +35,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A ratio of medians (dimensionless; above 1 is faster) and its 95 % interval."""
+    """A ratio of times (dimensionless; above 1 is faster) and its 95 % interval."""
 
     ratio: float
     interval: Interval
@@ -57,13 +57,15 @@ class Category:
 class Comparison:
     """Two variants of one model, measured in interleaved pairs. Prints as a table, in notebooks too.
 
-    ratio: median(before) / median(after), above 1 where `after` is faster; interval: its 95 % bootstrap interval.
+    ratio: the median of the pairs' ratios before / after, above 1 where `after` is faster; interval: its 95 % interval.
     control: the same estimate between identical before-runs. verdict, reason: see docs/measuring.md.
     before_seconds, after_seconds: every timed step in order; the i-th of both ran next to each other.
     before_peak_bytes, after_peak_bytes: the most memory that one step held on top of what stood before it (parameters,
     inputs, optimizer state); None where it could not be measured. memory_source says how it was.
     operators_before, operators_after: one step by category, the category's name first.
     environment: versions and hardware.
+    clock: which times were compared: "wall", or "core" where other programs wanted the cores: the part of each step's
+    time in which it had a core. before_core_seconds, after_core_seconds: these times; empty with "wall".
     """
 
     ratio: float
@@ -79,6 +81,9 @@ class Comparison:
     operators_before: Mapping[str, Category] = field(default_factory=dict)
     operators_after: Mapping[str, Category] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    clock: Literal["wall", "core"] = "wall"
+    before_core_seconds: tuple[float, ...] = ()
+    after_core_seconds: tuple[float, ...] = ()
 
     @property
     def pairs(self) -> int:
@@ -126,6 +131,9 @@ class Comparison:
             "operators_before": {name: asdict(category) for name, category in self.operators_before.items()},
             "operators_after": {name: asdict(category) for name, category in self.operators_after.items()},
             "environment": dict(self.environment),
+            "clock": self.clock,
+            "before_core_seconds": list(self.before_core_seconds),
+            "after_core_seconds": list(self.after_core_seconds),
         }
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -149,7 +157,13 @@ class Comparison:
     def _measured(self) -> tuple[tuple[Cell, ...], ...]:
         times = (Cell("median step"), Cell(milliseconds(self.before_median)), Cell(milliseconds(self.after_median)))
         peaks = (Cell("peak memory"), Cell(size(self.before_peak_bytes)), Cell(size(self.after_peak_bytes)))
-        return (times,) if self.before_peak_bytes is None and self.after_peak_bytes is None else (times, peaks)
+        rows: list[tuple[Cell, ...]] = [times]
+        if self.clock == "core":
+            held = (median(self.before_core_seconds), median(self.after_core_seconds))
+            rows.append((Cell("of it with a core"), *(Cell(milliseconds(seconds)) for seconds in held)))
+        if not (self.before_peak_bytes is None and self.after_peak_bytes is None):
+            rows.append(peaks)
+        return tuple(rows)
 
     def _judged(self) -> tuple[tuple[Cell, ...], ...]:
         tone = TONES[self.verdict]

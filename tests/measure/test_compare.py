@@ -48,7 +48,7 @@ def comparison() -> Comparison:
 def test_a_comparison_holds_times_memory_operators_and_a_verdict(comparison: Comparison) -> None:
     assert comparison.verdict in get_args(Verdict)
     assert len(comparison.before_seconds) == len(comparison.after_seconds) == comparison.pairs == 4
-    assert comparison.ratio == pytest.approx(comparison.before_median / comparison.after_median)
+    assert comparison.interval.low <= comparison.ratio <= comparison.interval.high
     assert comparison.interval.low <= comparison.interval.high
     assert comparison.before_peak_bytes and comparison.after_peak_bytes
     assert comparison.environment["torch"] == torch.__version__

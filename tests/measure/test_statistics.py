@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofuse.measure.statistics import FEWEST_PAIRS, RESOLUTION, control, estimate, judge
+from autofuse.measure.statistics import FEWEST_PAIRS, RESOLUTION, control, estimate, judge, paired, paired_control
 from autofuse.report.comparison import Estimate, Interval, Verdict
 
 EXPERIMENTS, RESAMPLES, PAIRS = 200, 300, 30
@@ -43,18 +43,27 @@ def interleaved(draws: random.Random, true_ratio: float) -> tuple[Times, Times]:
     return before, after
 
 
-def verdicts(true_ratio: float) -> list[Verdict]:
+def verdicts(true_ratio: float, experiments: int = EXPERIMENTS) -> list[Verdict]:
     found: list[Verdict] = []
-    for seed in range(EXPERIMENTS):
+    for seed in range(experiments):
         before, after = interleaved(random.Random(seed), true_ratio)
-        effect = estimate(before, after, seed=seed, resamples=RESAMPLES)
-        found.append(judge(effect, control(before, seed=seed, resamples=RESAMPLES), PAIRS).verdict)
+        effect = paired(before, after)
+        identical = paired_control(before, seed=seed)
+        found.append(judge(effect.estimate, identical, PAIRS, effect.sure).verdict)
     return found
 
 
-def test_identical_variants_are_called_different_no_more_often_than_the_level_allows() -> None:
-    found = verdicts(true_ratio=1.0)
-    assert found.count("confirmed") + found.count("regressed") <= 0.05 * EXPERIMENTS
+def test_of_2000_pairs_of_identical_variants_none_is_called_different() -> None:
+    found = verdicts(true_ratio=1.0, experiments=2000)
+    assert found.count("confirmed") + found.count("regressed") == 0
+
+
+def test_a_machine_that_jumps_between_two_speeds_makes_no_difference_of_none() -> None:
+    """The medians of the lists jump with it: what a pair shares must cancel within the pair."""
+    draws = random.Random(1)
+    speeds = [draws.choice((1.0, 1.6)) for _ in range(PAIRS)]
+    before, after = ([speed * draws.lognormvariate(0, 0.01) for speed in speeds] for _ in range(2))
+    assert paired([1.1 * b for b in before], after).estimate.ratio == pytest.approx(1.1, rel=0.01)
 
 
 def test_the_same_machine_deceives_who_measures_one_variant_after_the_other() -> None:
@@ -147,20 +156,44 @@ def test_times_that_are_no_durations_are_refused(wrong: float) -> None:
         estimate([1.0, wrong], [1.0, 1.0])
 
 
+def test_the_paired_ratio_is_the_median_of_the_pairs_ratios() -> None:
+    found = paired([2.0, 3.0, 4.0, 10.0, 6.0], [1.0, 2.0, 3.0, 4.0, 4.0])
+    assert found.estimate.ratio == pytest.approx(1.5)
+    assert found.estimate.interval == Interval(4 / 3, 2.5)  # of five pairs, the whole range
+
+
+def test_few_pairs_are_sure_of_nothing_unless_the_two_sides_lie_apart() -> None:
+    overlapping = paired([1.2] * 7 + [1.0], [1.0] * 7 + [1.1])
+    assert overlapping.sure == Interval(0.0, math.inf)
+    assert paired([2.0] * 8, [1.0] * 8).sure == Interval(2.0, 2.0)
+    assert paired([2.0] * 7, [1.0] * 7).sure == Interval(0.0, math.inf)
+
+
+def test_a_change_takes_the_stricter_interval_too() -> None:
+    found = effect(1.04, 1.05, 1.06)
+    assert judge(found, STEADY, PAIRS, Interval(1.01, 1.08)).verdict == "confirmed"
+    assert judge(found, STEADY, PAIRS, Interval(0.99, 1.09)).verdict == "inconclusive"
+
+
 def effect(low: float, ratio: float, high: float) -> Estimate:
     return Estimate(ratio, Interval(low, high))
 
 
 STEADY = effect(0.98, 1.0, 1.02)
 MOVED = effect(1.03, 1.05, 1.07)
+SILENT = effect(0.999, 1.0, 1.001)
 
 
 @pytest.mark.parametrize(
     "found, control, verdict",
     [
         pytest.param(effect(1.04, 1.05, 1.06), STEADY, "confirmed", id="above 1 and above the noise"),
-        pytest.param(effect(1.01, 1.05, 1.09), STEADY, "confirmed", id="the ratio beyond the noise is enough"),
+        pytest.param(
+            effect(1.03, 1.05, 1.09), effect(0.96, 1.0, 1.04), "confirmed", id="the ratio beyond the noise is enough"
+        ),
         pytest.param(effect(0.94, 0.95, 0.96), STEADY, "regressed", id="below 1 and beyond the noise"),
+        pytest.param(effect(1.01, 1.04, 1.06), STEADY, "inconclusive", id="perhaps no more than two copies differ by"),
+        pytest.param(effect(1.01, 1.012, 1.015), SILENT, "no-change", id="no more than two copies differ by"),
         pytest.param(effect(0.98, 1.00, 1.02), STEADY, "no-change", id="contains 1, narrow"),
         pytest.param(effect(1.005, 1.01, 1.015), STEADY, "no-change", id="excludes 1, within the noise"),
         pytest.param(effect(1.005, 1.015, 1.05), STEADY, "inconclusive", id="excludes 1, the ratio within the noise"),
@@ -187,7 +220,8 @@ ratios = st.floats(0.3, 3.0)
 @given(st.lists(ratios, min_size=3, max_size=3), st.lists(ratios, min_size=3, max_size=3))
 def test_every_pair_of_estimates_has_a_verdict_that_its_interval_allows(found: Times, identical: Times) -> None:
     interval = Interval(min(found), max(found))
-    judgement = judge(Estimate(median(found), interval), effect(*sorted(identical)), PAIRS)
+    low, middle, high = sorted(identical)
+    judgement = judge(Estimate(median(found), interval), effect(low, middle, high), PAIRS)
     assert judgement.reason.endswith(".")
     if judgement.verdict == "confirmed":
         assert interval.low > 1

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import sys
+import time
 
 import pytest
 import torch
 
-from autofuse.measure.timing import interleaved, seconds_of, without_garbage_collection
+from autofuse.measure.timing import Timings, interleaved, run, seconds_of, without_garbage_collection
 
 CPU = torch.device("cpu")
 
@@ -79,6 +81,22 @@ def test_the_number_of_threads_stays_the_callers() -> None:
     seen: list[int] = []
     interleaved(lambda: seen.append(torch.get_num_threads()), int, pairs=1, warmup=0, seed=0, device=CPU)
     assert seen == [threads]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell whether a thread gave up its core")
+def test_a_run_that_only_computes_is_alone_on_its_core() -> None:
+    assert any(run(lambda: sum(range(50_000)), CPU).alone for _ in range(5))
+
+
+def test_a_run_that_sleeps_is_not_for_it_waits_for_more_than_a_core() -> None:
+    slept = run(lambda: time.sleep(0.002), CPU)
+    assert not slept.alone
+    assert slept.core < slept.seconds
+
+
+def test_waiting_is_the_part_of_the_time_without_a_core() -> None:
+    assert Timings((2.0, 2.0), (1.0, 3.0), (1.0, 1.0), (1.0, 1.0)).waiting == 0.5
+    assert Timings((2.0,), (1.0,)).waiting is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
