@@ -127,8 +127,8 @@ def run(action: Action, device: torch.device) -> Run:
     gave_up, process, thread = _gave_up(), time.process_time(), time.thread_time()
     seconds = seconds_of(action, device)
     thread, process = time.thread_time() - thread, time.process_time() - process
-    alone = device.type == "cpu" and gave_up is not None and gave_up == _gave_up() and process <= _MOSTLY * thread + _MOMENT
-    return Run(seconds, thread, alone and thread > 0)
+    stayed = device.type == "cpu" and gave_up is not None and gave_up == _gave_up()
+    return Run(seconds, thread, stayed and 0 < thread and process <= _MOSTLY * thread + _MOMENT)
 
 
 def _gave_up() -> int | None:
