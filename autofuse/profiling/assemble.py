@@ -7,6 +7,7 @@ from statistics import median
 
 from autofuse.measure.environment import environment
 from autofuse.medians import median_interval
+from autofuse.profiling.advice import advised
 from autofuse.profiling.measured import Measured
 from autofuse.profiling.ranks import gathered, this_rank
 from autofuse.profiling.roofline import regimes, rungs
@@ -34,7 +35,7 @@ def assembled(found: Measured, together: bool = True) -> Profile:
         Timing(
             tuple(found.seconds), median_interval(found.seconds), found.samples, found.tokens, tuple(found.yardstick)
         ),
-        ladder(rungs(found.flops, seconds, machine, found.own), _NOT_MEASURED),
+        ladder({**found.counters, **rungs(found.flops, seconds, machine, found.own)}, _NOT_MEASURED),
         kind=found.kind,
         memory=found.memory,
         shares=tuple(found.shares),
@@ -59,10 +60,11 @@ def _with_trace(made: Profile, found: Measured, machine: Roofs) -> Profile:
     mine = {rung.name: rung for rung in made.ladder if rung.reason != _NOT_MEASURED}
     kinds = {name: type(module).__name__ for name, module in found.names.items()}
     every = layers(times.own, found.own, kinds, times.calls, seconds, sm_efficiency_of(times))
+    every = regimes(_with_memory(every, found), machine, found.probe, found.flops.dtype)
     return replace(
         made,
         ladder=ladder(rungs_of(scope) | mine, _NOT_MEASURED),
-        layers=regimes(_with_memory(every, found), machine, found.probe, found.flops.dtype),
+        layers=advised(every, found.readings, seconds, found.device),
         shares=_shares(found.shares, shares_of(scope), seconds),
         attribution=times.attribution,
         categories=categories_of(scope),

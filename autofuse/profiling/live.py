@@ -12,20 +12,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 
-from autofuse.measure.timing import seconds_of, without_garbage_collection
+import torch
+
+from autofuse.measure.timing import seconds_of, synchronize, without_garbage_collection
+from autofuse.profiling.advice import readings
 from autofuse.profiling.batch import batch_of, batch_of_calls
 from autofuse.profiling.counting import Counting
+from autofuse.profiling.dcgm import Counters
 from autofuse.profiling.measured import Measured
+from autofuse.profiling.memory import Holding
+from autofuse.profiling.nvml import metered
 from autofuse.profiling.probe import probed
 from autofuse.profiling.recording import Recording
 from autofuse.profiling.roofline import total
 from autofuse.profiling.roofs import roofs
 from autofuse.profiling.workload import Workload
 from autofuse.profiling.yardstick import yardstick
-from autofuse.report.profile import Probe
+from autofuse.report.profile import Power, Probe
 from autofuse.report.progress import Tell
 
 FEWEST, LONGEST = 8, 30.0  # timed steps, and the seconds after which that many are enough
+METERED = 2.0  # seconds of steps over which power is measured
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Wishes:
     warmup: int = 3
     steps: int = 20
     traced: int = 3
+    places: bool = True
     probe: bool = True
     samples: int | None = None
     tokens: int | None = None
@@ -50,8 +58,10 @@ def measured(workload: Workload, wishes: Wishes, tell: Tell) -> Measured:
         workload.step()
     _time(workload, wishes, found, tell)
     passes: list[tuple[str, Callable[[Workload, Wishes, Measured], None]]] = [
-        ("recording", _record), ("counting", _count),
+        ("recording", _record), ("counting", _count), ("memory", _hold), ("power", _meter),
     ]  # fmt: skip
+    if wishes.places:
+        passes.append(("reading the model", _read))
     if wishes.probe:
         passes.append(("doubling the batch", _probe))
     for name, run in tell("instruments", passes, len(passes)):
@@ -85,6 +95,32 @@ def _count(workload: Workload, wishes: Wishes, found: Measured) -> None:
     with Counting(found.names) as counting:
         workload.step()
     found.flops, found.own = counting.flops, counting.works(roofs(found.device))
+
+
+def _hold(workload: Workload, wishes: Wishes, found: Measured) -> None:
+    with Holding(found.names, workload.optimizers, found.device, workload.inputs) as holding:
+        workload.step()
+    found.memory, found.held = holding.memory, holding.by_layer
+
+
+def _meter(workload: Workload, wishes: Wishes, found: Measured) -> None:
+    """Power and hardware counters over bare steps, long enough for both to be read several times."""
+    if found.device.type != "cuda":
+        found.power = Power(reason=f"it is read from NVIDIA GPUs (NVML), and the step ran on {found.device.type}")
+        return
+    uuid = str(torch.cuda.get_device_properties(found.device).uuid)
+    steps = max(1, round(METERED / median(found.seconds)))
+    synchronize(found.device)
+    with Counters(uuid) as counters, metered(uuid) as meter:
+        for _ in range(steps):
+            workload.step()
+        synchronize(found.device)
+    found.power, found.counters = meter.power(steps, found.tokens), counters.rungs()
+
+
+def _read(workload: Workload, wishes: Wishes, found: Measured) -> None:
+    found.readings = readings(workload.models, workload.calls)
+    found.notes += [note for reading in found.readings for note in reading.notes]
 
 
 def _probe(workload: Workload, wishes: Wishes, found: Measured) -> None:

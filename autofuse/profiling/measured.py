@@ -10,7 +10,9 @@ from typing import Literal
 import torch
 
 from autofuse.profiling.calls import Names
+from autofuse.profiling.places import Reading
 from autofuse.profiling.work import Own
+from autofuse.report.ladder import Rung
 from autofuse.report.profile import Flops, Memory, Power, Probe, Share
 from autofuse.traces.overhead import LIKELY, Cost
 from autofuse.traces.trace import Trace
@@ -24,6 +26,7 @@ class Measured:
     were clocked from outside (the wait for data). trace: of steps under the recorder; save writes it to a
     file; cost is what recording took. own: FLOPs, bytes and operators
     by module and phase, of one step; not seconds. held: bytes at the step's peak by the module that allocated them.
+    counters: rungs that the hardware itself counted. readings: which rules apply where, one reading a model.
     """
 
     name: str
@@ -44,5 +47,7 @@ class Measured:
     held: Mapping[str, int] = field(default_factory=dict)
     probe: Probe = field(default_factory=Probe)
     power: Power = field(default_factory=Power)
+    counters: Mapping[str, Rung] = field(default_factory=dict)
+    readings: list[Reading] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

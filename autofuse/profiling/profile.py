@@ -59,7 +59,7 @@ def profile(
             f"got steps={steps}, traced={traced}, warmup={warmup}."
         )
     workload = workload_of(model_or_step, inputs, step, optimizers, name)
-    wishes = Wishes(warmup, steps, traced, probe, samples, tokens)
+    wishes = Wishes(warmup, steps, traced, places, probe, samples, tokens)
     with ExitStack() as stack:
         stack.enter_context(preserved_optimizers())
         workload.look(lambda model, call: stack.enter_context(preserved([model], list(tensors_in(call)))))
