@@ -15,7 +15,7 @@ from autofuse.report.bars import shortened
 from autofuse.report.parts import Roof
 
 _LETTER, _LINE = 6.8, 14  # pixels of an average letter, and of a line, at 12 px
-_LEFT, _RIGHT, _TOP, _BOTTOM = 92, 16, 20, 46
+_LEFT, _RIGHT, _TOP, _BOTTOM = 92, 16, 40, 46
 _LABELS = 10
 _SIZES = {"wide": (880, 460), "narrow": (320, 380)}  # one of the two is shown, so that text keeps its size
 
@@ -89,23 +89,43 @@ class _Box:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Roof:
+    kind: str
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+    def svg(self) -> str:
+        return f'<line class="{self.kind}" x1="{self.x1}" y1="{self.y1}" x2="{self.x2}" y2="{self.y2}"/>'
+
+    def boxes(self) -> list[_Box]:
+        """What no name may stand on."""
+        steps = 1 + int(max(abs(self.x2 - self.x1), abs(self.y2 - self.y1)) / 4)
+        across, down = (self.x2 - self.x1) / steps, (self.y2 - self.y1) / steps
+        points = ((self.x1 + across * i, self.y1 + down * i) for i in range(steps + 1))
+        return [_Box(px - 1, py - 1, px + 1, py + 1) for px, py in points]
+
+
 def _plot(chart: RooflineChart, size: str) -> str:
     width, height = _SIZES[size]
     x, y = _scales(chart, width, height)
     frame = _Box(_LEFT, _TOP, width - _RIGHT, height - _BOTTOM)
     dots = sorted(chart.dots, key=lambda dot: -dot.seconds)
-    roofs, taken = _roofs(chart.roof, x, y, frame)
+    roofs = _roofs(chart.roof, x, y)
     radii = [_radius(dot, dots[0]) for dot in dots]
     circles = [
         f'<circle class="dot {dot.kind}" cx="{x(dot.intensity)}" cy="{y(dot.rate)}" r="{radius}">'
         f"<title>{escape(dot.title or dot.name)}</title></circle>"
         for dot, radius in zip(dots, radii, strict=True)
     ]
-    labels = _labels(dots, radii, x, y, frame, taken)
+    labels = _labels(dots, radii, x, y, frame, [box for roof in roofs for box in roof.boxes()])
+    lines = "".join(roof.svg() for roof in roofs)
     name, told = escape(chart.title), escape(chart.description)
     head = f'<svg class="plot {size}" viewBox="0 0 {width} {height}" role="img" aria-label="{name}">'
-    axes = _axes(x, y, frame, 4 if size == "narrow" else 9)
-    return f"{head}<title>{name}</title><desc>{told}</desc>{axes}{roofs}{''.join(circles)}{labels}</svg>"
+    axes = _axes(x, y, frame, 4 if size == "narrow" else 9) + _captions(chart.roof, frame)
+    return f"{head}<title>{name}</title><desc>{told}</desc>{axes}{lines}{''.join(circles)}{labels}</svg>"
 
 
 def _scales(chart: RooflineChart, width: int, height: int) -> tuple[_Decades, _Decades]:
@@ -140,27 +160,42 @@ def _axes(x: _Decades, y: _Decades, frame: _Box, most: int) -> str:
     return "".join(parts)
 
 
-def _roofs(roof: Roof, x: _Decades, y: _Decades, frame: _Box) -> tuple[str, list[_Box]]:
-    """The lines, and the boxes of what is written at them."""
-    parts: list[str] = []
-    boxes: list[_Box] = []
-    edge = 10**x.high
+def _roofs(roof: Roof, x: _Decades, y: _Decades) -> list[_Roof]:
+    """The lines of what is known: the memory's slope, the flat compute roof, the cache's slope."""
+    lines = [_slope(roof, roof.bytes_per_second, x, y), _flat(roof, x, y)]
+    lines.append(_slope(roof, roof.cached_bytes_per_second, x, y, "roofline cache"))
+    return [line for line in lines if line]
+
+
+def _flat(roof: Roof, x: _Decades, y: _Decades) -> _Roof | None:
+    if not roof.flops_per_second:
+        return None
+    fastest = max(roof.bytes_per_second or 0.0, roof.cached_bytes_per_second or 0.0)
+    start = max(10**x.low, roof.flops_per_second / fastest if fastest else 0.0)
+    level = y(roof.flops_per_second)
+    return _Roof("roofline", x(start), level, x(10**x.high), level)
+
+
+def _slope(roof: Roof, speed: float | None, x: _Decades, y: _Decades, kind: str = "roofline") -> _Roof | None:
+    """What can be computed on so many bytes a second, up to the compute roof or the edge of the plot."""
+    if not speed:
+        return None
+    top = min(roof.flops_per_second or math.inf, 10**y.high)
+    start, end = max(10**x.low, 10**y.low / speed), min(10**x.high, top / speed)
+    return _Roof(kind, x(start), y(start * speed), x(end), y(end * speed)) if start < end else None
+
+
+def _captions(roof: Roof, frame: _Box) -> str:
+    """Above the plot, where no dot can be."""
+    parts = []
     if roof.bytes_per_second:
-        parts.append(_slope(roof, roof.bytes_per_second, x, y))
+        parts.append(_text(2, 14, f"slope: {units.amount(roof.bytes_per_second, 'B/s')}", "start", "roof"))
     if roof.flops_per_second:
-        fastest = max(roof.bytes_per_second or 0.0, roof.cached_bytes_per_second or 0.0)
-        start = max(10**x.low, roof.flops_per_second / fastest if fastest else 0.0)
-        parts.append(_line(x(start), y(roof.flops_per_second), x(edge), y(roof.flops_per_second)))
-        told = units.amount(roof.flops_per_second, "FLOP/s")
-        boxes.append(_box(frame.right, y(roof.flops_per_second) - 6, told, "end"))
-        parts.append(_text(frame.right, y(roof.flops_per_second) - 6, told, "end", "roof"))
+        parts.append(_text(frame.right, 14, f"flat: {units.amount(roof.flops_per_second, 'FLOP/s')}", "end", "roof"))
     if roof.cached_bytes_per_second:
-        parts.append(_slope(roof, roof.cached_bytes_per_second, x, y, "roofline cache"))
-    if roof.bytes_per_second:  # in the corner above the slope, where no dot can be
-        parts += _corner(f"slope: {units.amount(roof.bytes_per_second, 'B/s')}", 0, frame, boxes)
-    if roof.cached_bytes_per_second:
-        parts += _corner(f"dashed, cache: {units.amount(roof.cached_bytes_per_second, 'B/s')}", 1, frame, boxes)
-    return "".join(parts), boxes
+        told = f"dashed, from the cache: {units.amount(roof.cached_bytes_per_second, 'B/s')}"
+        parts.append(_text(2, 30, told, "start", "roof"))
+    return "".join(parts)
 
 
 def _labels(
@@ -194,23 +229,6 @@ def _box(x: float, y: float, text: str, anchor: str) -> _Box:
     width = _LETTER * len(text)
     left = x - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
     return _Box(left - 2, y - 12, left + width + 2, y - 12 + _LINE + 2)
-
-
-def _corner(told: str, line: int, frame: _Box, boxes: list[_Box]) -> list[str]:
-    x, y = frame.left + 6, frame.top + 14 + 16 * line
-    boxes.append(_box(x, y, told, "start"))
-    return [_text(x, y, told, "start", "roof")]
-
-
-def _slope(roof: Roof, speed: float, x: _Decades, y: _Decades, kind: str = "roofline") -> str:
-    """What can be computed on so many bytes a second, up to the compute roof or the edge of the plot."""
-    top = min(roof.flops_per_second or math.inf, 10**y.high)
-    start, end = max(10**x.low, 10**y.low / speed), min(10**x.high, top / speed)
-    return _line(x(start), y(start * speed), x(end), y(end * speed), kind) if start < end else ""
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str = "roofline") -> str:
-    return f'<line class="{kind}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>'
 
 
 def _text(x: float, y: float, content: str, anchor: str, kind: str = "tick") -> str:

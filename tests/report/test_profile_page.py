@@ -38,6 +38,10 @@ LOOK = """(() => {
     for (const [text, b] of boxes)
       if (b.left < frame.left - 1 || b.right > frame.right + 1 || b.top < frame.top - 1 || b.bottom > frame.bottom + 3)
         outside.push(text);
+    for (const dot of [...svg.querySelectorAll('circle.dot')].filter(visible).map(e => e.getBoundingClientRect()))
+      for (const [text, b] of boxes)
+        if (Math.min(dot.right, b.right) - Math.max(dot.left, b.left) > 2 &&
+            Math.min(dot.bottom, b.bottom) - Math.max(dot.top, b.top) > 3) overlapping.push([text, 'a dot']);
     for (let i = 0; i < boxes.length; i++)
       for (let j = i + 1; j < boxes.length; j++) {
         const [a, b] = [boxes[i][1], boxes[j][1]];
