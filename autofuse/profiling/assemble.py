@@ -17,10 +17,12 @@ from autofuse.report.profile import Layer, Profile, Rank, Share, Timing
 from autofuse.traces.categories import categories_of
 from autofuse.traces.layers import layers_of
 from autofuse.traces.overhead import corrected
+from autofuse.traces.pieces import calm
 from autofuse.traces.rungs import rungs_of
 from autofuse.traces.scope import scope_of
 from autofuse.traces.shares import shares_of
 from autofuse.traces.spans import spans_of
+from autofuse.traces.steps import steps_of
 from autofuse.traces.tree import layers, sm_efficiency_of
 
 _NOT_MEASURED = "it was not measured"
@@ -55,8 +57,10 @@ def assembled(found: Measured, together: bool = True) -> Profile:
 
 def _with_trace(made: Profile, found: Measured, machine: Roofs) -> Profile:
     assert found.trace is not None
-    scope, seconds = scope_of(found.trace), made.timing.median
-    times = corrected(layers_of(found.trace), seconds, found.cost)
+    steps = steps_of(found.trace)  # of a live profile all do the same, so a longer one was disturbed
+    scope = scope_of(found.trace, calm(steps) if found.kind == "live" else steps)
+    seconds = made.timing.median
+    times = corrected(layers_of(found.trace, scope.steps), seconds, found.cost)
     mine = {rung.name: rung for rung in made.ladder if rung.reason != _NOT_MEASURED}
     kinds = {name: type(module).__name__ for name, module in found.names.items()}
     every = layers(times.own, found.own, kinds, times.calls, seconds, sm_efficiency_of(times))

@@ -80,9 +80,12 @@ class Recording:
             self._block = block.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Raises RuntimeError where the steps ran a profiler of their own, whose end was this one's too."""
         self.end_step()
         self._block.close()
+        if kind is None and not self._content:
+            raise RuntimeError(self._missing)
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -117,7 +120,7 @@ class Recording:
 
     @property
     def trace(self) -> Trace:
-        """What was recorded. Raises RuntimeError before the block's end, and where the steps ran a profiler too."""
+        """What was recorded. Raises RuntimeError before the block's end."""
         if self._trace is None:
             self._trace = traces.of(json.loads(gzip.decompress(self._written())), "recording")
         return self._trace
@@ -147,7 +150,7 @@ class Recording:
             return _probe_seconds()
 
     def _stop(self, profiler: profile) -> None:
-        if not torch._C._autograd._profiler_enabled():  # the steps ran one of their own, whose end was ours too
+        if not torch._C._autograd._profiler_enabled():
             self._missing = _ONE_AT_A_TIME
             return
         self._recorded.append(self._recorded_probe_seconds())
