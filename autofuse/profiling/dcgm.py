@@ -17,7 +17,7 @@ from statistics import fmean
 from types import TracebackType
 from typing import IO
 
-from autofuse.report.ladder import KINDS, Rung
+from autofuse.report.ladder import Rung
 
 FIELDS = {
     1002: "sm_active",
@@ -94,9 +94,7 @@ class Counters:
                 basis = f"DCGM field {field}, {len(values)} readings {MILLISECONDS} ms apart"
                 found[name] = Rung(name, fmean(values), basis)
             else:
-                found[name] = Rung(
-                    name, reason=f"{self.reason or _silence(readings, field)}. To get it: {KINDS[name].get}"
-                )
+                found[name] = Rung(name, reason=self.reason or _silence(readings, field))
         return found
 
     def _number(self, tool: str) -> int | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from autofuse.report.comparison import Category
 from autofuse.traces import kernels
 from autofuse.traces.operators import COMPILED_GRAPH, ORDER, category_of, is_collective
-from autofuse.traces.phases import Marks, marks_of, phase_of
+from autofuse.traces.phases import phase_of
 from autofuse.traces.scope import Scope, nested
 from autofuse.traces.trace import Event
 
@@ -33,12 +33,12 @@ def categories_of(scope: Scope) -> Mapping[str, Category]:
     return {name: _category(counts[name], scope.seconds(took[name]), scope) for name in ORDER if name in counts}
 
 
-def kernel_category(work: Event, scope: Scope, marks: Marks) -> str:
+def kernel_category(work: Event, scope: Scope) -> str:
     """The category of a kernel or a copy, by its name and by what launched it."""
     if work.category != "kernel":
         return "copy"
     category = kernels.category_of(work.name)
-    if category not in ("communication", "optimizer") and phase_of(work, scope, marks) == "optimizer":
+    if category not in ("communication", "optimizer") and phase_of(work, scope) == "optimizer":
         return "optimizer"
     return category
 
@@ -55,14 +55,13 @@ def _category(names: Counter[str], seconds: float, scope: Scope) -> Category:
 
 
 def _of_gpus(scope: Scope) -> Iterator[tuple[str, str, int]]:
-    marks = marks_of(scope)
     for work in scope.work:
         if nanoseconds := scope.nanoseconds(work):
-            yield kernel_category(work, scope, marks), short(work.name), nanoseconds
+            yield kernel_category(work, scope), short(work.name), nanoseconds
 
 
 def _of_host(scope: Scope) -> Iterator[tuple[str, str, int]]:
-    marks, events = marks_of(scope), scope.trace.of("cpu_op", "user_annotation")
+    events = scope.trace.of("cpu_op", "user_annotation")
     # A collective is an operator, and the range in which its backend runs it: where there is such a range, it counts.
     ranges = any(event.category == "user_annotation" and is_collective(event.name) for event in events)
     for event, own in nested(events):
@@ -71,6 +70,6 @@ def _of_host(scope: Scope) -> Iterator[tuple[str, str, int]]:
             continue
         if ranges and category == "communication" and event.category == "cpu_op":
             continue
-        if category != "communication" and marks.phase_at(event) == "optimizer":
+        if category != "communication" and scope.marks.phase_at(event) == "optimizer":
             category = "optimizer"
         yield category, COMPILED_GRAPH if COMPILED_GRAPH in event.name else event.name, own

@@ -87,7 +87,7 @@ def _sm_efficiency(shaped: Sequence[Shaped], scope: Scope, basis: str) -> Rung:
     known = _known([pair for pair in every if pair[1].blocks is not None], every, scope)
     if known < KNOWN:
         why = f"the trace tells launch shapes and the number of SMs for {known:.0%} of the kernels' time only"
-        return Rung("sm_efficiency", reason=f"{why}: take it with torch's own profiler on an NVIDIA or AMD GPU")
+        return Rung("sm_efficiency", reason=why)
     value = _mean([efficiency(pairs, scope) for pairs in shaped], scope)
     return Rung("sm_efficiency", value, basis + _partly(known))
 
@@ -98,7 +98,7 @@ def _occupancy(shaped: Sequence[Shaped], scope: Scope, basis: str) -> Rung:
     known = _known(told, every, scope)
     if known < KNOWN:
         why = f"the trace tells launch shapes and the SMs' limits for {known:.0%} of the kernels' time only"
-        return Rung("occupancy", reason=f"{why}: take it with torch's own profiler on an NVIDIA GPU")
+        return Rung("occupancy", reason=why)
     weights = [scope.nanoseconds(kernel) for kernel, _ in told]
     total = sum(weights)
     value = sum(w * (s.occupancy or 0.0) for w, (_, s) in zip(weights, told, strict=True)) / total if total else 0.0

@@ -13,8 +13,9 @@ from functools import cached_property
 from typing import Any
 
 from autofuse.traces.intervals import Interval, difference, parts, union
+from autofuse.traces.marks import Marks
 from autofuse.traces.shapes import Device, device_number, devices_of, stream_number
-from autofuse.traces.steps import GPU_WORK, Steps, correlation, launches_of, steps_of
+from autofuse.traces.steps import ANNOTATIONS, GPU_WORK, Steps, correlation, launches_of, steps_of
 from autofuse.traces.trace import Event, Trace
 
 
@@ -65,6 +66,11 @@ class Scope:
     def launches(self) -> dict[int, Event]:
         """The host's calls that launched GPU work, by correlation id."""
         return launches_of(self.trace)
+
+    @cached_property
+    def marks(self) -> Marks:
+        """Where the host says what it is doing."""
+        return Marks(self.trace.of(*ANNOTATIONS))
 
     def launch_of(self, work: Event) -> Event | None:
         """The host's call that launched some GPU work; None where the trace does not tell."""

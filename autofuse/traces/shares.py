@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from autofuse.report.parts import Share
 from autofuse.traces.intervals import Interval, difference, length, union
 from autofuse.traces.kernels import communicates
+from autofuse.traces.marks import PHASES, Phase
 from autofuse.traces.operators import is_collective
-from autofuse.traces.phases import PHASES, Phase, computing_on_host, device_moments, host_moments, marks_of
+from autofuse.traces.phases import computing_on_host, device_moments, host_moments
 from autofuse.traces.scope import Scope
 from autofuse.traces.steps import LAUNCHES
 
@@ -67,7 +68,7 @@ def communication(scope: Scope) -> tuple[list[Interval], list[Interval]]:
 
 def host_overhead(scope: Scope) -> list[Interval]:
     """The moments of the steps at which the machine waits for the host."""
-    data = scope.rest(scope.rest(marks_of(scope).of("data")))
+    data = scope.rest(scope.rest(scope.marks.of("data")))
     if not scope.has_gpu:
         return scope.rest(computing_on_host(scope), data, communication(scope)[0])
     queued = []
@@ -95,10 +96,9 @@ def _launches(scope: Scope) -> str:
 
 
 def _phases(scope: Scope) -> tuple[dict[Phase, list[Interval]], list[Interval]]:
-    marks = marks_of(scope)
     if scope.has_gpu:
-        return device_moments(scope, marks)
-    return host_moments(scope, marks), []
+        return device_moments(scope)
+    return host_moments(scope), []
 
 
 def _phase(name: Phase, moments: list[Interval], unknown: list[Interval], scope: Scope) -> Share:

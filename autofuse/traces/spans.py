@@ -11,7 +11,7 @@ from autofuse.report.parts import Span
 from autofuse.traces.categories import kernel_category, short
 from autofuse.traces.intervals import Interval, intersection
 from autofuse.traces.operators import category_of
-from autofuse.traces.phases import device_moments, host_moments, marks_of
+from autofuse.traces.phases import device_moments, host_moments
 from autofuse.traces.scope import Scope
 from autofuse.traces.shapes import device_number, stream_number
 from autofuse.traces.trace import Event
@@ -30,8 +30,7 @@ def spans_of(scope: Scope) -> tuple[Span, ...]:
     window = sorted(scope.steps.windows, key=lambda w: w[1] - w[0])[len(scope.steps.windows) // 2]
     if window[0] == window[1]:
         return ()
-    marks = marks_of(scope)
-    moments = device_moments(scope, marks)[0] if scope.has_gpu else host_moments(scope, marks)
+    moments = device_moments(scope)[0] if scope.has_gpu else host_moments(scope)
     phases: list[Entry] = [
         (start, end, phase, phase) for phase, found in moments.items() for start, end in intersection(found, [window])
     ]
@@ -52,10 +51,10 @@ def _lanes(scope: Scope, window: Interval) -> dict[str, list[Entry]]:
 
 
 def _of_gpus(scope: Scope) -> Iterable[tuple[str, Event, str, str]]:
-    marks, several = marks_of(scope), len(scope.by_device) > 1
+    several = len(scope.by_device) > 1
     for work in scope.work:
         device = f"GPU {device_number(work)} " if several else "GPU "
-        yield f"{device}stream {stream_number(work)}", work, kernel_category(work, scope, marks), short(work.name)
+        yield f"{device}stream {stream_number(work)}", work, kernel_category(work, scope), short(work.name)
 
 
 def _of_host(scope: Scope) -> Iterable[tuple[str, Event, str, str]]:

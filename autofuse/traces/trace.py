@@ -156,6 +156,8 @@ def nanoseconds(microseconds: Any) -> int | None:
 
 def integer(value: Any) -> int | None:
     """A whole number, also where it is written as text or with a point; None where there is none."""
+    if type(value) is int:
+        return value
     number = decimal(value)
     return None if number is None else int(number)
 

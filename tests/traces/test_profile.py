@@ -10,7 +10,7 @@ import pytest
 from autofuse.report.ladder import RUNGS
 from autofuse.report.profile import Profile
 from autofuse.traces.profile import profile_of_traces
-from tests.traces.building import SECOND, kernel, launch, op, step, trace
+from tests.traces.building import SECOND, kernel, launch, mark, op, step, trace
 from tests.traces.test_nsight import RAW
 
 
@@ -39,8 +39,7 @@ def test_steps_have_their_lengths() -> None:
 
 
 def test_steps_that_are_only_counted_have_their_average() -> None:
-    marks = [{"ph": "X", "cat": "user_annotation", "name": "Optimizer.step#SGD.step", "ts": at, "dur": 10, "pid": 1, "tid": 1}
-             for at in (20, 90)]  # fmt: skip
+    marks = [mark("Optimizer.step#SGD.step", at, 10) for at in (20, 90)]
     assert profile_of_traces([trace(op("aten::mm", 0, 10), *marks)]).timing.seconds == pytest.approx((50e-6,))
 
 

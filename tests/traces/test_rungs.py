@@ -107,7 +107,7 @@ def test_rungs_that_a_trace_cannot_tell_say_how_to_get_them() -> None:
     rungs = rungs_of(scope_of(trace(kernel(0, 1))))
     assert set(rungs) == set(KINDS)
     assert all(rung.reason and rung.basis == "" for rung in rungs.values() if rung.value is None)
-    assert "nv-hostengine" in rungs["sm_active"].reason and "Nsight Compute" in rungs["issue_slots"].reason
+    assert "nv-hostengine" in rungs["sm_active"].kind.get and "Nsight Compute" in rungs["issue_slots"].kind.get
 
 
 def test_losses_are_counted_down_the_ladder() -> None:
