@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import median
 
+from autofuse.fx.ambient import undisturbed_randomness
 from autofuse.measure.environment import environment
 from autofuse.medians import median_interval
 from autofuse.profiling.advice import advised
@@ -31,6 +32,13 @@ _NOT_MEASURED = "it was not measured"
 def assembled(found: Measured, together: bool = True) -> Profile:
     """The profile of a step. Under torch.distributed every rank has to call it: they tell each other their times, but
     for one that comes not `together` with the others, because its program ended before."""
+    with undisturbed_randomness():  # the machine is measured with random numbers
+        made = _assembled(found)
+    rank = this_rank() if together else None
+    return made if rank is None else replace(made, ranks=gathered(_line(rank, made)))
+
+
+def _assembled(found: Measured) -> Profile:
     seconds, machine = median(found.seconds), roofs(found.device)
     made = Profile(
         found.name,
@@ -49,10 +57,7 @@ def assembled(found: Measured, together: bool = True) -> Profile:
         environment=environment(found.device),
         notes=tuple(found.notes),
     )
-    if found.trace is not None:
-        made = _with_trace(made, found, machine)
-    rank = this_rank() if together else None
-    return made if rank is None else replace(made, ranks=gathered(_line(rank, made)))
+    return made if found.trace is None else _with_trace(made, found, machine)
 
 
 def _with_trace(made: Profile, found: Measured, machine: Roofs) -> Profile:
