@@ -7,6 +7,7 @@ hand), a step ends where the next one's first call of a model begins.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Hashable, Iterator
@@ -16,11 +17,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
+from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from autofuse.profiling.rhythm import Rhythm
 from autofuse.profiling.waiting import uncompiled
 
+_POST_HOOKS = optimizers._global_optimizer_post_hooks  # in the order in which they are called
 _CALLS_TO_SEE = 3  # before a program that has made no optimizer is taken for one that never will
 
 
@@ -44,6 +47,7 @@ class Boundaries:
         self._by_calls = inference
         self._always_calls = inference
         self._seen = 0
+        self._made = False  # an optimizer, which may step yet
         self.optimizers: list[Optimizer] = []
 
     @property
@@ -55,12 +59,11 @@ class Boundaries:
     def found(self) -> Iterator[None]:
         """Listen in the block. A compiled optimizer's step breaks its graph there, before and after its work."""
         with ExitStack() as stack:
-            for handle in (
-                register_optimizer_step_pre_hook(uncompiled(self._before_step)),
-                register_optimizer_step_post_hook(self._after_any_step),
-            ):
-                stack.callback(handle.remove)
+            stack.callback(register_optimizer_step_pre_hook(uncompiled(self._before_step)).remove)
+            self._come_last()
+            stack.callback(lambda: self._handle.remove())
             stack.enter_context(_scaler_steps(self._scaled))
+            stack.enter_context(_optimizers_made(self._one_is_made))
             self._calls.watch()
             stack.callback(self._calls.leave)
             yield
@@ -70,7 +73,14 @@ class Boundaries:
 
     # Optimizers.
 
+    def _come_last(self) -> None:
+        """Hooks come and go with the instruments, which must not disturb those that are still to be called."""
+        self._handle = register_optimizer_step_post_hook(self._after_any_step)
+
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if next(reversed(_POST_HOOKS)) != self._handle.id:
+            self._handle.remove()
+            self._come_last()
         if optimizer in self._stepping:  # its last step ended in an exception
             del self._stepping[self._stepping.index(optimizer) :]
         self._stepping.append(optimizer)
@@ -118,10 +128,13 @@ class Boundaries:
             self._due = False
             self._end()
         self._seen += 1
-        if not self.optimizers and not self._by_calls and self._seen > _CALLS_TO_SEE and not _an_optimizer_exists():
+        if not self.optimizers and not self._by_calls and not self._made and self._seen > _CALLS_TO_SEE:
             self._by_calls = True
         if self._by_calls:
             self._due = self._heard(module)
+
+    def _one_is_made(self) -> None:
+        self._made = True
 
     def _heard(self, who: Hashable) -> bool:
         before = self._rhythm.changes
@@ -210,12 +223,18 @@ def _key(optimizer: Optimizer) -> Hashable:
     return type(optimizer).__name__, id(next(parameters, None))
 
 
-def _an_optimizer_exists() -> bool:
-    """Whether the program has made one; torch marks the class when it makes the first of it (torch 2.0 to 2.13)."""
+@contextmanager
+def _optimizers_made(told: Callable[[], None]) -> Iterator[None]:
+    """Tell of each optimizer that is made."""
+    inner = Optimizer.__init__
 
-    def kinds(kind: type[Optimizer]) -> Iterator[type[Optimizer]]:
-        for lower in kind.__subclasses__():
-            yield lower
-            yield from kinds(lower)
+    @functools.wraps(inner)
+    def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        told()
+        inner(optimizer, *args, **kwargs)
 
-    return any(getattr(kind.step, "hooked", False) for kind in kinds(Optimizer))
+    Optimizer.__init__ = made  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        Optimizer.__init__ = inner  # type: ignore[method-assign]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from autofuse.profiling.boundaries import Boundaries, OutermostCalls
 
@@ -77,6 +78,24 @@ def test_an_optimizer_that_is_made_anew_is_the_same():
     assert program.restarts == 0
 
 
+def test_what_listens_to_optimizers_may_come_and_go_where_a_step_ends():
+    program, heard = Steps(), list[str]()
+    optimizer = program.sgd()
+    hooks = [register_optimizer_step_post_hook(lambda *_: heard.append("theirs"))]
+
+    def act() -> None:
+        if len(program.steps) == 1:  # later than ours
+            hooks.append(register_optimizer_step_post_hook(lambda *_: heard.append("later")))
+        optimizer.step()
+
+    def ended() -> None:
+        program.steps.append(len(heard))
+        hooks.pop().remove() if len(program.steps) > 2 and hooks else None
+
+    program.boundaries = Boundaries(ended, lambda: None)
+    assert program.of(act, 6) == [1, 3, 5, 6, 6, 6]
+
+
 def test_a_closure_s_calls_belong_to_the_step():
     program = Steps()
     optimizer = torch.optim.LBFGS(program.model.parameters(), max_iter=1)
@@ -114,10 +133,13 @@ def test_optimizers_that_step_in_the_backward_pass_end_a_step_before_the_next_ca
 
 def test_calls_are_no_steps_while_an_optimizer_waits():
     program = Steps()
-    optimizer = program.sgd()
-    program.of(program.forward, 20)
-    assert program.steps == []
-    del optimizer
+    made: list[torch.optim.Optimizer] = []
+
+    def act() -> None:
+        program.forward()
+        made.extend([] if made else [program.sgd()])
+
+    assert program.of(act, 20) == []
 
 
 def test_with_inference_calls_are_the_steps_though_an_optimizer_steps():
