@@ -22,6 +22,7 @@ from autofuse.profiling.calls import Names
 from autofuse.profiling.counting import Counting
 from autofuse.profiling.measured import Measured
 from autofuse.profiling.memory import Holding
+from autofuse.profiling.original import as_written, is_rewritten
 from autofuse.profiling.owners import ScriptRoots
 from autofuse.profiling.recording import Recording
 from autofuse.profiling.roofs import roofs
@@ -49,7 +50,8 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        """Of a whole profile: the first one, which sets things up, and those for the recorder, counting and memory."""
+        """Of a whole profile: the first one, which sets things up, and those for the recorder, counting and memory; one
+        more where autofuse has rewritten a model."""
         return 1 + max(1, self.warmup) + self.timed + 1 + self.traced + 2
 
 
@@ -184,6 +186,14 @@ class Conductor:
             yield
         for one in counting:
             measured.flops, measured.own = one.flops, one.works(roofs(measured.device))
+        models = measured.names.models.values()
+        if not is_rewritten(models):
+            return
+        name = "counting the original"
+        with as_written(models), self._under(measured, name, lambda: Counting(measured.names)) as counting:
+            yield
+        for one in counting:
+            measured.flops = measured.flops.asked_by(one.flops)
 
     def _held(self, measured: Measured) -> Iterator[None]:
         optimizers = self.roots.optimizers

@@ -5,21 +5,14 @@ Knows operators' costs (formulas.py) and whose they are (whose.py); must not kno
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from copy import deepcopy
+from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autofuse.fx.install import is_installed, restore
-from autofuse.measure.step import Step, tensors_in, training_step
 from autofuse.profiling.calls import Names, around_calls
 from autofuse.profiling.formulas import Cost, can_count, cost, is_opaque
 from autofuse.profiling.whose import Running, Whose, gradients_wanted, is_an_optimizers
@@ -143,56 +136,3 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.costs[whose, asked, one] += 1
         if is_opaque(function):
             self.opaque[str(getattr(function, "_overloadpacket", function)).replace(".", "::")] += 1
-
-
-def model_flops_of_original(model: nn.Module, inputs: Any, step: Step = training_step) -> Flops:
-    """What a step of `model` counts with autofuse's rewrites taken off, and put back afterwards.
-
-    The default step runs on fake tensors, which costs neither time nor memory; any other, or one that has to look at
-    values, runs once for real, with all that a step does to parameters, gradients and random state.
-    """
-    swapped = {module: type(module) for module in model.modules() if is_installed(module)}
-    try:
-        restore(model)
-        if step is training_step:
-            try:
-                return _counted_on_fakes(model, inputs)
-            except Exception:  # whatever a model does that fakes cannot, it can for real
-                pass
-        return _counted(model, inputs, step)
-    finally:
-        for module, outer in swapped.items():
-            module.__class__ = outer
-
-
-def is_rewritten(model: nn.Module) -> bool:
-    """Whether any module of `model` runs a forward of autofuse's."""
-    return any(map(is_installed, model.modules()))
-
-
-def _counted(model: nn.Module, inputs: Any, step: Step) -> Flops:
-    with Counting(Names({"": model})) as counting:
-        step(model, inputs)
-    return counting.flops
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Without torch's log of what fakes cannot do: there is another way."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
-
-
-def _counted_on_fakes(model: nn.Module, inputs: Any) -> Flops:
-    fakes = FakeTensorMode(allow_non_fake_inputs=True)
-    held = [*model.parameters(), *model.buffers()]
-    held += [t for module in model.modules() for t in tensors_in(list(vars(module).values()))]
-    memo: dict[int, Any] = {id(t): fakes.from_tensor(t) for t in held}
-    with _silent(), fakes:
-        double = deepcopy(model, memo)
-        given = pytree.tree_map_only(Tensor, fakes.from_tensor, inputs)
-        return _counted(double, given, training_step)

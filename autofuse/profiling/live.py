@@ -22,6 +22,7 @@ from autofuse.profiling.dcgm import Counters
 from autofuse.profiling.measured import Measured
 from autofuse.profiling.memory import Holding
 from autofuse.profiling.nvml import metered
+from autofuse.profiling.original import is_rewritten, of_workload
 from autofuse.profiling.probe import probed
 from autofuse.profiling.recording import Recording
 from autofuse.profiling.roofline import total
@@ -95,6 +96,8 @@ def _count(workload: Workload, wishes: Wishes, found: Measured) -> None:
     with Counting(found.names) as counting:
         workload.step()
     found.flops, found.own = counting.flops, counting.works(roofs(found.device))
+    if is_rewritten(workload.models.values()):
+        found.flops = found.flops.asked_by(of_workload(workload))
 
 
 def _hold(workload: Workload, wishes: Wishes, found: Measured) -> None:

@@ -6,7 +6,7 @@ Seconds, bytes, operators and FLOPs are of one step, on average over the steps t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
@@ -212,6 +212,12 @@ class Flops:
     basis: str = ""
     reason: str = ""
     dtype: str = ""
+
+    def asked_by(self, original: Flops) -> Flops:
+        """The same with what the original code asks for."""
+        if original.model is None:
+            return self
+        return replace(self, model=original.model, basis=f"{self.basis}; the model's are counted on its original code")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """FLOPs of whole models against closed formulas, which are derived here on their own.
 
-A product of (m, k) by (k, n) is 2mnk. Each token meets each weight of its linear layers once forward and twice backward,
+A product of (m, k) by (k, n) is 2mnk. Each token meets each weight of its layers once forward and twice backward,
 6 FLOPs a weight; attention's two products over T keys are each 2dT a token and layer forward, twice that backward:
 12 L d T. So 6N + 12 L d T a token, where N counts the weights that tokens are multiplied by: a head that is tied to the
 embedding counts, the embedding itself, biases and norms do not.
@@ -32,7 +32,8 @@ import autofuse
 from autofuse.demo.gpt import GPT, Config, configure_optimizer, train_step
 from autofuse.measure.step import Step, training_step
 from autofuse.profiling.calls import Names
-from autofuse.profiling.counting import Counting, model_flops_of_original
+from autofuse.profiling.counting import Counting
+from autofuse.profiling.original import model_flops_of_original
 from autofuse.report.profile import Flops
 
 LAYERS, HEADS, WIDTH, HIDDEN, VOCABULARY = 2, 4, 32, 48, 40
