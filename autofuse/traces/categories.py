@@ -68,6 +68,8 @@ def _of_host(scope: Scope) -> Iterator[tuple[str, str, int]]:
         category = category_of(event.name)
         if not category or not scope.begins(event):
             continue
+        if event.category == "user_annotation" and category not in ("compiled", "communication"):
+            continue  # what a user calls a range says nothing
         if ranges and category == "communication" and event.category == "cpu_op":
             continue
         if category != "communication" and scope.marks.phase_at(event) == "optimizer":

@@ -51,6 +51,7 @@ COMPILED_GRAPH = "CompiledFxGraph"
 _COMPILED = re.compile(rf"^## Call {COMPILED_GRAPH} |cpp_fused|^triton_")
 # Operators (c10d::allreduce_) and the ranges in which backends run them (gloo:all_reduce).
 _COLLECTIVE = re.compile(r"(_?c10d(_functional)?(_autograd)?|gloo|nccl|rccl|xccl|hccl|ucc|mpi)::?\w")
+_LABELS = ("autograd", "torch", "mod")  # what the engine and our own recording call their ranges
 # In which categories are shown.
 ORDER = (*(name for name, _ in CATEGORIES), "compiled", "communication", "other")
 
@@ -63,7 +64,7 @@ def category_of(name: str) -> str:
     if is_collective(name):
         return "communication"
     named = namespace.isidentifier() and operator.isidentifier()
-    if not separator or not named or namespace in ("autograd", "torch"):
+    if not separator or not named or namespace in _LABELS:
         return ""
     if namespace == "aten" and (operator in _COMPOSITES or operator.rstrip("_") in _SILENT):
         return ""

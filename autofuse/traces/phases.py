@@ -13,10 +13,8 @@ from autofuse.traces.operators import category_of
 from autofuse.traces.scope import Scope
 from autofuse.traces.trace import Event
 
-# Ranges that are no operator: torch's own marks, and what users mark.
-_LABEL = re.compile(
-    r"ProfilerStep#|Optimizer\.\w+#|enumerate\(Data|mod::|DistributedDataParallel\.|## |\[pl\]|FullyShar"
-)
+# Dynamo's ranges, users' and our own stand among operators too; operators have a namespace, nodes are Backward.
+_OPERATOR = re.compile(r"(?!mod::)(\w+::)+[\w.]+$|\w+Backward\d*$|autograd::engine::evaluate_function")
 
 
 def host_moments(scope: Scope) -> dict[Phase, list[Interval]]:
@@ -66,20 +64,14 @@ def phase_of(work: Event, scope: Scope) -> Phase | None:
     return None if phase == "forward" and "GraphLaunch" in launch.name else phase
 
 
-def operators(scope: Scope) -> list[Event]:
-    """The host's operators, without labels."""
-    return [event for event in scope.trace.of("cpu_op") if not _LABEL.match(event.name)]
-
-
 def busy_on_host(scope: Scope) -> list[Interval]:
-    """The moments of the steps at which any thread runs an operator."""
-    return scope.moments(operators(scope))
+    """The moments of the steps at which any thread runs an operator, or a graph that was compiled."""
+    return scope.moments(e for e in scope.trace.of("cpu_op") if _OPERATOR.match(e.name) or category_of(e.name))
 
 
 def computing_on_host(scope: Scope) -> list[Interval]:
     """The moments of the steps at which any thread runs an operator that computes or moves data, no collective."""
-    events = (*scope.trace.of("cpu_op"), *scope.trace.of("user_annotation"))
-    return scope.moments(e for e in events if category_of(e.name) not in ("", "communication"))
+    return scope.moments(e for e in scope.trace.of("cpu_op") if category_of(e.name) not in ("", "communication"))
 
 
 def _in_steps(scope: Scope, moments: list[Interval]) -> list[Interval]:

@@ -44,6 +44,11 @@ def test_operators_count_by_their_own_time_and_once() -> None:
     }
 
 
+def test_ranges_are_no_operators() -> None:
+    found = categories(step(1, 0, 100), op("mod::wte", 0, 20), mark("mine::attention", 0, 30), op("aten::mm", 5, 10))
+    assert list(found) == ["matmul"]
+
+
 def test_counts_are_of_one_step() -> None:
     steps = [step(number, 100 * number, 100) for number in (1, 2, 3)]
     found = categories(*steps, *(op("aten::mm", 100 * number + at, 2) for number in (1, 2, 3) for at in (0, 10)))

@@ -29,7 +29,16 @@ from autofuse.traces.operators import category_of
         ("other", ["aten::sort", "mine::anything"]),
         ("", ["aten::view", "aten::linear", "aten::softmax", "aten::empty", "aten::as_strided_", "aten::matmul"]),
         ("", ["autograd::engine::evaluate_function: MmBackward0", "MmBackward0", "torch::autograd::AccumulateGrad"]),
-        ("", ["Optimizer.step#AdamW.step", "[memory]", "void at::native::copy_kernel<float>", "mod::encoder.layer"]),
+        (
+            "",
+            [
+                "Optimizer.step#AdamW.step",
+                "[memory]",
+                "void at::native::copy_kernel<float>",
+                "mod::encoder.layer",
+                "mod::wte",
+            ],
+        ),
     ],
 )
 def test_a_name_belongs_to_its_category(category: str, names: list[str]) -> None:

@@ -103,6 +103,18 @@ def test_on_a_cpu_operators_of_any_thread_are_busy() -> None:
     assert "no GPU kernel is in the trace" in rungs["tensor_share"].reason
 
 
+@pytest.mark.parametrize("name", ["mod::wte", "mod::", "Torch-Compiled Region: 0/0", "TorchDynamo Cache Lookup", "my range",
+                                  "DistributedDataParallel.forward", "ProfilerStep#1"])  # fmt: skip
+def test_ranges_among_operators_are_not_busy(name: str) -> None:
+    assert values(step(1, 0, 100), op("aten::mm", 0, 10), op(name, 20, 50), devices=[])[0] == 0.1
+
+
+@pytest.mark.parametrize("name", ["## Call CompiledFxGraph f3a ##", "autograd::engine::evaluate_function: MmBackward0",
+                                  "MulBackward0", "autofuse::attention", "torch::autograd::AccumulateGrad"])  # fmt: skip
+def test_graphs_nodes_and_operators_of_any_namespace_are(name: str) -> None:
+    assert values(step(1, 0, 100), op("aten::mm", 0, 10), op(name, 20, 50), devices=[])[0] == 0.6
+
+
 def test_rungs_that_a_trace_cannot_tell_say_how_to_get_them() -> None:
     rungs = rungs_of(scope_of(trace(kernel(0, 1))))
     assert set(rungs) == set(KINDS)
