@@ -9,13 +9,16 @@ Knows operators on fakes and a machine's numbers; must not know modules or rules
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Protocol
 
 from autofuse.profiling.listing import Operator
 from autofuse.profiling.pieces import Pieces, elements, seconds_of_new_bytes
 from autofuse.report.profile import Work
 
+BEYOND = 2**62  # bytes that no cache holds
 MAPPED = 32 * 2**20  # bytes: larger tensors have new pages from glibc's malloc (DEFAULT_MMAP_THRESHOLD_MAX, 64 bit)
 _SPECIAL = ("exp", "tanh", "erf", "sigmoid", "softmax", "gelu", "silu", "sqrt", "log", "sin", "cos", "pow", "mish")
 _BATCHED = ("bmm", "attention")  # many small products: how fast they are depends on their sizes
@@ -72,25 +75,39 @@ class Costs:
         return Work(self.machine.launch + max(self._moving(moved), functions), 0, moved, 1)
 
     def _moving(self, count: int) -> float:
-        return count / self.machine.bandwidth(count)
+        """In a step other operators have used the caches meanwhile: only what fits into a core's own is found there."""
+        return count / self.machine.bandwidth(count if count <= own_cache() else BEYOND)
 
     def _computing(self, operator: Operator) -> float:
         """Seconds of computing, were memory no limit."""
-        flops = operator.cost.flops
-        batched = any(word in operator.name for word in _BATCHED)
-        if operator.device == "cpu" and (batched or not flops):
+        if operator.device == "cpu" and not is_product(operator):
             return self._pieces.seconds(operator) or 0.0
-        if flops:
-            return flops / self.machine.flops(operator.cost.dtype)
+        if operator.cost.flops:
+            return operator.cost.flops / self.machine.flops(operator.cost.dtype)
         return elements(operator) / self.machine.special if _is_special(operator) else 0.0
 
     def _mapping(self, operator: Operator) -> float:
-        """Seconds for pages that a process on a CPU has to ask for: large tensors are mapped and unmapped one by one."""
+        """Seconds for pages that a process on a CPU has to ask for: large tensors are mapped and unmapped each."""
         if operator.device != "cpu" or operator.function._opname.endswith("_"):
             return 0.0
         sizes = [r.untyped_storage().nbytes() for r in operator.results]
         large = sum(size for size in sizes if size > MAPPED)
         return large * seconds_of_new_bytes() if large else 0.0
+
+
+@cache
+def own_cache() -> int:
+    """Bytes of a core's own, second cache; 1 MiB where nobody tells."""
+    try:
+        size = os.sysconf("SC_LEVEL2_CACHE_SIZE")
+    except (ValueError, OSError):
+        size = 0
+    return size if size > 0 else 2**20
+
+
+def is_product(operator: Operator) -> bool:
+    """Whether an operator is one large product of matrices, which goes by the machine's FLOP/s."""
+    return operator.cost.flops > 0 and not any(word in operator.name for word in _BATCHED)
 
 
 def _is_special(operator: Operator) -> bool:

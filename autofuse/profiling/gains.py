@@ -1,19 +1,21 @@
-"""What fusing each place would save, predicted before anything is fused, from the operators that go and those that come.
+"""What fusing each place would save, predicted beforehand, from the operators that go and those that come.
 
     seconds           = measured seconds of the layers that the place is in x its operators' modelled share of them
-    predicted_seconds = modelled seconds of the fused operation x measured / modelled seconds of all those layers
+    predicted_seconds = seconds x the modelled share of operators that stay + modelled seconds of those that come x pace
     predicted_gain    = step / (step - (seconds - predicted_seconds)), by Amdahl for this place alone
 
-The second factor says how the machine did meanwhile against its roofs: it holds for the step as a whole, so that what
-a place does better or worse than others stays in it. Knows sites, costs and layers' times; must not know how these were
+The pace, measured / modelled, says how the machine did in this step against its roofs: one for products of matrices
+and one for everything else, each over all layers that hold a place, so that what one place does better or worse than
+others stays in it. Knows sites, costs and layers' times; must not know how these were
 measured, nor what becomes of a place.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
@@ -25,31 +27,49 @@ from autofuse.fx.sharding import stand_in
 from autofuse.fx.trace import quiet
 from autofuse.fx.twin import World
 from autofuse.kernels.operation import recorded
-from autofuse.profiling.costs import Costs
+from autofuse.profiling.costs import Costs, is_product
 from autofuse.profiling.listing import Operator, fresh, listed
 from autofuse.profiling.places import Reading, Site
 from autofuse.profiling.work import Phase
 from autofuse.report.comparison import milliseconds
 from autofuse.report.profile import Layer, Place, Work
 
+_MOSTLY = 0.9
 LEAST = 0.1  # of a place's own seconds: a smaller saving cannot be told from the model's own error
 
 Key = tuple[str, Phase]
-Seconds = Mapping[Key, float]
+
+
+class Split(NamedTuple):
+    """Seconds of products of matrices, and of everything else."""
+
+    products: float = 0.0
+    others: float = 0.0
+
+    def __add__(self, other: Split) -> Split:  # type: ignore[override]
+        return Split(self.products + other.products, self.others + other.others)
+
+    @property
+    def total(self) -> float:
+        """Seconds."""
+        return self.products + self.others
 
 
 @dataclass(frozen=True)
 class Modelled:
     """One site on paper. Seconds by module, named from the site's own on, and phase.
 
-    before: the place's operators as they stand; layers: all operators of the modules that they run in. after: the
-    fused operation. forms: what distinguishes it from other sites.
+    before: the place's operators as they stand; layers: all operators of the modules that they run in. original,
+    fused: all of the place as it stands, and the fused operation. stays: the seconds of operators that are in both;
+    comes: of those that only the fused operation runs.
     """
 
-    before: Seconds
-    layers: Seconds
+    before: Mapping[Key, Split]
+    layers: Mapping[Key, Split]
     original: Work
-    after: Work
+    fused: Work
+    stays: float
+    comes: Split
 
 
 @dataclass
@@ -85,14 +105,14 @@ class Predictor:
             with recorded() as calls:
                 after = self._operators(new, *_apart(new, excerpt.given))
             whole = self._operators(twin, *self._call(module, twin))
-        one_by_one = all(
-            call.operation.taker(call.args[0], *call.args[1:], **call.kwargs) is call.operation.torch for call in calls
-        )
+        one_by_one = all(call.operation.taker(*call.args, **call.kwargs) is call.operation.torch for call in calls)
+        fused = self.costs.of(after) if one_by_one else self.costs.in_one_loop(after)
+        stays = _in_both(before, after if one_by_one else [o for o in after if o.cost.flops])
+        left = sum((_split(o, self.costs) for o in stays), Split())
+        products = sum(self.costs.one(o).seconds for o in after if is_product(o))
+        comes = Split(products - left.products, fused.seconds - products - left.others)
         return Modelled(
-            _by_key(before, self.costs),
-            _by_key(whole, self.costs),
-            self.costs.of(before),
-            self.costs.of(after) if one_by_one else self.costs.in_one_loop(after),
+            _by_key(before, self.costs), _by_key(whole, self.costs), self.costs.of(before), fused, left.total, comes
         )
 
     def _operators(self, root: nn.Module, run: Callable[[], Any], given: Sequence[Tensor]) -> list[Operator]:
@@ -134,41 +154,53 @@ def _own(layer: Layer) -> Iterator[tuple[Key, float]]:
     yield (layer.fqn, "backward"), layer.own_backward.seconds
 
 
-def _pace(papers: Iterable[tuple[Site, Modelled | str]], measured: Seconds) -> float:
-    """Measured / modelled seconds of all layers that sites are in, each once."""
-    modelled: dict[Key, float] = {}
+def _pace(papers: Iterable[tuple[Site, Modelled | str]], measured: Mapping[Key, float]) -> Split:
+    """Measured / modelled seconds over all layers that sites are in, each once: of products, and of everything else."""
+    modelled: dict[Key, Split] = {}
     for site, paper in papers:
         if isinstance(paper, Modelled):
-            for (name, phase), seconds in paper.layers.items():
-                modelled.setdefault((_joined(site.fqn, name), phase), seconds)
-    both = [(measured[key], seconds) for key, seconds in modelled.items() if measured.get(key)]
-    total = sum(seconds for _, seconds in both)
-    return sum(taken for taken, _ in both) / total if total else 1.0
+            for (name, phase), split in paper.layers.items():
+                modelled.setdefault((_joined(site.fqn, name), phase), split)
+    both = [(measured[key], split) for key, split in modelled.items() if measured.get(key)]
+    mostly = [(taken, split.total) for taken, split in both if split.products > _MOSTLY * split.total]
+    products = _ratio(mostly) or _ratio((taken, split.total) for taken, split in both) or 1.0
+    rest = [(taken - products * split.products, split.others) for taken, split in both]
+    rest = [(taken, others) for taken, others in rest if taken > 0 and others]
+    return Split(products, _ratio(rest) or products)
 
 
-def _place(site: Site, paper: Modelled | str, measured: Seconds, pace: float, step: float) -> Place:
+def _ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
+    listed = list(pairs)
+    total = sum(modelled for _, modelled in listed)
+    return sum(taken for taken, _ in listed) / total if total else None
+
+
+def _place(site: Site, paper: Modelled | str, measured: Mapping[Key, float], pace: Split, step: float) -> Place:
     place = Place(site.rule, site.status, site.reason, site.operation, site.file, site.line, part_of=site.part_of)
     if isinstance(paper, str):
         return replace(place, reason=place.reason or paper)
     seconds = 0.0
     for (name, phase), before in paper.before.items():
-        whole = paper.layers.get((name, phase), before)
-        seconds += measured.get((_joined(site.fqn, name), phase), 0.0) * min(1.0, before / whole if whole else 0.0)
+        whole = paper.layers.get((name, phase), before).total
+        seconds += measured.get((_joined(site.fqn, name), phase), 0.0) * min(
+            1.0, before.total / whole if whole else 0.0
+        )
     if not seconds:
         return place
-    predicted = paper.after.seconds * pace
+    stays = seconds * paper.stays / paper.original.seconds
+    predicted = stays + max(0.0, paper.comes.products * pace.products + paper.comes.others * pace.others)
     saving = seconds - predicted
     if abs(saving) < LEAST * seconds and place.status == "applies":
         place = replace(place, reason=f"nothing to gain: {milliseconds(abs(saving))} of {milliseconds(seconds)}")
     return replace(
         place, seconds=seconds, predicted_seconds=predicted, layers=_spanned(site, paper),
-        saved_bytes=paper.original.bytes - paper.after.bytes, saved_flops=paper.original.flops - paper.after.flops,
+        saved_bytes=paper.original.bytes - paper.fused.bytes, saved_flops=paper.original.flops - paper.fused.flops,
         predicted_gain=amdahl(step, saving),
     )  # fmt: skip
 
 
 def _spanned(site: Site, paper: Modelled) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_joined(site.fqn, name) for name, _ in paper.before))
+    return tuple(dict.fromkeys((site.fqn, *(_joined(site.fqn, name) for name, _ in paper.before))))
 
 
 def amdahl(step: float, saving: float) -> float | None:
@@ -192,12 +224,33 @@ def _apart(function: fx.GraphModule, given: Sequence[Any]) -> tuple[Callable[[],
     return lambda: function(*values), _tensors(values)
 
 
-def _by_key(operators: Iterable[Operator], costs: Costs) -> dict[Key, float]:
-    found: dict[Key, float] = {}
+def _by_key(operators: Iterable[Operator], costs: Costs) -> dict[Key, Split]:
+    found: dict[Key, Split] = {}
     for operator in operators:
         key = operator.module, operator.phase
-        found[key] = found.get(key, 0.0) + costs.one(operator).seconds
+        found[key] = found.get(key, Split()) + _split(operator, costs)
     return found
+
+
+def _split(operator: Operator, costs: Costs) -> Split:
+    seconds = costs.one(operator).seconds
+    return Split(seconds, 0.0) if is_product(operator) else Split(0.0, seconds)
+
+
+def _in_both(before: Iterable[Operator], after: Iterable[Operator]) -> list[Operator]:
+    """Those of `after` that `before` has too, on operands of the same form, each as often as both have it."""
+    left = Counter(map(_likeness, before))
+    found = []
+    for operator in after:
+        key = _likeness(operator)
+        if left[key]:
+            left[key] -= 1
+            found.append(operator)
+    return found
+
+
+def _likeness(operator: Operator) -> Hashable:
+    return operator.name, operator.phase, tuple((x.shape, x.dtype) for x in operator.operands)
 
 
 def _tensors(value: Any) -> list[Tensor]:

@@ -172,7 +172,7 @@ def _site(name: str, found: Found, plan: Plan) -> Site:
 
 
 def _with_what_they_are_part_of(sites: list[Site], names: Mapping[nn.Module, str]) -> Iterator[Site]:
-    """A fused operation may take in smaller ones of its own module, and whatever stands in a child that it reads past."""
+    """A fused operation may take in smaller ones of its own module, and what stands in a child that it reads past."""
     inside: dict[tuple[str, str], str] = {}  # module and operation -> the larger place
     below: dict[str, str] = {}  # module -> the larger place that no longer calls it
     for site in sites:
