@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TypeVar
 
+from autofuse.report.analysis import where
 from autofuse.report.parts import Layer, Place, PlaceStatus, Regime, Work
 
 _N = TypeVar("_N", int, float)
-_NUMBER = re.compile(r"(?<=[A-Za-z_]\.)\d+(?=\.|\b)")  # of a block, within a dotted name
+_BLOCK = re.compile(r"(?<=[A-Za-z_]\.)\d+(?=\.|\b)")  # its number, within a dotted name
+_NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(?<=\d)")
 _ENOUGH = 3  # siblings of one kind beside others of another kind are blocks; two are the two layers of an MLP
 
 
@@ -131,7 +133,7 @@ def folded_places(places: Iterable[tuple[str, Place]]) -> tuple[PlaceFold, ...]:
     """Places with the (folded) names of their layers; the greatest predicted saving first, then the longest."""
     groups: defaultdict[tuple[str, ...], list[Place]] = defaultdict(list)
     for name, place in places:
-        told = (_NUMBER.sub("*", text) for text in (place.reason, place.part_of))
+        told = (_NUMBER.sub("…", _BLOCK.sub("*", text)) for text in (place.reason, place.part_of))
         groups[name, place.rule, place.status, place.operation, *told].append(place)
     folds = (_place_fold(key[0], members) for key, members in groups.items())
     return tuple(sorted(folds, key=lambda f: (-(f.predicted_saving or 0.0), -(f.seconds or 0.0))))
@@ -139,16 +141,25 @@ def folded_places(places: Iterable[tuple[str, Place]]) -> tuple[PlaceFold, ...]:
 
 def _place_fold(name: str, places: list[Place]) -> PlaceFold:
     first = places[0]
-    reason, part_of = first.reason, first.part_of
-    if any((place.reason, place.part_of) != (reason, part_of) for place in places):  # they name their own blocks
-        reason, part_of = _NUMBER.sub("*", reason), _NUMBER.sub("*", part_of)
-    where = first.file if first.line is None else f"{first.file}:{first.line}"
+    reason = _common([place.reason for place in places])
+    part_of = _common([place.part_of for place in places])
     return PlaceFold(
         name, first.rule, first.status, reason, first.operation, len(places),
         _sum(p.seconds for p in places), _sum(p.predicted_saving for p in places),
         _sum(p.measured_saving for p in places), gain_together([p.predicted_gain for p in places]),
-        _sum(p.saved_bytes for p in places), _sum(p.saved_flops for p in places), where, part_of,
+        _sum(p.saved_bytes for p in places), _sum(p.saved_flops for p in places),
+        where(first.file, first.line), part_of,
     )  # fmt: skip
+
+
+def _common(texts: Sequence[str]) -> str:
+    """Texts that differ in numbers only as one: "*" for those of blocks, "…" for others, what is equal as it is."""
+    if all(text == texts[0] for text in texts):
+        return texts[0]
+    starred = [_BLOCK.sub("*", text) for text in texts]
+    numbers = zip(*(_NUMBER.findall(text) for text in starred), strict=True)
+    shown = iter([each[0] if len(set(each)) == 1 else "…" for each in numbers])
+    return _NUMBER.sub(lambda _: next(shown), starred[0])
 
 
 def gain_together(gains: Iterable[float | None]) -> float | None:

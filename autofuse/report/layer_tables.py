@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autofuse.report import units
-from autofuse.report.folding import Fold, PlaceFold, folded, folded_places, own_share, patterns_of
+from autofuse.report.folding import Fold, PlaceFold, folded, folded_places, gain_together, own_share, patterns_of
 from autofuse.report.parts import OUTSIDE, Layer, Regime, Work
 from autofuse.report.table import Cell, Column, Table, Tone, without_columns, without_empty_columns
 
@@ -71,6 +72,14 @@ def places_table(profile: Profile, most: int | None = None) -> Table:
     return without_empty_columns(Table("", _PLACE_COLUMNS, rows, f"and {rest} more" if rest else ""))
 
 
+def short_places_table(profile: Profile, most: int) -> Table:
+    """The same in one line each."""
+    places = all_places(profile)
+    rows = tuple(_short_place_row(place) for place in places[:most])
+    rest = len(places) - len(rows)
+    return without_empty_columns(Table("", _SHORT_PLACE_COLUMNS, rows, f"and {rest} more" if rest else ""))
+
+
 def all_places(profile: Profile) -> tuple[PlaceFold, ...]:
     """Every place, equal ones of repeated layers as one."""
     patterns = patterns_of({layer.fqn: layer.kind for layer in profile.layers})
@@ -103,6 +112,14 @@ _BOTH_COLUMNS = (
     Column("whole before", "right"),
     Column("whole after", "right"),
     Column("rule", wraps=True),
+)
+_SHORT_PLACE_COLUMNS = (
+    Column("rule"),
+    Column("layer", wraps=True),
+    Column("takes", "right"),
+    Column("would save", "right"),
+    Column("step gains", "right"),
+    Column("becomes, or reason", wraps=True),
 )
 _PLACE_COLUMNS = (
     Column("rule"),
@@ -160,7 +177,7 @@ def _together(folds: Sequence[Fold]) -> Fold:
 
 
 def _short_row(fold: Fold) -> tuple[Cell, ...]:
-    rules = "".join(f"\n  {place_in_words(place)}" for place in fold.places)
+    rules = "".join(f"\n  {rule}" for rule in rules_in_words(fold.places))
     return (Cell(titled(fold) + rules, rule_cell(fold.places).tone if rules else "plain"), *_short_numbers(fold))
 
 
@@ -201,25 +218,56 @@ def rule_cell(places: Sequence[PlaceFold], reasons: bool = False) -> Cell:
     if not places:
         return Cell("none", "quiet")
     tone = min((STATUS_TONES[place.status] for place in places), key=("bad", "warn", "good", "quiet").index)
-    return Cell("; ".join(place_in_words(place, reasons) for place in places), tone)
+    told = [place_in_words(place, True) for place in places] if reasons else rules_in_words(places)
+    return Cell("; ".join(told), tone)
+
+
+def rules_in_words(places: Sequence[PlaceFold]) -> list[str]:
+    """Each rule once for each status, with the gain of all its places together."""
+    groups: dict[tuple[str, ...], list[PlaceFold]] = {}
+    for place in places:
+        groups.setdefault((place.rule, place.status, place.part_of.partition(" ")[0]), []).append(place)
+    gains = (gain_together(place.predicted_gain for place in group) for group in groups.values())
+    return [
+        place_in_words(replace(group[0], predicted_gain=gain))
+        for group, gain in zip(groups.values(), gains, strict=True)
+    ]
 
 
 def place_in_words(place: PlaceFold, reason: bool = False) -> str:
     """ "AF101 applies, 1.21x predicted"."""
     words = f"{place.rule} {place.status}"
+    if place.predicted_gain is not None and place.status == "applies":
+        words += f": {units.gain(place.predicted_gain)}"
     if place.part_of and place.status == "applies":
-        words = f"{place.rule} within {place.part_of.partition(' ')[0]}"
-    elif place.predicted_gain is not None and place.status == "applies":
-        words = f"{place.rule} applies: {units.gain(place.predicted_gain)}"
+        return f"{words}, in {place.part_of if reason else place.part_of.partition(' ')[0]}"
     return f"{words}: {place.reason}" if reason and place.reason else words
+
+
+def _short_place_row(place: PlaceFold) -> tuple[Cell, ...]:
+    _, layer, status, takes, saving, gains, *_ = _place_row(place)
+    told = place.reason if place.status == "declined" or not place.operation else place.operation
+    told += f", in {place.part_of}" if place.part_of and told == place.operation else ""
+    tone = STATUS_TONES[place.status]
+    rule = Cell(f"{place.rule} {status.text}", tone)
+    return (rule, layer, takes, saving, gains, Cell(told.removeprefix("autofuse."), "quiet"))
+
+
+def _flop(count: float | None) -> str:
+    return units.amount(count, "FLOP")
+
+
+def _saved(count: int, shown: Callable[[float | None], str]) -> str:
+    """What is saved, or what more is needed."""
+    return shown(count) if count > 0 else f"{shown(-count)} more"
 
 
 def _place_row(place: PlaceFold) -> tuple[Cell, ...]:
     saving = units.duration(place.predicted_saving) if place.predicted_saving is not None else ""
     if place.measured_saving is not None:
         saving = f"{saving} (measured {units.duration(place.measured_saving)})".strip()
-    saved = [units.size(place.saved_bytes)] if place.saved_bytes else []
-    saved += [units.amount(place.saved_flops, "FLOP")] if place.saved_flops else []
+    saved = [_saved(place.saved_bytes, units.size)] if place.saved_bytes else []
+    saved += [_saved(place.saved_flops, _flop)] if place.saved_flops else []
     told = "; ".join(part for part in (place.operation, place.reason, place.where) if part)
     return (
         Cell(place.rule), Cell(titled(place)), Cell(place.status, STATUS_TONES[place.status]),

@@ -14,7 +14,7 @@ from autofuse.report import units
 from autofuse.report.bars import BarChart, BarRow, Segment
 from autofuse.report.charts import LineChart, StripChart
 from autofuse.report.folding import Fold, folded
-from autofuse.report.layer_tables import place_in_words, rule_cell, titled
+from autofuse.report.layer_tables import rule_cell, rules_in_words, titled
 from autofuse.report.profile_tables import (
     BESIDE,
     MEMORY_PARTS,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _LAYERS = 14
 _PHASES = {"forward": "part-0", "backward": "part-1"}
 _SHARES = {**_PHASES, "optimizer": "part-2", "data": "part-3", "communication": "part-4", "idle": "part-7"}
+_REST = "part-7"
 _KINDS = ("part-5", "part-6", "part-2", "part-3", "part-4", "part-0", "part-1")  # for what is no phase in the timeline
 
 
@@ -224,7 +225,7 @@ def _layer_row(name: str, sides: list[dict[str, Fold]], longest: float) -> BarRo
     bars = tuple(_phases(fold, longest) if fold else () for fold in folds)
     value = " → ".join(units.duration(fold.work.seconds) if fold else units.NOT_KNOWN for fold in folds)
     places = there[-1].places
-    rules = "; ".join(place_in_words(place) for place in places)
+    rules = "; ".join(rules_in_words(places))
     title = titled(there[0])
     return BarRow(title, value, bars, rules, rule_cell(places).tone, title)
 
@@ -255,6 +256,6 @@ def _timeline_kinds(names: Iterable[str]) -> dict[str, str]:
     """Phases have the colours that they have elsewhere; what else there is, the first few of what is left."""
     kinds: dict[str, str] = {}
     for name in dict.fromkeys(names):
-        kinds[name] = _SHARES.get(name, "")
+        kinds[name] = _REST if name == "other" else _SHARES.get(name, "")
     free = iter([kind for kind in _KINDS if kind not in kinds.values()])
     return {name: kind or next(free, "part-7") for name, kind in kinds.items()}

@@ -15,7 +15,14 @@ from rich.text import Text
 from autofuse.report import markup, terminal, units
 from autofuse.report.comparison import TONES, Comparison
 from autofuse.report.ladder import Rung
-from autofuse.report.layer_tables import all_places, both_layers_table, layers_table, places_table, short_layers_table
+from autofuse.report.layer_tables import (
+    all_places,
+    both_layers_table,
+    layers_table,
+    places_table,
+    short_layers_table,
+    short_places_table,
+)
 from autofuse.report.profile_facts import end, facts_of, facts_of_both, step_of, title_of
 from autofuse.report.profile_tables import (
     Sides,
@@ -45,7 +52,9 @@ class _Fitted:
     give_way: tuple[str, ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield terminal.drawn(terminal.fitted(self.table, options.max_width, self.give_way))
+        drawn = terminal.drawn(terminal.fitted(self.table, options.max_width, self.give_way))
+        drawn.show_edge = False  # its heading stands right above
+        yield drawn
 
 
 def summary(profile: Profile) -> RenderableType:
@@ -151,7 +160,7 @@ def _attribution(profile: Profile) -> Text:
 def _places(profile: Profile) -> list[RenderableType]:
     if not all_places(profile):
         return []
-    return [_Fitted(places_table(profile, _PLACES), ("saved", "status", "takes"))]
+    return [_Fitted(short_places_table(profile, _PLACES), ("takes",))]
 
 
 def _headed(heading: str, *parts: RenderableType) -> list[RenderableType]:

@@ -96,6 +96,12 @@ def test_places_that_name_their_own_blocks_are_one() -> None:
     assert one.part_of == "AF304 in h.0.mlp"
 
 
+def test_reasons_that_differ_in_numbers_only_are_one_and_equal_numbers_stay() -> None:
+    reasons = [f"nothing to gain: {ms} ms of 16 ms in h.{i}" for i, ms in enumerate((0.09, 1.2))]
+    (fold,) = folded_places([("h.*", Place("AF304", "applies", reason)) for reason in reasons])
+    assert fold.reason == "nothing to gain: … ms of 16 ms in h.*"
+
+
 def test_numbers_in_reasons_that_name_no_block_are_kept() -> None:
     (fold,) = folded_places([("x", Place("AF101", "declined", "1.5 is not 2.0 in torch.float32"))] * 2)
     assert fold.reason == "1.5 is not 2.0 in torch.float32"

@@ -83,9 +83,30 @@ def test_what_was_measured_stands_beside_what_was_predicted() -> None:
     assert column(table, "would save") == ["48 ms (measured 40 ms)"]
 
 
-def test_a_part_of_a_larger_place_does_not_claim_a_gain_of_its_own() -> None:
+def test_a_part_of_a_larger_place_says_so() -> None:
     (part,) = folded_places([("mlp", Place("AF301", "applies", predicted_gain=1.1, part_of="AF304 in mlp"))])
-    assert tables.place_in_words(part) == "AF301 within AF304"
+    assert tables.place_in_words(part) == "AF301 applies: 1.10x, in AF304"
+
+
+def test_a_rule_is_named_once_with_what_its_places_gain_together() -> None:
+    found = [Place("AF304", "applies", reason, predicted_gain=1.1) for reason in ("", "little")]
+    assert tables.rules_in_words(folded_places([("mlp", one) for one in found])) == ["AF304 applies: 1.22x"]
+
+
+def test_what_a_place_needs_more_is_no_saving() -> None:
+    more = replace(place("AF101", "applies"), saved_flops=-67_000_000)
+    layers = tuple(replace(layer, places=(more,) if layer.fqn == "h.0.attn" else ()) for layer in gpt().layers)
+    assert column(tables.places_table(replace(gpt(), layers=layers)), "saved") == ["64 MiB, 67 MFLOP more"]
+
+
+def test_the_short_table_of_places_has_one_line_for_each_and_says_what_is_part_of_what() -> None:
+    part = Place("AF301", "applies", "", "autofuse.ops.gelu", part_of="AF304 in mlp")
+    layers = tuple(replace(layer, places=(*layer.places, part) if layer.places else ()) for layer in gpt().layers)
+    table = tables.short_places_table(replace(gpt(), layers=layers), 5)
+    told = dict(zip(column(table, "rule"), column(table, "becomes, or reason"), strict=True))
+    assert told["AF101 applies"] == "ops.attention" and told["AF201 declined"] == "the scores are returned too"
+    assert "ops.gelu, in AF304 in mlp" in column(table, "becomes, or reason")
+    assert table.caption == "and 3 more"
 
 
 def test_more_places_than_are_shown_are_counted() -> None:
