@@ -49,12 +49,11 @@ _SCALAR = re.compile(
 _TENSOR = re.compile(
     r"""
     [a-z](?:884|1684|1688|16816|16832|16864|161616|168128|168256|8816|8832|88128)(?=gemm|cudnn|fprop|dgrad|wgrad|conv|\w*gemm|_)
-    | cutlass\w*tensorop | cutlass.*tensorop            # CUTLASS 2, by its own names and as templates
-    | [hidqox]mma(?![a-z]) | wmma | wgmma | gmma | umma | tcgen05 | mma_sync | mma_async
+    | cutlass | tensorop                                # what of CUTLASS is scalar says so
+    | (?<![a-z])[hidqo]?mma(?![a-z]) | wmma | gmma | (?<!s)umma(?!r) | tcgen05 | mma_a?sync
     | SM\d{2,3}_(?:MMA_|\d+x\d+x\d+) | MainloopSm(?:90|1\d\d) | tensorcore | tensor_core
     | nvjet | xmma                                      # cuBLAS from Hopper on; cuBLAS and cuDNN before
-    | flash_(?:fwd|bwd) | FlashAttn(?:Fwd|Bwd) | flash_attn_(?:fwd|bwd) | flash_attention
-    | flashinfer.*(?:Prefill|Decode) | fmha | sdpa_sm\d+ | _attn_(?:fwd|bwd) | \bmha_(?:fwd|bwd)
+    | flash(?!infer) | flashinfer.*(?:Prefill|Decode) | fmha | sdpa_sm\d+ | _attn_(?:fwd|bwd) | \bmha_(?:fwd|bwd)
     | triton_(?:tem_|mm|bmm|flash|flex)                 # Inductor's templates: matrix products and attention
     | (?:fp8|f8f8|e4m3|e5m2|e2m1|fp4|nvf4|mxf)\w*gemm | gemm\w*(?:fp8|e4m3|e5m2|e2m1|fp4) | bmm_\w*e[245]m[123]
     | deep_gemm | marlin | machete

@@ -59,8 +59,11 @@ class Scope:
 
     @cached_property
     def devices(self) -> dict[Any, Device]:
-        """The GPUs that the trace describes."""
-        return devices_of(self.trace)
+        """The GPUs that the trace describes; where all of them are alike, so are those that it does not describe."""
+        described = devices_of(self.trace)
+        if len({*described.values()}) != 1:
+            return described
+        return dict.fromkeys(self.by_device, next(iter(described.values()))) | described
 
     @cached_property
     def launches(self) -> dict[int, Event]:

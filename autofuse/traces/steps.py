@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from autofuse.traces.intervals import Interval, length
 from autofuse.traces.trace import Event, Trace, integer
@@ -24,6 +25,7 @@ GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "privateuse1_runtime")
 ANNOTATIONS = ("user_annotation", "cpu_op", "")
 _CALL = "nn.Module: "  # of torch's stacks of Python functions, what belongs to the model
+CUT = 0.1  # of the others' length: what a last step that is shorter was cut to
 _STEP = re.compile(r"ProfilerStep#\s*(\d+)")
 _OPTIMIZER = re.compile(r"Optimizer\.step#(.*)")
 _WORK = ("cpu_op", *GPU_WORK, *LAUNCHES, "user_annotation", "gpu_user_annotation", "")
@@ -59,7 +61,7 @@ def steps_of(trace: Trace) -> Steps:
     named = f"#{numbers[0]}" if len(used) == 1 else f"#{numbers[0]} to #{numbers[-1]}"
     where = "" if used[0].category != "gpu_user_annotation" else ", as the GPU's own marks tell"
     idle = len(marked) - len(used)
-    without = f"; {idle} in which nothing ran left out" if idle else ""
+    without = f"; {idle} left out, in which nothing ran or which was cut short" if idle else ""
     return Steps(windows, len(windows), f"{_counted(len(windows), 'step')} (ProfilerStep{named}{where}{without})")
 
 
@@ -81,11 +83,15 @@ def _number(event: Event) -> int:
 
 
 def _used(marked: Sequence[Event], trace: Trace) -> list[Event]:
-    """Those in which something begins: the last call of `step()` opens one that ends with the profiler itself."""
-    starts = [
-        e.start for e in trace.events if e.category in ("cpu_op", *GPU_WORK, *LAUNCHES) and not _STEP.match(e.name)
-    ]
-    return [e for e in marked if bisect_right(starts, e.end - 1) > bisect_right(starts, e.start - 1)]
+    """Those in which something begins; and not the last one, if it is far shorter than the others.
+
+    The last call of `step()` opens a step that ends with the profiler itself.
+    """
+    works = ("cpu_op", *GPU_WORK, *LAUNCHES)
+    starts = [e.start for e in trace.events if e.category in works and not _STEP.match(e.name)]
+    used = [e for e in marked if bisect_right(starts, e.end - 1) > bisect_right(starts, e.start - 1)]
+    cut = len(used) > 1 and used[-1].duration < CUT * median(event.duration for event in used[:-1])
+    return used[:-1] if cut else used
 
 
 def _with_their_gpu_work(marked: Sequence[Event], trace: Trace) -> tuple[Interval, ...]:

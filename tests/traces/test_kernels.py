@@ -49,6 +49,10 @@ void deep_gemm::sm90_fp8_gemm_1d2d_impl<7168u, 2048u, 128u>
 bmm_Bfloat16_E2m1E2m1_Fp32_bA16_bB16_bC32_t128x8x512_s6_et64x8_m64x8x32_cga1x1x4_16dp256b_TN_transOut_schedS_sm100a
 void marlin::Marlin<__nv_bfloat16, 1125899906909960l, 256, 1, 8, 8, true, 4, 8, false>
 _attn_fwd
+flash_attention_kernel
+void cutlass::device_kernel<cutlass3x_sm90_tensorop_s64x128x16gemm_bf16_bf16_f32_bf16_bf16_128x128x64_2x1x1>
+sm89_hmma_gemm_kernel
+my_mma_m16n8k16_kernel
 Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1_SN_LDSB0_AFC1_AFEM1_AFEM1_ASEM1_CLR1_CADS0
 void ck::kernel_gemm_xdl_cshuffle_v3<ck::GridwiseGemm_xdl_cshuffle_v3<ck::tensor_layout::gemm::RowMajor>>
 """
@@ -83,6 +87,11 @@ void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, floa
 triton_poi_fused_add_cos_sin_0
 triton_red_fused__to_copy_mul_sum_2
 ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)
+void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernel<float, float>(long, long)
+void vllm::gemma_rms_norm_kernel<c10::BFloat16>
+void at::native::vectorized_elementwise_kernel<4, at::native::lgamma_kernel_cuda(at::TensorIteratorBase&)>
+void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>
+summary_kernel
 Cijk_Ailk_Bljk_SB_MT32x32x8_SE_TT4_4_WG8_8_1
 void magma_sgemmEx_kernel<float, float, float, true, false, 6, 4, 6, 3, 4>
 """

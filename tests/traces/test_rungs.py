@@ -82,6 +82,12 @@ def test_without_launch_shapes_there_is_no_efficiency() -> None:
     assert "for 25% of the kernels' time only" in rungs["sm_efficiency"].reason
 
 
+def test_a_gpu_that_is_not_described_is_as_all_that_are() -> None:
+    assert values(step(1, 0, 100), kernel(0, 50, 66, device=3))[:2] == [0.5, 0.25]
+    others = [{"id": 0, "numSms": 132}, {"id": 1, "numSms": 100}]
+    assert values(step(1, 0, 100), kernel(0, 50, 66, device=3), devices=others)[:2] == [0.5, None]
+
+
 def test_a_few_kernels_without_a_shape_count_as_none_and_it_is_said() -> None:
     rungs = rungs_of(scope_of(trace(step(1, 0, 100), kernel(0, 98), kernel(98, 2, None))))
     assert rungs["sm_efficiency"].value == 0.98
@@ -103,14 +109,30 @@ def test_on_a_cpu_operators_of_any_thread_are_busy() -> None:
     assert "no GPU kernel is in the trace" in rungs["tensor_share"].reason
 
 
-@pytest.mark.parametrize("name", ["mod::wte", "mod::", "Torch-Compiled Region: 0/0", "TorchDynamo Cache Lookup", "my range",
-                                  "DistributedDataParallel.forward", "ProfilerStep#1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mod::wte",
+        "mod::",
+        "Torch-Compiled Region: 0/0",
+        "my range",
+        "DistributedDataParallel.forward",
+        "ProfilerStep#1",
+    ],
+)
 def test_ranges_among_operators_are_not_busy(name: str) -> None:
     assert values(step(1, 0, 100), op("aten::mm", 0, 10), op(name, 20, 50), devices=[])[0] == 0.1
 
 
-@pytest.mark.parametrize("name", ["## Call CompiledFxGraph f3a ##", "autograd::engine::evaluate_function: MmBackward0",
-                                  "MulBackward0", "autofuse::attention", "torch::autograd::AccumulateGrad"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "## Call CompiledFxGraph f3a ##",
+        "autograd::engine::evaluate_function: MmBackward0",
+        "MulBackward0",
+        "mine::norm",
+    ],
+)
 def test_graphs_nodes_and_operators_of_any_namespace_are(name: str) -> None:
     assert values(step(1, 0, 100), op("aten::mm", 0, 10), op(name, 20, 50), devices=[])[0] == 0.6
 
