@@ -13,6 +13,7 @@ from functools import cache
 
 from autofuse.profiling.work import Phase
 from autofuse.report.profile import OUTSIDE
+from autofuse.traces.operators import category_of
 from autofuse.traces.sequence import NODE, Forwards, Thread, forward_threads, made_by, number, numbered, thread_of
 from autofuse.traces.steps import LAUNCHES
 from autofuse.traces.trace import Event, Trace
@@ -33,18 +34,21 @@ class Owned:
     """An event and whose it is.
 
     owner: a module's name, OUTSIDE for what runs in no module, None where that cannot be told. own: nanoseconds
-    without the events within it. called: it is a call of a module, and not a recomputed one. caller: whose is what it
-    runs within. compiled: it runs in code that torch.compile made, where modules make no calls.
+    without the events within it. computes: it is an operator that computes or moves data, and no part of another.
+    compiled: it runs in code that torch.compile made, where modules make no calls. called: it is a call of a module,
+    and not a recomputed one. caller: whose is what it runs within.
     """
 
     event: Event
     owner: str | None
     phase: Phase
     own: int
+    computes: bool = False
     compiled: bool = False
     called: bool = False
     caller: str | None = OUTSIDE
     last_node: str | None = field(default=None, repr=False)  # whose the last node directly within it was
+    is_part: bool = field(default=False, repr=False)  # of an operator that computes
     node_end: int | None = field(default=None, repr=False)  # when that ended, if nothing else came since
 
     @property
@@ -111,7 +115,9 @@ class _Walk:
         return owned
 
     def _owned(self, event: Event, parent: Owned) -> Owned:
-        owned = Owned(event, parent.owner, parent.phase, event.duration, parent.compiled, caller=parent.owner)
+        owned = Owned(event, parent.owner, parent.phase, event.duration, compiled=parent.compiled, caller=parent.owner)
+        owned.is_part = parent.computes or parent.is_part
+        owned.computes = not owned.is_part and owned.is_operator and bool(category_of(event.name))
         if (module := self._module(event, parent)) is not None:
             owned.called = owned.phase == "forward" and not _is_same_call(event, parent)
             owned.owner = module

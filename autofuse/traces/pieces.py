@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from autofuse.profiling.work import Phase
 from autofuse.report.profile import OUTSIDE
 from autofuse.traces.kernels import communicates
-from autofuse.traces.operators import category_of
 from autofuse.traces.owners import WINDOW, Owned
 from autofuse.traces.scope import Scope
 from autofuse.traces.sequence import NODE, Thread, thread_of
@@ -50,7 +49,7 @@ def host_pieces(owned: Sequence[Owned], scope: Scope) -> Iterator[Piece]:
     threads = _threads_of_model(owned)
     for one in owned:
         if thread_of(one.event) in threads and _counts(one) and scope.begins(one.event):
-            yield Piece(one.owner, one.phase, one.own, int(_computes(one)), one.compiled)
+            yield Piece(one.owner, one.phase, one.own, int(one.computes), one.compiled)
 
 
 def device_pieces(owned: Sequence[Owned], scope: Scope) -> Iterator[Piece]:
@@ -92,7 +91,3 @@ def _counts(one: Owned) -> bool:
     if one.owner != OUTSIDE or one.phase == "backward":
         return True
     return one.is_operator or one.event.name.startswith("Optimizer.")
-
-
-def _computes(one: Owned) -> bool:
-    return one.is_operator and bool(category_of(one.event.name))

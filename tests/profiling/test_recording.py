@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -17,11 +19,13 @@ from torch.utils.checkpoint import checkpoint
 import autofuse
 from autofuse.demo.gpt import GPT, Config
 from autofuse.measure.step import training_step
-from autofuse.profiling.calls import Names
+from autofuse.profiling.calls import Names, around_calls
+from autofuse.profiling.counting import Counting
 from autofuse.profiling.recording import Recording
 from autofuse.report.profile import OUTSIDE
 from autofuse.traces import trace as traces
 from autofuse.traces.layers import LayerTimes, layers_of
+from autofuse.traces.owners import MODULE
 
 INPUT = torch.randn(8, 16, requires_grad=True)
 
@@ -81,6 +85,38 @@ def test_products_of_the_forward_and_the_backward_are_the_modules_that_hold_thei
     assert times.own["blocks.0", "backward"].operators >= 1  # gelu_backward
     assert times.calls["blocks.1.up"] == 1
     assert (times.attribution.forward, times.attribution.backward) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("call", [plain, reentrant])
+def test_operators_of_every_module_and_phase_are_those_that_counting_sees_by_other_means(
+    call: Callable[..., Tensor],
+) -> None:
+    model = Net(call)
+    times = times_of(model)
+    with Counting(Names({"": model})) as counting:
+        training_step(model, INPUT)
+    counted = {key: work.operators for key, work in counting.works().items()}
+    assert {key: work.operators for key, work in times.own.items() if work.operators} == counted
+
+
+def test_a_backward_on_a_thread_that_recomputes_is_joined_to_both_threads() -> None:
+    """As on a GPU, whose backward runs on a thread of its own: nodes of both threads have the same numbers."""
+    model = Net(reentrant)
+    everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    names, marked = Names({"": model}), torch._C._profiler._RecordFunctionFast
+    with (
+        profile(activities=[ProfilerActivity.CPU], experimental_config=everywhere) as profiler,
+        around_calls(names, lambda name, _: marked(MODULE + name)),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        pool.submit(model(INPUT).square().mean().backward).result()
+    with TemporaryDirectory() as folder:
+        profiler.export_chrome_trace(f"{folder}/trace.json")
+        times = layers_of(traces.read(Path(folder) / "trace.json"))
+    alone = times_of(model)
+    for name in ("blocks.0.up", "blocks.0.down", "blocks.1.up", "blocks.1", ""):
+        assert times.own[name, "backward"].operators == alone.own[name, "backward"].operators
+    assert times.attribution.backward == 1.0
 
 
 @pytest.mark.parametrize("call", [reentrant, not_reentrant])
