@@ -18,13 +18,13 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu import correctness, operations, roofs, training
+from benchmarks.gpu import correctness, operations, profiles, roofs, training
 from benchmarks.gpu.page import as_markdown
 from benchmarks.gpu.store import Results, Setting, Task
 from benchmarks.rounds import with_steady_allocator
 
 SECTIONS = {"roofs": roofs.tasks, "correctness": correctness.tasks, "training": training.tasks}
-SECTIONS["operations"] = operations.tasks
+SECTIONS |= {"profiles": profiles.tasks, "operations": operations.tasks}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from autofuse.report.ladder import RUNGS
 from benchmarks.gpu.roofs import COPY, MATMUL, bandwidth, compute
 from benchmarks.gpu.store import Results, Row
 
@@ -11,8 +12,9 @@ _OURS = "autofuse.ops"
 
 
 def as_markdown(results: Results) -> str:
-    """Hardware, roofs, correctness, training steps, operations; what failed last."""
-    parts = (_head(results), _correctness(results), _training(results), _operations(results), _failed(results))
+    """Hardware, roofs, correctness, training steps, profiles, operations; what failed last."""
+    sections = (_head, _correctness, _training, _profiles, _operations, _failed)
+    parts = [section(results) for section in sections]
     return "\n".join(part for part in parts if part)
 
 
@@ -55,6 +57,17 @@ def _training(results: Results) -> str:
         ))  # fmt: skip
     columns = ("model", "way", "step, ms", "tokens/s", "MFU", "peak, GiB", "of eager's speed", "loss, off eager's")
     return "## Training steps\n\n" + _table(columns, lines) if lines else ""
+
+
+def _profiles(results: Results) -> str:
+    """The ladder of each model, before beside after."""
+    rows = {(row["model"], row["side"]): row for row in _section(results, "profiles")}
+    columns = ("", *(f"{model}, {side}" for model, side in rows))
+    lines = [("step, ms", *(f"{row['seconds'] * 1e3:.1f}" for row in rows.values()))]
+    for kind in RUNGS:
+        values = [row["rungs"].get(kind.name) for row in rows.values()]
+        lines.append((kind.title, *("n/a" if value is None else f"{value:.1%}" for value in values)))
+    return "## Profiles\n\n" + _table(columns, lines) if rows else ""
 
 
 def _agreement(row: Row, base: Row) -> str:

@@ -52,7 +52,7 @@ class Results:
 
     def __init__(self, folder: Path, setting: Setting) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._file = folder, folder / "rows.jsonl"
+        self.folder, self._file = folder, folder / "rows.jsonl"
         self.rows: dict[str, Row] = {}
         self.broken = False
         self._started: Counter[str] = Counter()
@@ -88,15 +88,15 @@ class Results:
             "version": FORMAT_VERSION, "benchmark": "gpu", "environment": self.environment,
             "rows": list(self.rows.values()), "ended_their_process": lost,
         }  # fmt: skip
-        (self._folder / "results.json").write_text(json.dumps(data, indent=2) + "\n")
-        (self._folder / "results.md").write_text(as_markdown(self))
+        (self.folder / "results.json").write_text(json.dumps(data, indent=2) + "\n")
+        (self.folder / "results.md").write_text(as_markdown(self))
 
     def _take_in(self, line: Row) -> None:
         if "environment" in line:
             differing = [k for k, v in self.environment.items() if line["environment"].get(k) != v]
             if differing:
                 raise ValueError(
-                    f"The rows in {self._folder} were made elsewhere: {', '.join(differing)} differ. Figures of two "
+                    f"The rows in {self.folder} were made elsewhere: {', '.join(differing)} differ. Figures of two "
                     "machines do not belong into one table. Give --out another folder."
                 )
         elif "started" in line:

@@ -19,9 +19,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import autofuse
 from autofuse.measure.timing import seconds_of, synchronize
+from autofuse.peaks import peak_of
 from benchmarks.gpu.liger import missing, with_liger
 from benchmarks.gpu.models import FULL, TOY, Trained
-from benchmarks.gpu.peaks import peak_of
 from benchmarks.gpu.store import Results, Row, Setting, Task
 
 WAYS = ("eager", "torch.compile", "Liger", "autofuse", "autofuse + torch.compile")
@@ -126,4 +126,4 @@ def _peak_bytes(step: Step, device: torch.device) -> int | None:
 def _mfu(flops_per_second: float, device: torch.device) -> float | None:
     """Of the data sheet's dense bf16 peak; None for a device whose peak is not known."""
     peak = peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-    return None if peak is None else flops_per_second / (peak.tflops * 1e12)
+    return None if peak is None else flops_per_second / peak.flops["bfloat16"]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from autofuse.report.profile import Profile
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.models import FULL, TOY
-from benchmarks.gpu.peaks import PEAKS, peak_of
 from benchmarks.gpu.store import Results, Setting, Task
 from benchmarks.gpu.training import model_flops
 
@@ -31,6 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     patch.setenv("AUTOFUSE_CACHE_DIR", str(folder / "cache"))
     common = ["--out", str(folder), "--device", "cpu", "--toy"]
     training = ["training/llama-1b/eager", "training/llama-1b/autofuse", "training/llama-1b/Liger"]
+    training.append("profiles/gpt2-124m/before")
     try:
         assert main([*common, "--budget", "0", "--only", *ROWS]) == 0
         assert rows(folder) == {}
@@ -43,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_no_row_fails(folder: Path) -> None:
     found = rows(folder)
     assert [row["failed"] for row in found.values() if "failed" in row] == []
-    assert {key.partition("/")[0] for key in found} == {"roofs", "correctness", "operations", "training"}
+    assert {key.partition("/")[0] for key in found} == {"roofs", "correctness", "operations", "training", "profiles"}
 
 
 def test_every_provider_is_right_or_says_why_it_takes_no_part(folder: Path) -> None:
@@ -76,9 +77,17 @@ def test_training_agrees_with_eager_and_says_what_it_does_a_second(folder: Path)
     assert eager["mfu"] is None and "GPUs" in found["training/llama-1b/Liger"]["absent"]
 
 
+def test_a_profile_is_kept_whole_beside_its_row(folder: Path) -> None:
+    row = rows(folder)["profiles/gpt2-124m/before"]
+    profile = Profile.from_dict(json.loads((folder / "profile-gpt2-124m-before.json").read_text()))
+    assert row["rungs"] == {rung.name: rung.value for rung in profile.ladder}
+    assert row["attributed"]["backward"] > 0.95 and row["notes"] == []
+    assert {"AF101", "AF203"} <= {place["rule"] for place in row["places"]}
+
+
 def test_the_page_shows_every_section(folder: Path) -> None:
     page = (folder / "results.md").read_text()
-    for title in ("Correctness", "Training steps", "Operations"):
+    for title in ("Correctness", "Training steps", "Profiles", "Operations"):
         assert f"## {title}\n" in page
     assert "failed" not in page and "WRONG" not in page
 
@@ -121,30 +130,6 @@ def test_without_a_gpu_it_says_what_to_do(capsys: pytest.CaptureFixture[str], tm
         pytest.skip("there is one")
     assert main(["--out", str(tmp_path)]) == 2
     assert "--device cpu --toy" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "known"),
-    [
-        ("NVIDIA H200", "h200"),
-        ("NVIDIA H100 80GB HBM3", "h100"),
-        ("NVIDIA H100 PCIe", "h100 pcie"),
-        ("NVIDIA H100 NVL", "h100 nvl"),
-        ("NVIDIA A100-SXM4-80GB", "a100 sxm4 80gb"),
-        ("NVIDIA L40S", "l40s"),
-        ("NVIDIA L4", "l4"),
-        ("NVIDIA GeForce RTX 4090", "rtx 4090"),
-        ("NVIDIA B200", "b200"),
-        ("NVIDIA GB200", "gb200"),
-    ],
-)
-def test_a_device_is_known_by_the_name_it_gives_itself(name: str, known: str) -> None:
-    assert peak_of(name) is PEAKS[known]
-
-
-@pytest.mark.parametrize("name", ["NVIDIA L40", "NVIDIA H20", "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 3080"])
-def test_a_device_that_is_not_listed_has_no_peak(name: str) -> None:
-    assert peak_of(name) is None
 
 
 @pytest.mark.parametrize(("name", "millions"), [("gpt2-124m", 124), ("llama-1b", 1235), ("bert-base", 108)])
