@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from statistics import median
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -17,25 +18,29 @@ from torch import nn
 from autofuse.measure.compare import device_of
 from autofuse.measure.step import tensors_in
 from autofuse.measure.timing import synchronize
+from autofuse.profiling.advice import readings
 from autofuse.profiling.batch import Batch, batch_of_calls
 from autofuse.profiling.calls import Names
 from autofuse.profiling.counting import Counting
+from autofuse.profiling.dcgm import Counters
+from autofuse.profiling.live import METERED
 from autofuse.profiling.measured import Measured
 from autofuse.profiling.memory import Holding
+from autofuse.profiling.nvml import metered
 from autofuse.profiling.original import as_written, is_rewritten
 from autofuse.profiling.owners import ScriptRoots
 from autofuse.profiling.recording import Recording
 from autofuse.profiling.roofs import roofs
 from autofuse.profiling.waiting import Waited, Waiting, shares
 from autofuse.profiling.yardstick import yardstick
-from autofuse.report.profile import Probe, Profile
+from autofuse.report.profile import Power, Probe, Profile
 from autofuse.report.progress import Tell, quietly
 
 _NO_PROBE = (
     "a script's batch is its own, and is not doubled: profile a function that returns a model and its inputs "
     "(module:factory), or call autofuse.profile"
 )
-_Instrument = TypeVar("_Instrument", bound=AbstractContextManager[Any])
+_Instrument = TypeVar("_Instrument")
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,8 @@ class Conductor:
         yield from self._recorded(self.measured)
         yield from self._counted(self.measured)
         yield from self._held(self.measured)
+        yield from self._metered(self.measured)
+        self._read(self.measured)
         self.profile = self._profile_of(self.measured, True)
 
     def _known(self) -> Measured:
@@ -196,14 +203,46 @@ class Conductor:
             measured.flops = measured.flops.asked_by(one.flops)
 
     def _held(self, measured: Measured) -> Iterator[None]:
-        optimizers = self.roots.optimizers
-        with self._under(measured, "memory", lambda: Holding(measured.names, optimizers, measured.device)) as holding:
+        def holding_all() -> Holding:
+            return Holding(measured.names, self.roots.optimizers, measured.device, list(self.roots.calls.values()))
+
+        with self._under(measured, "memory", holding_all) as holding:
             yield
         for one in holding:
             measured.memory, measured.held = one.memory, one.by_layer
 
+    def _metered(self, measured: Measured) -> Iterator[None]:
+        """Power and hardware counters, over bare steps that last long enough for both to be read several times."""
+        if measured.device.type != "cuda":
+            kind = measured.device.type
+            measured.power = Power(reason=f"it is read from NVIDIA GPUs (NVML), and the steps ran on {kind}")
+            return
+        uuid = str(torch.cuda.get_device_properties(measured.device).uuid)
+        steps = max(1, round(METERED / median(measured.seconds)))
+        with self._under(measured, "counters", lambda: Counters(uuid)) as counters:
+            synchronize(measured.device)
+            with self._under(measured, "power", lambda: metered(uuid)) as meters:
+                for _ in self.tell("power", range(steps), steps):
+                    yield
+                synchronize(measured.device)
+        for counter in counters:
+            measured.counters = counter.rungs()
+        for meter in meters:
+            measured.power = meter.power(steps, measured.tokens)
+
+    def _read(self, measured: Measured) -> None:
+        """Which rules apply in the models, as they were called in the step that was looked at."""
+        for _ in self.tell("reading the model", range(1), 0):
+            try:
+                measured.readings = readings(self.roots.called(measured.names), self.roots.calls)
+            except Exception as error:
+                measured.notes.append(f"The model could not be read for rules: {type(error).__name__}: {error}")
+        measured.notes += [note for reading in measured.readings for note in reading.notes]
+
     @contextmanager
-    def _under(self, measured: Measured, what: str, make: Callable[[], _Instrument]) -> Iterator[list[_Instrument]]:
+    def _under(
+        self, measured: Measured, what: str, make: Callable[[], AbstractContextManager[_Instrument]]
+    ) -> Iterator[list[_Instrument]]:
         """An instrument in the block, alone in a list. A failure is told in a note, not to the program, and it leaves
         the list."""
         made: list[_Instrument] = []

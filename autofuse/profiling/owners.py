@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from autofuse.profiling.calls import Names
 from autofuse.profiling.roots import Roots
 
 
@@ -48,13 +49,23 @@ class ScriptRoots(Roots):
     @property
     def models(self) -> Mapping[str, nn.Module]:
         """As of Roots, with owners in the place of the parts that they call."""
-        tops = dict.fromkeys(self.owners.get(m, m) for m in self.calls if any(True for _ in m.parameters()))
+        tops = dict.fromkeys(self.owners.get(m, m) for m in self.calls if _has_parameters(m))
         if len(tops) == 1:
             return {"": next(iter(tops))}
         models = super().models
         labels = [self.labels.get(model, "self") for model in models.values()]
         named = len(set(labels)) == len(labels) and "self" not in labels
         return dict(zip(labels, models.values(), strict=True)) if named else models
+
+    def called(self, names: Names) -> Mapping[str, nn.Module]:
+        """The models that were called themselves, in an owner's place the parts that it calls, by their names."""
+        models = self.models
+        if all(model in self.calls for model in models.values()):
+            return models
+        inside = {part for module in self.calls for part in module.modules() if part is not module}
+        return {
+            name: m for m in self.calls if m not in inside and (name := names[m]) is not None and _has_parameters(m)
+        }
 
     @contextmanager
     def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
@@ -92,6 +103,10 @@ class ScriptRoots(Roots):
             yield
         finally:
             torch.autograd.backward = inner
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters())
 
 
 def _frames() -> Iterator[types.FrameType]:
