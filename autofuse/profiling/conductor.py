@@ -23,12 +23,13 @@ from autofuse.profiling.batch import Batch, batch_of_calls
 from autofuse.profiling.calls import Names
 from autofuse.profiling.counting import Counting
 from autofuse.profiling.dcgm import Counters
-from autofuse.profiling.live import METERED
+from autofuse.profiling.live import FEWEST, LONGEST, METERED
 from autofuse.profiling.measured import Measured
 from autofuse.profiling.memory import Holding
 from autofuse.profiling.nvml import metered
 from autofuse.profiling.original import as_written, is_rewritten
 from autofuse.profiling.owners import ScriptRoots
+from autofuse.profiling.ranks import this_rank
 from autofuse.profiling.recording import Recording
 from autofuse.profiling.roofs import roofs
 from autofuse.profiling.waiting import Waited, Waiting, shares
@@ -148,7 +149,11 @@ class Conductor:
     def _timed(self, measured: Measured) -> Iterator[None]:
         device, waited = measured.device, list[Waited]()
         stick = yardstick(device)
-        for _ in self.tell("timing", range(self.schedule.timed), self.schedule.timed):
+        began = time.perf_counter()
+        for done in self.tell("timing", range(self.schedule.timed), self.schedule.timed):
+            if done >= FEWEST and time.perf_counter() - began > LONGEST and this_rank() is None:
+                measured.notes.append(f"{done} steps were timed: they took {LONGEST:.0f} seconds.")
+                break
             synchronize(device)
             self.waiting.take()
             start = time.perf_counter()
@@ -218,7 +223,8 @@ class Conductor:
             measured.power = Power(reason=f"it is read from NVIDIA GPUs (NVML), and the steps ran on {kind}")
             return
         uuid = str(torch.cuda.get_device_properties(measured.device).uuid)
-        steps = max(1, round(METERED / median(measured.seconds)))
+        alone = this_rank() is None  # ranks go through the same steps
+        steps = max(1, round(METERED / median(measured.seconds))) if alone else self.schedule.timed
         with self._under(measured, "counters", lambda: Counters(uuid)) as counters:
             synchronize(measured.device)
             with self._under(measured, "power", lambda: metered(uuid)) as meters:
