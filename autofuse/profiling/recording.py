@@ -175,7 +175,7 @@ def _activities(device: torch.device) -> list[ProfilerActivity]:
 
 def _probe_seconds() -> _Probed:
     """What a small operator (two events) takes, and a call of a module that computes nothing; the shortest of some."""
-    small = torch.ones(1)
+    small = torch.ones(1, device="cpu")
     with torch.no_grad():
         return _shortest(lambda: torch.relu(small)), _shortest(lambda: _PROBE(small))
 
