@@ -15,7 +15,7 @@ from autofuse.traces.owners import WINDOW, Owned
 from autofuse.traces.scope import Scope
 from autofuse.traces.sequence import NODE, Thread, thread_of
 from autofuse.traces.steps import Steps, correlation
-from autofuse.traces.trace import Event
+from autofuse.traces.trace import Event, integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ def device_pieces(owned: Sequence[Owned], scope: Scope) -> Iterator[Piece]:
             yield Piece(one.owner if one else None, phase, time, 1, bool(one and one.compiled), event)
 
 
-def _external(event: Event) -> object:
-    return event.args.get("External id", event.args.get("external id"))
+def _external(event: Event) -> int | None:
+    return integer(event.args.get("External id", event.args.get("external id")))
 
 
 def _threads_of_model(owned: Sequence[Owned]) -> set[Thread]:

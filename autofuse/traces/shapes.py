@@ -82,6 +82,7 @@ def shape_of(kernel: Event, device: Device) -> Shape:
     """
     threads, blocks = _product(kernel.args.get("block")), _blocks(kernel, device)
     told = decimal(kernel.args.get(_OCCUPANCY))
+    told = told if told is not None and 0 <= told <= 100 else None  # -100 where it could not be computed
     shared = integer(kernel.args.get("shared memory")) or 0
     unseen = told == 0 and shared + _reserved(device) > (device.shared_by_default or 48 * 1024)
     if threads is None or blocks is None or not device.threads:
@@ -95,7 +96,7 @@ def shape_of(kernel: Event, device: Device) -> Shape:
 
 def _device(properties: Mapping[str, Any]) -> Device:
     def number(*names: str) -> int:
-        return next((found for name in names if (found := integer(properties.get(name))) is not None), 0)
+        return next((found for name in names if (found := integer(properties.get(name)) or 0) > 0), 0)
 
     return Device(
         str(properties.get("name", "")),

@@ -115,16 +115,21 @@ def event(entry: Mapping[str, Any]) -> Event | None:
     start, duration = nanoseconds(entry.get("ts")), nanoseconds(entry.get("dur", 0))
     if start is None:
         return None
-    process, category, args = entry.get("pid", 0), str(entry.get("cat") or "").lower(), entry.get("args")
+    process, category, args = _named(entry.get("pid", 0)), str(entry.get("cat") or "").lower(), entry.get("args")
     return Event(
         str(entry.get("name", "")),
         _SAME.get(category, category) or _BY_PROCESS.get(str(process), ""),
         start,
         max(0, duration or 0),
         process,
-        entry.get("tid", 0),
+        _named(entry.get("tid", 0)),
         args if isinstance(args, dict) else {},
     )
+
+
+def _named(place: Any) -> Any:
+    """A process or a thread: a number or a text, which can be looked up."""
+    return place if isinstance(place, (int, str)) else str(place)
 
 
 # What categories were called before torch 1.12 or so, by what they are called now.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autofuse.report.ladder import RUNGS
 from autofuse.report.profile import Profile
 from autofuse.traces.profile import profile_of_traces
-from tests.traces.building import SECOND, kernel, launch, mark, op, step, trace
+from autofuse.traces.trace import of
+from tests.traces.building import H100, SECOND, kernel, launch, mark, op, step, trace
 from tests.traces.test_nsight import RAW
 
 
@@ -63,6 +65,48 @@ def test_a_trace_without_events_says_that_nothing_can_be_said() -> None:
     profile = profile_of_traces([trace()])
     assert any("nothing can be said" in note for note in profile.notes)
     assert json.loads(profile.to_json())
+
+
+ODD: tuple[Any, ...] = (
+    None,
+    "",
+    -1,
+    0,
+    1e30,
+    "x",
+    [],
+    {},
+    True,
+    float("nan"),
+    float("inf"),
+    2**70,
+    [1, 2],
+    "ProfilerStep#1",
+)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_a_field_that_holds_something_odd_costs_no_more_than_its_event(odd: Any) -> None:
+    entries = (step(1, 0, 100), op("aten::mm", 1, 5), launch(1, 2), kernel(10, 50, 66, 1024, correlation=1))
+    for broken in entries:
+        for field in [*broken, *broken["args"]]:
+            changed = (
+                {**broken, "args": {**broken["args"], field: odd}}
+                if field in broken["args"]
+                else {**broken, field: odd}
+            )
+            others = [entry for entry in entries if entry is not broken]
+            profile = profile_of_traces([of({"traceEvents": [*others, changed], "deviceProperties": [H100]})])
+            values = [rung.value for rung in profile.ladder if rung.value is not None]
+            assert all(0 <= value <= 1 for value in values) and json.loads(profile.to_json())
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_a_device_that_is_described_oddly_is_read_as_far_as_it_can_be(odd: Any) -> None:
+    for field in H100:
+        profile = profile_of_traces([trace(kernel(0, 50, 66, 1024), devices=[{**H100, field: odd}])])
+        assert profile.rung("busy").value == 1.0
+        assert all(0 <= rung.value <= 1 for rung in profile.ladder if rung.value is not None)
 
 
 def test_no_trace_is_an_error() -> None:

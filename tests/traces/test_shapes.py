@@ -72,6 +72,10 @@ def test_kinetos_0_for_kernels_with_much_shared_memory_is_not_believed() -> None
     assert shape(10_000, 128, Device(), **args).occupancy is None
 
 
+def test_an_estimate_that_is_no_percentage_is_none() -> None:
+    assert shape(10_000, 1024, Device(), **{"est._achieved_occupancy_%": -100}).occupancy is None
+
+
 def test_without_registers_the_occupancy_is_the_most_it_can_be() -> None:
     found = shape(10_000, 1024)
     assert (found.occupancy, found.bounded) == (1.0, True)
