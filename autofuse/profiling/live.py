@@ -7,12 +7,13 @@ here. A pass that fails is told in a note: the others are worth having without i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
+from torch import Tensor
 
 from autofuse.measure.timing import seconds_of, synchronize, without_garbage_collection
 from autofuse.profiling.advice import readings
@@ -73,14 +74,26 @@ def measured(workload: Workload, wishes: Wishes, tell: Tell) -> Measured:
 
 def _time(workload: Workload, wishes: Wishes, found: Measured, tell: Tell) -> None:
     """Whole steps, each with the yardstick next to it. Stops early where steps are very long."""
-    measure, start = yardstick(found.device), time.perf_counter()
+    measure, start, results = yardstick(found.device), time.perf_counter(), list[object]()
     with without_garbage_collection():
         for done in tell("timing", range(wishes.steps), wishes.steps):
             if done >= FEWEST and time.perf_counter() - start > LONGEST:
                 found.notes.append(f"{done} steps were timed, and not {wishes.steps}: they took {LONGEST:.0f} seconds.")
                 break
             found.yardstick.append(measure())
-            found.seconds.append(seconds_of(workload.step, found.device))
+            found.seconds.append(seconds_of(lambda: results.append(workload.step()), found.device))
+            results[-1] = results[-1].detach() if isinstance(results[-1], Tensor) else results[-1]  # not its graph
+    found.losses = _losses(results)
+
+
+def _losses(results: Sequence[object]) -> list[float]:
+    """What the steps returned, if that is one number each."""
+    numbers = [r.item() if isinstance(r, Tensor) and r.numel() == 1 else r for r in results]
+    return [float(n) for n in numbers if isinstance(n, (int, float))] if _are_numbers(numbers) else []
+
+
+def _are_numbers(values: Sequence[object]) -> bool:
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
 
 def _record(workload: Workload, wishes: Wishes, found: Measured) -> None:

@@ -40,7 +40,8 @@ def profile(
     model_or_step: a model with `inputs` (a tensor, a tuple of positional arguments or a dict of keywords), or a
     function of no arguments that runs one step; its models and optimizers are then found by watching it.
     step(model, inputs): what one step of the model is; by default forward, a loss of all floating outputs, backward,
-    gradients cleared. optimizers: those whose state is to be counted from the start; others are found when they step.
+    gradients cleared. A number that a step returns is taken for its loss.
+    optimizers: those whose state is to be counted from the start; others are found when they step.
     warmup, steps, traced: how many steps run untimed, timed, and under the recorder.
     samples, tokens: in one step, where the inputs do not tell.
     places: look for what could be fused, and predict the gain. probe: also time steps with the batch doubled.

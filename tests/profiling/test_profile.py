@@ -130,13 +130,17 @@ def test_a_bare_step_is_profiled_with_the_model_and_optimizer_that_it_runs() -> 
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    def train() -> None:
-        model(_ids()).square().mean().backward()
+    def train() -> Tensor:
+        loss: Tensor = model(_ids()).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
         optimizer.step()
+        return loss
 
     profile = autofuse.profile(train, steps=2, traced=1, progress=False)
     assert profile.name == "train"
     assert profile.layer("blocks.1.out").kind == "Linear"
+    assert len(profile.losses) == 2 and profile.losses[1] < profile.losses[0]
     assert profile.timing.tokens == BATCH * LENGTH
     assert next(share for share in profile.shares if share.name == "optimizer").seconds
     assert profile.probe.ratio is None and "inputs" in profile.probe.reason
