@@ -5,7 +5,8 @@ Only a caller that was rewritten asks for it, by name; whoever calls the child a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -14,6 +15,19 @@ from torch import nn
 from autofuse.fx.install import call_undropped, narrow_forward, narrow_name
 from autofuse.fx.pristine import is_watched
 from autofuse.fx.records import Path, tail_of
+
+Enter = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], AbstractContextManager[Any]]
+_around: list[Enter] = []
+
+
+@contextmanager
+def around_narrow_calls(enter: Enter) -> Iterator[None]:
+    """Enter `enter(child, args, kwargs)` around every call of this kind in the block: they pass `__call__` by."""
+    _around.append(enter)
+    try:
+        yield
+    finally:
+        _around.pop()
 
 
 @cache
@@ -25,6 +39,9 @@ def narrow_caller(unread: frozenset[Path]) -> Callable[..., Any]:
     def call_narrow(child: nn.Module, *args: Any, **kwargs: Any) -> Any:
         watched = is_watched(child) or type(child).__call__ is not nn.Module.__call__
         forward = None if watched else narrow_forward(child, name)
+        if forward is not None and _around:
+            with _around[-1](child, args, kwargs):
+                return forward(child, *args, **kwargs)
         if forward is not None:
             return forward(child, *args, **kwargs)
         return child(*args, **kwargs) if dropout is None else call_undropped(child, dropout, args, kwargs)

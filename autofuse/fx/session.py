@@ -43,6 +43,7 @@ from autofuse.fx.trace import Call
 from autofuse.fx.twin import plain_class
 from autofuse.fx.worth import keep_what_is_worth_it
 from autofuse.fx.wrappers import user_name
+from autofuse.report.before_after import BeforeAfter
 from autofuse.report.progress import Tell, quietly
 from autofuse.report.sites import Report, SiteReport
 
@@ -63,6 +64,7 @@ class Session:
         self._lock = threading.RLock()
         self._busy = threading.local()
         self.planner: Planner | None = None  # of optimize itself, until the model has been checked
+        self.profile: BeforeAfter | None = None  # where it was asked for
 
     @property
     def report(self) -> Report:
@@ -74,7 +76,7 @@ class Session:
         return self._report(tuple(self.states[m].name for m in module.modules() if m in self.states))
 
     def _report(self, names: tuple[str, ...]) -> Report:
-        return replace(self.ledger.report(names), fallbacks=tuple(self.misses.fallbacks(names)))
+        return replace(self.ledger.report(names), fallbacks=tuple(self.misses.fallbacks(names)), profile=self.profile)
 
     # What it is about.
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from autofuse.fx.narrow import around_narrow_calls
 from autofuse.fx.wrappers import held, user_name
 
 Around = Callable[[str, nn.Module], AbstractContextManager[Any]]
@@ -88,6 +89,7 @@ def around_every_call(enter: Entered) -> Iterator[None]:
         call._autofuse_around = True  # type: ignore[attr-defined]
         nn.Module.__call__ = call  # type: ignore[method-assign]
         try:
-            yield
+            with around_narrow_calls(enter):
+                yield
         finally:
             nn.Module.__call__ = inner  # type: ignore[method-assign]

@@ -1,6 +1,7 @@
 """What operators would take, from their FLOPs and bytes at the roofs of a machine and what each takes for an element.
 
-    t = launch + max(FLOPs / peak, bytes / bandwidth, elements x what one takes) + new pages x what one takes
+    t = launch + max(computing, moving) + min(computing, moving) x (1 - OVERLAP) + new pages x what one takes
+    computing = FLOPs / peak, or elements x what one takes; moving = bytes / bandwidth
 
 A product goes by FLOPs. Anything else on a CPU goes by a piece of itself that is measured (pieces.py), for vectorised
 and other loops are a hundredfold apart; on a GPU by its bytes, and by its special functions where it has any.
@@ -18,6 +19,7 @@ from autofuse.profiling.listing import Operator
 from autofuse.profiling.pieces import Pieces, elements, seconds_of_new_bytes
 from autofuse.report.profile import Work
 
+OVERLAP = 0.5  # of the shorter part hides behind the longer on a CPU, as measured for products, masks and softmax
 BEYOND = 2**62  # bytes that no cache holds
 MAPPED = 32 * 2**20  # bytes: larger tensors have new pages from glibc's malloc (DEFAULT_MMAP_THRESHOLD_MAX, 64 bit)
 _SPECIAL = ("exp", "tanh", "erf", "sigmoid", "softmax", "gelu", "silu", "sqrt", "log", "sin", "cos", "pow", "mish")
@@ -51,7 +53,9 @@ class Costs:
     def one(self, operator: Operator) -> Work:
         """A single operator, launched by itself."""
         cost = operator.cost
-        busy = max(self._moving(cost.bytes), self._computing(operator))
+        moving, computing = self._moving(cost.bytes), self._computing(operator)
+        hidden = OVERLAP if operator.device == "cpu" else 1.0
+        busy = max(moving, computing) + (1 - hidden) * min(moving, computing)
         return Work(self.machine.launch + busy + self._mapping(operator), cost.flops, cost.bytes, 1)
 
     def in_one_loop(self, operators: Sequence[Operator]) -> Work:

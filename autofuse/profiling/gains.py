@@ -190,8 +190,8 @@ def _place(site: Site, paper: Modelled | str, measured: Mapping[Key, float], pac
     stays = seconds * paper.stays / paper.original.seconds
     predicted = stays + max(0.0, paper.comes.products * pace.products + paper.comes.others * pace.others)
     saving = seconds - predicted
-    if abs(saving) < LEAST * seconds and place.status == "applies":
-        place = replace(place, reason=f"nothing to gain: {milliseconds(abs(saving))} of {milliseconds(seconds)}")
+    if saving < LEAST * seconds and place.status == "applies" and not place.reason:
+        place = replace(place, reason=_nothing(seconds, predicted))
     return replace(
         place, seconds=seconds, predicted_seconds=predicted, layers=_spanned(site, paper),
         saved_bytes=paper.original.bytes - paper.fused.bytes, saved_flops=paper.original.flops - paper.fused.flops,
@@ -201,6 +201,12 @@ def _place(site: Site, paper: Modelled | str, measured: Mapping[Key, float], pac
 
 def _spanned(site: Site, paper: Modelled) -> tuple[str, ...]:
     return tuple(dict.fromkeys((site.fqn, *(_joined(site.fqn, name) for name, _ in paper.before))))
+
+
+def _nothing(seconds: float, predicted: float) -> str:
+    if predicted <= seconds:
+        return f"nothing to gain: {milliseconds(seconds - predicted)} of {milliseconds(seconds)}"
+    return f"nothing to gain: {milliseconds(predicted)} are predicted, and it takes {milliseconds(seconds)}"
 
 
 def amdahl(step: float, saving: float) -> float | None:

@@ -6,12 +6,15 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Group, RenderableType
 
 from autofuse.report import markup, terminal
 from autofuse.report.table import Cell, Column, Table, Tone, without_empty_columns
+
+if TYPE_CHECKING:
+    from autofuse.report.before_after import BeforeAfter
 
 Status = Literal["fused", "declined", "rolled-back"]
 Ran = Literal["original", "captured anew"]
@@ -84,10 +87,14 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Report:
-    """All places of one model, in the order of its modules. Prints as a table, in notebooks too."""
+    """All places of one model, in the order of its modules. Prints as a table, in notebooks too.
+
+    profile: before and after, where optimize was asked for it; it is not part of to_dict() and has one of its own.
+    """
 
     sites: tuple[SiteReport, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
+    profile: BeforeAfter | None = None
 
     def with_status(self, status: Status) -> tuple[SiteReport, ...]:
         """The sites with that status, in order."""

@@ -1,0 +1,136 @@
+"""optimize(model, inputs, profile=True): before, swap and after in one go. It puts the parts together, no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from statistics import median
+from typing import Any
+
+from torch import Tensor, nn
+
+from autofuse.fx import optimize as live
+from autofuse.fx.wrappers import unwrapped
+from autofuse.measure.compare import compare, device_of
+from autofuse.measure.state import preserved
+from autofuse.measure.step import Inputs, Step, tensors_in, training_step
+from autofuse.profiling.calls import Names
+from autofuse.profiling.optimizers import preserved_optimizers
+from autofuse.profiling.profile import profile as profiled
+from autofuse.profiling.recording import Recording
+from autofuse.report.before_after import BeforeAfter, Seconds, with_what_was_measured
+from autofuse.report.comparison import Comparison
+from autofuse.traces.layers import layers_of
+
+ROUNDS = 5  # of steps recorded in turns
+
+
+def optimize(
+    model: nn.Module,
+    example_inputs: Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any] | None = None,
+    *,
+    select: str | Iterable[str] | None = None,
+    ignore: str | Iterable[str] | None = None,
+    modules: str | Iterable[str] | Callable[[str, nn.Module], bool] | None = None,
+    verify: bool = True,
+    tune: bool | None = None,
+    policy: str | None = None,
+    profile: bool | Mapping[str, Any] = False,
+) -> nn.Module:
+    if not profile:
+        return live.optimize(
+            model, example_inputs, select=select, ignore=ignore, modules=modules, verify=verify, tune=tune,
+            policy=policy,
+        )  # fmt: skip
+    inputs = _inputs(example_inputs)
+    options = {} if isinstance(profile, bool) else dict(profile)
+    pairs = options.pop("pairs", None)
+    live.restore(model)  # what stands before is the original
+    before, originals = profiled(model, inputs, **options), _classes(model)
+    live.optimize(
+        model, example_inputs, select=select, ignore=ignore, modules=modules, verify=verify, tune=tune, policy=policy
+    )
+    after = profiled(model, inputs, **{**options, "probe": False, "trace": None})
+    step = options.get("step") or training_step
+    with _in_either_form(model, originals, inputs) as sides:
+        comparison = _compared(*sides, inputs, step, pairs, bool(options.get("progress", True)))
+        now, then = in_turns(*sides, inputs, step)
+    measured = with_what_was_measured(before, after, now, then)
+    live.keep_profile(model, BeforeAfter(measured, after, comparison))
+    return model
+
+
+optimize.__doc__ = f"""{live.optimize.__doc__}
+    profile: also measure whole steps before and after, layer by layer: `autofuse.report(model).profile` then has both
+    profiles, the comparison of steps in interleaved pairs, and what each place was predicted to save and saved. True,
+    or a dict of options of `autofuse.profile` (step, optimizers, steps, ...) and `pairs`. The model is run for that,
+    and put back as it was. Raises ValueError without example inputs.
+    """
+
+
+def _inputs(given: Any) -> Inputs:
+    if given is None:
+        raise ValueError("profile=True runs the model, and no example inputs were given to run it with: pass them.")
+    return tuple(given) if isinstance(given, list) else given
+
+
+Side = Callable[[], nn.Module]  # the model as it was, or as it is now
+Classes = Mapping[nn.Module, type]
+
+
+def in_turns(before: Side, after: Side, inputs: Inputs, step: Step, rounds: int = ROUNDS) -> tuple[Seconds, Seconds]:
+    """Seconds of every layer's own, forward and backward, before and after: the median of steps recorded in turns."""
+    found: tuple[list[Seconds], list[Seconds]] = ([], [])
+    for _ in range(rounds):
+        for side, recorded in zip((before, after), found, strict=True):
+            recorded.append(_recorded(side(), inputs, step))
+    return _medians(found[0]), _medians(found[1])
+
+
+def _recorded(model: nn.Module, inputs: Inputs, step: Step) -> Seconds:
+    with Recording(Names({"": unwrapped(model)}), device_of(model, inputs)) as recording:
+        step(model, inputs)  # recorded, and not looked at: the profiler's own first calls are slow
+        with recording.step():
+            step(model, inputs)
+    seconds: dict[str, float] = {}
+    for (name, _), work in layers_of(recording.trace).own.items():
+        seconds[name] = seconds.get(name, 0.0) + work.seconds
+    return seconds
+
+
+def _medians(recorded: list[Seconds]) -> Seconds:
+    names = {name for seconds in recorded for name in seconds}
+    return {name: median(seconds.get(name, 0.0) for seconds in recorded) for name in names}
+
+
+@contextmanager
+def _in_either_form(model: nn.Module, originals: Classes, inputs: Inputs) -> Iterator[tuple[Side, Side]]:
+    """The one model, which takes the one form or the other first: modules differ by their classes in nothing else, so
+    there is no copy of it. Behind the block it is optimized, and its numbers are as before."""
+    fused = {module: kind for module, kind in _classes(model).items() if originals.get(module) is not kind}
+    sides = tuple(partial(_taking, model, classes) for classes in ({m: originals[m] for m in fused}, fused))
+    with preserved_optimizers(), preserved([model], list(tensors_in(inputs))):
+        try:
+            yield sides[0], sides[1]
+        finally:
+            sides[1]()
+
+
+def _taking(model: nn.Module, classes: Classes) -> nn.Module:
+    for module, kind in classes.items():
+        module.__class__ = kind
+    return model
+
+
+def _classes(model: nn.Module) -> Classes:
+    return {module: type(module) for module in unwrapped(model).modules()}
+
+
+def _compared(
+    before: Side, after: Side, inputs: Inputs, step: Step, pairs: int | None, progress: bool
+) -> Comparison:  # fmt: skip
+    def run(side: Callable[..., Any], given: Any) -> object:
+        return step(side(), given)
+
+    return compare(before, after, inputs, run, pairs=pairs, progress=progress)
