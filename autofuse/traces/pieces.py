@@ -36,12 +36,11 @@ def calm(steps: Steps) -> Steps:
     What a live profile looks at on a machine that it does not have for itself. Steps that are not marked one by one
     stay as they are.
     """
-    if steps.count != len(steps.windows):
+    if steps.count < 2 or steps.count != len(steps.windows):
         return steps
     kept = sorted(steps.windows, key=lambda window: window[1] - window[0])[: (steps.count + 1) // 2]
-    return replace(
-        steps, windows=tuple(sorted(kept)), count=len(kept), basis=f"the {len(kept)} shortest of {steps.basis}"
-    )
+    shortest = "shortest" if len(kept) == 1 else f"{len(kept)} shortest"
+    return replace(steps, windows=tuple(sorted(kept)), count=len(kept), basis=f"the {shortest} of {steps.basis}")
 
 
 def host_pieces(owned: Sequence[Owned], scope: Scope) -> Iterator[Piece]:
