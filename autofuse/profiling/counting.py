@@ -43,7 +43,7 @@ class Counting:
         self._stack = ExitStack()
 
     def __enter__(self) -> Counting:
-        running = Running(self.names)
+        running = Running()
         with ExitStack() as stack:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(around_calls(self.names, running.called))

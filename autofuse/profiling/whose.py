@@ -19,12 +19,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from autofuse.profiling.calls import Names
 from autofuse.profiling.work import Phase
 from autofuse.report.profile import OUTSIDE
 
 _C: Any = torch._C
-_NUMBERLESS = 2**63  # accumulating a gradient has the highest number there is
+_NUMBERLESS = 2**63  # gathering a gradient has the highest number there is
 _CHECKPOINTING = "torch.utils.checkpoint"
 
 
@@ -44,6 +43,7 @@ class _Thread:
     numbers: list[int] = field(default_factory=list)
     owners: list[str] = field(default_factory=list)  # of nodes from the number at the same place on
     recomputing: int = -1  # the last graph task in which this thread recomputed a forward
+    last: str = OUTSIDE  # whose backward ran last
 
     def mark(self) -> None:
         """From the next node on, nodes belong to the innermost open call."""
@@ -58,10 +58,9 @@ class _Thread:
 class Running:
     """Asked by an instrument for each operator; told of modules' calls by `called`, for calls.around_calls."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self) -> None:
         self._threads: dict[int, _Thread] = {}
         self._main = self._here()
-        self._holders = {id(p): name for name, module in names.items() for p in module._parameters.values()}
 
     @contextmanager
     def called(self, name: str, module: nn.Module) -> Iterator[None]:
@@ -98,11 +97,11 @@ class Running:
         if node is None:
             return OUTSIDE
         number = node._sequence_nr()
-        if number >= _NUMBERLESS:
-            return self._holders.get(id(getattr(node, "variable", None)), OUTSIDE)
-        # A backward within a backward goes through nodes that this thread made when it recomputed the forward.
-        nested = 0 <= thread.recomputing < task
-        return (thread if nested else self._main).owner(number)
+        if number < _NUMBERLESS:  # else a gradient is gathered, right after the node that it comes from
+            # A backward within a backward goes through nodes that this thread made when it recomputed the forward.
+            nested = 0 <= thread.recomputing < task
+            thread.last = (thread if nested else self._main).owner(number)
+        return thread.last
 
 
 def gradients_wanted() -> tuple[bool, ...]:

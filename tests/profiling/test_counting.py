@@ -121,14 +121,14 @@ def test_ideal_seconds_are_those_of_each_operator(x: Tensor) -> None:
     assert found[OUTSIDE, "forward"].ideal_seconds == 2 * X / 64
 
 
-def test_a_gradient_that_is_added_up_belongs_to_who_holds_the_weight(x: Tensor) -> None:
+def test_a_gradient_that_is_gathered_belongs_to_the_node_that_it_comes_from(x: Tensor) -> None:
     model = Twice()
     model(x).sum().backward()
 
     again = works(model, lambda: model(x).sum().backward())
 
-    assert again["one.layer", "backward"].operators == 4
-    assert again["one.layer", "backward"].bytes == 2 * (2 * X + WEIGHT) + 3 * X + 3 * WEIGHT
+    assert again["one.layer", "backward"].operators == 5  # and those of x and of the weight are added to what is there
+    assert again["one.layer", "backward"].bytes == 2 * (2 * X + WEIGHT) + 3 * X + 3 * X + 3 * WEIGHT
 
 
 def test_flops_are_told_by_dtype() -> None:

@@ -98,7 +98,7 @@ def spelled_mlp(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
     return F.linear(F.gelu(F.linear(x, up)), down)
 
 
-@pytest.mark.parametrize("trained", [[0, 1, 2], [0], [1], [2], [1, 2]])
+@pytest.mark.parametrize("trained", [[0, 1, 2], [2]])
 def test_a_fused_mlp_asks_for_what_its_layers_ask_for(trained: list[int]) -> None:
     shapes = (1024, 64), (96, 64), (64, 96)
 
