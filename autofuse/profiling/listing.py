@@ -60,7 +60,7 @@ def listed(run: Callable[[], Any], root: nn.Module, leaves: Sequence[Tensor], ba
     names begin there; an operator of the backward belongs where its forward ran.
     """
     names = Names({"": root})
-    running = Running(names)
+    running = Running()
     log = _Log(running)
     with around_calls(names, running.called), torch.set_grad_enabled(backward):
         with log:
