@@ -71,7 +71,49 @@ def _add_compare(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _add_plan(commands: Commands[argparse.ArgumentParser]) -> None:
-    commands.add_parser("plan", help="will it fit, and how will it scale: a simulation on paper (needs torch)")
+    plan = commands.add_parser(
+        "plan", help="will it fit, and how will it scale: a simulation on paper (needs torch)",
+        formatter_class=argparse.RawDescriptionHelpFormatter, epilog=_PLAN_EPILOG,
+        description="Simulate a training step without running it or allocating its memory.",
+    )  # fmt: skip
+    plan.add_argument("target", metavar="MODULE:FACTORY", help="a function that returns a model and its inputs")
+    plan.add_argument("--batch", type=_counting, metavar="N", help="samples on a device (default: as the inputs have)")
+    plan.add_argument("--sequence", type=_counting, metavar="T", help="tokens in a sample (default: the same)")
+    plan.add_argument(
+        "--dtype", type=_dtype, default="", help="of parameters and inputs: float32, bfloat16 (bf16), float16, float64"
+    )
+    plan.add_argument("--autocast", type=_dtype, default="", metavar="DTYPE", help="what operators compute in")
+    plan.add_argument(
+        "--checkpointing", default="none", metavar="WHAT",
+        help="none (the default), block (each repeated block), or names of modules, as 'layers.*'",
+    )  # fmt: skip
+    plan.add_argument(
+        "--optimizer", choices=("none", "adamw", "adam", "sgd", "momentum", "adagrad"), default="adamw",
+        help="default: adamw",
+    )  # fmt: skip
+    plan.add_argument("--shard", type=_counting, default=1, metavar="N", help="over N devices (default: 1)")
+    plan.add_argument("--strategy", choices=("ddp", "fsdp", "hsdp", "tp"), help="with --shard (default: fsdp)")
+    room = plan.add_mutually_exclusive_group()
+    room.add_argument("--device", metavar="NAME", help='has to hold it, as "NVIDIA H100"')
+    room.add_argument("--memory", metavar="SIZE", help="has to hold it, as 80GiB")
+    plan.add_argument("--no-fusion", action="store_true", help="leave out what fusion would change")
+    _add_format(plan)
+
+
+def _dtype(text: str) -> str:
+    name = _DTYPES.get(text.lower(), text.lower())
+    if name and name not in _DTYPES.values():  # argparse converts the default, too
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(_DTYPES.values())}")
+    return name
+
+
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
+_PLAN_EPILOG = """\
+examples:
+  autofuse plan package.module:factory --batch 16 --memory 24GiB
+  autofuse plan package.module:factory --dtype bf16 --checkpointing block --shard 64 --device "NVIDIA H100"
+exit codes: 0 planned; 1 it does not fit, fused or not; 2 it cannot be planned
+"""
 
 
 def _add_format(command: argparse.ArgumentParser) -> None:

@@ -29,6 +29,7 @@ Sizes = Callable[..., tuple[int, ...]]
 OPERATIONS: dict[str, Operation] = {}
 _recorders: list[list[Made]] = []
 _undropped: list[Callable[[float], None]] = []
+_on_paper: list[None] = []
 _functorch: Any = torch._C._functorch
 _TENSORS = frozenset({Tensor, nn.Parameter})
 _DTYPES = frozenset({torch.float64, *HALVES_AND_SINGLE})
@@ -61,6 +62,16 @@ def recorded() -> Iterator[list[Made]]:
         _recorders[:] = [r for r in _recorders if r is not made]
 
 
+@contextmanager
+def on_paper() -> Iterator[None]:
+    """In the block, calls with fake tensors go to whom real ones would: what they keep is what would be kept."""
+    _on_paper.append(None)
+    try:
+        yield
+    finally:
+        _on_paper.pop()
+
+
 class Operation:
     """The providers of one operation. Called like its public function, the deciding tensor first."""
 
@@ -89,7 +100,7 @@ class Operation:
             return self.torch.run(x, *args, **kwargs)
         key = _signature(x, args, kwargs)
         if key is None:
-            return self.torch.run(x, *args, **kwargs)
+            return (self.taker(x, *args, **kwargs) if _on_paper else self.torch).run(x, *args, **kwargs)
         provider = self._takers.get(key)
         if provider is None:
             provider = self._remembered(key, self.taker(x, *args, **kwargs))

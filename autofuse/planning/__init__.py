@@ -1,1 +1,7 @@
-"""What a model will need and how fast it may go, worked out without running it at its full size. Simulation."""
+"""Simulation: will a training step fit, and what to expect of it, before anything is run or bought."""
+
+from __future__ import annotations
+
+from autofuse.planning.plan import plan
+
+__all__ = ["plan"]

@@ -40,6 +40,11 @@ def load(target: str) -> Made:
     Modules are found from the working folder on. Raises NoSubject with a sentence; what the factory itself raises
     comes through.
     """
+    return made(found(target)(), target)
+
+
+def found(target: str) -> Callable[[], Any]:
+    """The factory of that name, imported and not yet called. Raises NoSubject with a sentence."""
     where, _, attribute = target.rpartition(":")
     if not where or not attribute:
         raise NoSubject(f"{target!r} names no factory: write it as package.module:function.")
@@ -49,8 +54,8 @@ def load(target: str) -> Made:
             raise NoSubject(f"{where} has no {attribute!r}. A factory is a function of that module.")
         held = getattr(held, name)
     if isinstance(held, nn.Module) or not callable(held):
-        return made(held, target)
-    return made(_callable_without_arguments(held, target)(), target)
+        return lambda: held
+    return _callable_without_arguments(held, target)
 
 
 def made(result: Any, target: str) -> Made:

@@ -6,7 +6,7 @@ Knows what parameters, gradients and optimizer states are; the lives of storages
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -104,6 +104,16 @@ class Holding:
         if self.device.type == "cuda":
             return f"torch.cuda.max_memory_allocated, told apart by {_SOURCE}"
         return _SOURCE + (_WITH_WORKSPACE if self._storages.workspace.most else _WITHOUT_WORKSPACE)
+
+    def over_time(self) -> Iterator[Mapping[str, int]]:
+        """Bytes by kind at the end of every operator in turn, without workspaces: one mapping, which changes."""
+        kinds: Counter[str] = Counter()
+        at = 0
+        for moment in self._storages.moments:
+            for piece, change in self._storages.changes[at : moment.place]:
+                kinds[self._kind(piece)] += change
+            at = moment.place
+            yield kinds
 
     # What is what.
 
