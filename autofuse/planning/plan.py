@@ -126,10 +126,18 @@ def _largest(side: memory.Side, sizes: _Sizes, peak: int, room: int) -> int | No
             below = guess
         else:
             above = guess
+        if above is None and _next_is_too_large(known, below, room):
+            break
         if above is not None and above - below <= 1:
             break
         guess = _next(known, room, below, above)
     return below
+
+
+def _next_is_too_large(known: dict[int, int], batch: int, room: int) -> bool:
+    """A peak is the largest of sums that grow evenly with the batch: it never grows more slowly than it did before."""
+    smaller = [b for b in known if b < batch]
+    return any(known[batch] + (known[batch] - known[b]) / (batch - b) > room for b in smaller)
 
 
 def _next(known: dict[int, int], room: int, below: int, above: int | None) -> int:
@@ -138,10 +146,8 @@ def _next(known: dict[int, int], room: int, below: int, above: int | None) -> in
         return 2 * below if above is None else max(1, above // 2)
     low, high = sorted(sorted(known, key=lambda batch: abs(known[batch] - room))[:2])
     slope = (known[high] - known[low]) / (high - low)
-    guess = int(low + (room - known[low]) / slope) if slope > 0 else 2 * max(below, 1)
-    if above is None:
-        return min(max(guess, below + 1), 64 * max(below, 1))
-    return min(max(guess, below + 1), above - 1) if below in known or below == 0 else (below + above) // 2
+    guess = int(low + (room - known[low]) / slope) if slope > 0 else 2 * below
+    return min(max(guess, below + 1), 64 * max(below, 1) if above is None else above - 1)
 
 
 def _check(dtype: str, autocast: str, optimizer: str, strategy: str, devices: int) -> None:
