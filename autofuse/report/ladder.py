@@ -69,7 +69,7 @@ RUNGS: tuple[RungKind, ...] = (
     RungKind(
         "hfu", "hardware FLOPs utilisation (HFU)", "FLOPs executed, recomputation included / step time / peak FLOP/s",
         "torch.utils.flop_counter on one step; the peak from the device table or measured",
-        "profile a model that runs here; a trace alone holds no FLOPs", "busy",
+        "profile a model that runs here; a trace of a GPU tells FLOPs only where shapes were recorded", "busy",
     ),
     RungKind(
         "mfu", "model FLOPs utilisation (MFU)", "FLOPs that the model asks for / step time / peak FLOP/s",

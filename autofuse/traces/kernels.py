@@ -24,9 +24,10 @@ _CATEGORIES = tuple(
         ("norm", r"(layer|rms|batch|group|instance|add|l2)_?norm|\bbn_?(fw|bw)|bnorm|GammaBeta|RowwiseMoments|"
                  r"\bln_(fwd|bwd|parallel)|ComputeInternalGradients|ComputeFusedParams|batchnorm"),
         ("copy", r"nchwToNhwc|nhwcToNchw|transpose_readWrite|tensorTransform"),
-        ("matmul", r"gemm|gemv|matmul|nvjet|xmma|cutlass|cublas|\bCijk_|\b(triton_(tem_\w*?)?)?(add|b)?b?mm(_|\b)|"
+        ("matmul", r"(?<!fb)gemm|gemv|matmul|nvjet|xmma|cutlass|cublas|miopen|\bCijk_|"
+                   r"\b(triton_(tem_\w*?)?)?(add|b)?b?mm(_|\b)|"
                    r"fprop|dgrad|wgrad|convolv|\bconv|_conv|winograd|cudnn|cask_|splitKreduce|dot_kernel|\bdot_|magma_|"
-                   r"epilogue::impl|miopen|marlin|einsum|wmma|wgmma|linear_kernel"),
+                   r"epilogue::impl|marlin|einsum|wmma|wgmma|linear_kernel"),
         ("activation", r"gelu|silu|swiglu|geglu|sigmoid|relu|tanh|\berf|softplus|threshold|hardswish|mish|"
                        r"\b[sc]?elu|\bglu|act_and_mul|swish"),
         ("random", r"distribution|dropout|bernoulli|multinomial|exponential_|uniform|normal_|philox|rand(om|perm)"),

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autofuse.medians import median_interval
-from autofuse.report.ladder import ladder
+from autofuse.report.ladder import Rung, ladder
 from autofuse.report.profile import Flops, Memory, Power, Probe, Profile, Timing
 from autofuse.traces.categories import categories_of
+from autofuse.traces.flops import counted, hfu_of
 from autofuse.traces.layers import layers_of
 from autofuse.traces.nsight import rungs_of_report
 from autofuse.traces.ranks import notes_of, numbered, ranks_of
@@ -38,7 +39,7 @@ def profile_of_traces(traces: Sequence[Trace], ncu: Path | None = None) -> Profi
     scopes, unnumbered = numbered([scope_of(trace) for trace in traces])
     ranks = ranks_of(scopes)
     scope = scopes[max(ranks, key=lambda rank: rank.seconds).rank]
-    known = rungs_of(scope) | (rungs_of_report(ncu) if ncu else {})
+    known = rungs_of(scope) | _flops_rung(scope) | (rungs_of_report(ncu) if ncu else {})
     times = layers_of(scope.trace, scope.steps)
     worlds = [trace.world for trace in traces if trace.world is not None]
     return Profile(
@@ -49,7 +50,7 @@ def profile_of_traces(traces: Sequence[Trace], ncu: Path | None = None) -> Profi
         kind="trace",
         memory=Memory(reason=_ONLY_LIVE),
         shares=shares_of(scope),
-        flops=Flops(reason=_ONLY_LIVE),
+        flops=flops_of(scope),
         power=Power(reason=_ONLY_LIVE),
         probe=Probe(reason=_ONLY_LIVE),
         attribution=times.attribution,
@@ -74,6 +75,16 @@ def timing_of(scope: Scope) -> Timing:
     return Timing(seconds, median_interval(seconds))
 
 
+def flops_of(scope: Scope) -> Flops:
+    """What was executed in a step, where a GPU's trace recorded shapes. What the model asked for no trace tells."""
+    found = counted(scope) if scope.has_gpu else _ONLY_LIVE
+    if isinstance(found, str):
+        return Flops(reason=found)
+    return Flops(
+        hardware=round(found.total), basis=f"shapes of operators in the trace, {found.dtype}", reason=_ONLY_LIVE
+    )
+
+
 def environment_of(scope: Scope) -> dict[str, str]:
     """What the trace says of the machine; no host, no user, no path."""
     found = {"steps": scope.steps.basis}
@@ -84,6 +95,10 @@ def environment_of(scope: Scope) -> dict[str, str]:
         found["world"] = str(scope.trace.world)
     versions = {key: value for key, value in scope.trace.about.items() if key.endswith("_version")}
     return {key: value for key, value in (found | versions).items() if value}
+
+
+def _flops_rung(scope: Scope) -> dict[str, Rung]:
+    return {"hfu": hfu_of(scope, counted(scope))} if scope.has_gpu else {}
 
 
 def _name(traces: Sequence[Trace]) -> str:

@@ -163,6 +163,8 @@ def test_what_only_reduces_or_gathers_on_one_device_is_no_collective(name: str) 
         ("copy", "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, unsigned int, 2, 128, 1>"),
         ("copy", "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true, (cudnnKernelDataType_t)2>"),
         ("copy", "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel<index_kernel_impl"),
+        ("copy", "void fbgemm_gpu::permute_2D_data_kernel<false, int, int, decltype(nullptr)>(int, int, int)"),
+        ("copy", "void split_embedding_codegen_forward_unweighted_kernel<c10::Half, fbgemm_gpu::Accessor>"),
         ("reduction", "void at::native::reduce_kernel<128, 4, at::native::ReduceOp<float, sum_functor<float>>>"),
         ("elementwise", "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"),
         ("elementwise", "void at::native::unrolled_elementwise_kernel<at::native::AUnaryFunctor<float, MulFunctor>>"),
