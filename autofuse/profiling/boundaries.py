@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -24,6 +26,8 @@ from autofuse.profiling.rhythm import Rhythm
 from autofuse.profiling.waiting import uncompiled
 
 _POST_HOOKS = optimizers._global_optimizer_post_hooks  # in the order in which they are called
+_WORKSHOPS = ("autofuse.fx.", "autofuse.measure.", "autofuse.kernels.")
+_STARTED_BY = "autofuse.profiling.program"  # what lies below it is no part of the program
 _CALLS_TO_SEE = 3  # before a program that has made no optimizer is taken for one that never will
 
 
@@ -112,7 +116,7 @@ class Boundaries:
     def _acted(self, who: Hashable) -> None:
         if self._by_calls:  # it was no program without an optimizer after all
             self._by_calls, self._rhythm, self._due = False, Rhythm(), False
-            self._anew()
+            self._begin_anew()
         ends = self._heard(who)
         if not self._later:
             self._calls.leave()
@@ -122,7 +126,7 @@ class Boundaries:
     # Calls.
 
     def _called(self, module: nn.Module) -> None:
-        if not self._here():
+        if not self._here() or _is_ours():
             return
         if self._due:
             self._due = False
@@ -140,8 +144,12 @@ class Boundaries:
         before = self._rhythm.changes
         ends = self._rhythm.heard(who)
         if self._rhythm.changes != before:
-            self._anew()
+            self._begin_anew()
         return ends
+
+    def _begin_anew(self) -> None:
+        with self._calls.lifted():
+            self._anew()
 
     def _end(self) -> None:
         with self._calls.lifted():  # instruments come and go beneath
@@ -215,6 +223,17 @@ def _scaler_steps(skipped: Callable[[Optimizer], None]) -> Iterator[None]:
         yield
     finally:
         GradScaler.step = inner  # type: ignore[method-assign]
+
+
+def _is_ours() -> bool:
+    """Whether the call comes from autofuse at work in the program (optimize, compare), and is no step of it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if name.startswith(_WORKSHOPS) or name == _STARTED_BY:
+            return name != _STARTED_BY
+        frame = frame.f_back
+    return False
 
 
 def _key(optimizer: Optimizer) -> Hashable:

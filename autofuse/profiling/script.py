@@ -31,9 +31,10 @@ def run(program: Callable[[], None], name: str, conductor: Conductor, inference:
     """
     boundaries = Boundaries(conductor.ended, conductor.anew, inference)
     outcome, left = Outcome(), ""
-    with conductor.waiting.clocked(), boundaries.found():
+    with conductor.waiting.clocked():
         try:
-            program()
+            with boundaries.found():
+                program()
         except Finished:
             pass
         except SystemExit as error:

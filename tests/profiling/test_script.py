@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from autofuse.cli import main
 
@@ -193,3 +194,44 @@ for _ in range(40):
     assert done.stdout.count("Written: ") == 1
     files = [json.loads((tmp_path / "autofuse-profile" / f"profile{r}.json").read_text()) for r in ("", ".rank1")]
     assert [[rank["rank"] for rank in data["ranks"]] for data in files] == [[0, 1], [0, 1]]
+
+
+def test_calls_that_autofuse_itself_makes_in_a_script_are_no_steps(run: Run):
+    code, data = run("""\
+import torch
+import autofuse
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(8, 32), torch.nn.Linear(32, 8)
+    def forward(self, x):
+        h = self.up(x)
+        return self.down(0.5 * h * (1 + torch.erf(h / 2**0.5)))
+torch.manual_seed(0)
+model = Net()
+autofuse.optimize(model, (torch.randn(4, 8),), tune=False)
+autofuse.compare(model, model, (torch.randn(4, 8),), pairs=20, progress=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(40):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+""")
+    assert code == 0
+    assert "steps of the optimizer" in data["notes"][0]
+    assert {place["status"] for layer in data["layers"] for place in layer["places"]} == {"fused"}
+    assert data["flops"]["model"] == 2 * 2 * (2 * 4 * 8 * 32) + 2 * 4 * 8 * 32  # that of its own code
+
+
+def test_an_inference_loop_that_ends_early_leaves_nothing_behind(run: Run):
+    before = torch.nn.Module.__call__
+    code, data = run(
+        """\
+import torch
+model = torch.nn.Linear(3, 5)
+for _ in range(9):
+    model(torch.randn(2, 3))
+""",
+        options=("--warmup", "1", "--steps", "3", "--trace-steps", "5"),
+    )
+    assert (code, len(data["timing"]["seconds"])) == (2, 3)
+    assert torch.nn.Module.__call__ is before
