@@ -235,13 +235,12 @@ def rules_in_words(places: Sequence[PlaceFold]) -> list[str]:
 
 
 def place_in_words(place: PlaceFold, reason: bool = False) -> str:
-    """ "AF101 applies, 1.21x predicted"."""
+    """ "AF101 applies: 1.21x", "AF301 in AF304: 1.05x", "AF201 declined"; with the reason where that is asked for."""
     words = f"{place.rule} {place.status}"
-    if place.predicted_gain is not None and place.status == "applies":
-        words += f": {units.gain(place.predicted_gain)}"
-    if place.part_of and place.status == "applies":
-        return f"{words}, in {place.part_of if reason else place.part_of.partition(' ')[0]}"
-    return f"{words}: {place.reason}" if reason and place.reason else words
+    if place.status == "applies":
+        words = f"{place.rule} in {place.part_of.partition(' ')[0]}" if place.part_of else words
+        words += f": {units.gain(place.predicted_gain)}" if place.predicted_gain is not None else ""
+    return f"{words}; {place.reason}" if reason and place.reason else words
 
 
 def _short_place_row(place: PlaceFold) -> tuple[Cell, ...]:

@@ -54,7 +54,7 @@ def test_every_layer_is_in_the_long_list_in_the_models_order_with_why() -> None:
     assert column(table, "layer")[:2] == ["wte", "h.0"]
     assert {"(the model itself)", "(outside of modules)"} <= set(column(table, "layer"))
     assert "Its 0.4 FLOP/byte lie below the balance of 6.1." in column(table, "why this limit")
-    assert "AF201 declined: the scores are returned too" in column(table, "rule")
+    assert "AF201 declined; the scores are returned too" in column(table, "rule")
 
 
 def test_layers_of_two_sides_are_matched_by_name() -> None:
@@ -85,7 +85,7 @@ def test_what_was_measured_stands_beside_what_was_predicted() -> None:
 
 def test_a_part_of_a_larger_place_says_so() -> None:
     (part,) = folded_places([("mlp", Place("AF301", "applies", predicted_gain=1.1, part_of="AF304 in mlp"))])
-    assert tables.place_in_words(part) == "AF301 applies: 1.10x, in AF304"
+    assert tables.place_in_words(part) == "AF301 in AF304: 1.10x"
 
 
 def test_a_rule_is_named_once_with_what_its_places_gain_together() -> None:
