@@ -20,7 +20,7 @@ _ENOUGH = 3  # siblings of one kind beside others of another kind are blocks; tw
 
 @dataclass(frozen=True)
 class PlaceFold:
-    """The same thing found at several places: one rule, one status, one reason.
+    """The same thing found at several places: one rule, one status, and of what is not fused one reason.
 
     seconds, predicted_saving, measured_saving: summed over the places that know theirs. predicted_gain: the step's time
     before / after if all of them were fused: what each would save of the step, together. part_of: the larger place
@@ -133,8 +133,9 @@ def folded_places(places: Iterable[tuple[str, Place]]) -> tuple[PlaceFold, ...]:
     """Places with the (folded) names of their layers; the greatest predicted saving first, then the longest."""
     groups: defaultdict[tuple[str, ...], list[Place]] = defaultdict(list)
     for name, place in places:
-        told = (_NUMBER.sub("…", _BLOCK.sub("*", text)) for text in (place.reason, place.part_of))
-        groups[name, place.rule, place.status, place.operation, *told].append(place)
+        # What is or would be fused is the same thing wherever it stands; what is not, for each reason another.
+        reason = "" if place.status in ("applies", "fused") else _pattern_of(place.reason)
+        groups[name, place.rule, place.status, place.operation, reason, _pattern_of(place.part_of)].append(place)
     folds = (_place_fold(key[0], members) for key, members in groups.items())
     return tuple(sorted(folds, key=lambda f: (-(f.predicted_saving or 0.0), -(f.seconds or 0.0))))
 
@@ -152,10 +153,19 @@ def _place_fold(name: str, places: list[Place]) -> PlaceFold:
     )  # fmt: skip
 
 
+def _pattern_of(text: str) -> str:
+    return _NUMBER.sub("…", _BLOCK.sub("*", text))
+
+
 def _common(texts: Sequence[str]) -> str:
-    """Texts that differ in numbers only as one: "*" for those of blocks, "…" for others, what is equal as it is."""
+    """Texts that differ in numbers only as one: "*" for those of blocks, "…" for others, what is equal as it is.
+
+    "" where they differ in more.
+    """
     if all(text == texts[0] for text in texts):
         return texts[0]
+    if len(set(map(_pattern_of, texts))) > 1:
+        return ""
     starred = [_BLOCK.sub("*", text) for text in texts]
     numbers = zip(*(_NUMBER.findall(text) for text in starred), strict=True)
     shown = iter([each[0] if len(set(each)) == 1 else "…" for each in numbers])

@@ -50,7 +50,9 @@ def both_layers_table(before: Profile, after: Profile, most: int | None = None) 
     names = dict.fromkeys(name for side in sides for name in side)
     longest = {name: max(side[name].work.seconds for side in sides if name in side) for name in names}
     order = sorted(names, key=lambda name: -longest[name])[:most]
-    return _without_rules(Table("", _BOTH_COLUMNS, tuple(_both_row(name, sides) for name in order)), before, after)
+    rules = {fold.name: rule_cell(fold.places) for fold in folded(telling((before, after)).layers)}
+    rows = tuple(_both_row(name, sides, rules.get(name, Cell(""))) for name in order)
+    return _without_rules(Table("", _BOTH_COLUMNS, rows), before, after)
 
 
 def every_layer_table(profile: Profile) -> Table:
@@ -78,6 +80,12 @@ def short_places_table(profile: Profile, most: int) -> Table:
     rows = tuple(_short_place_row(place) for place in places[:most])
     rest = len(places) - len(rows)
     return without_empty_columns(Table("", _SHORT_PLACE_COLUMNS, rows, f"and {rest} more" if rest else ""))
+
+
+def telling(profiles: Sequence[Profile]) -> Profile:
+    """Of a model before and after, the profile whose places say most: what was measured stands in those before."""
+    told = [p for p in profiles if any(place.measured_seconds is not None for _, place in p.places)]
+    return (*told, *(p for p in reversed(profiles) if p.places), profiles[-1])[0]
 
 
 def all_places(profile: Profile) -> tuple[PlaceFold, ...]:
@@ -196,12 +204,12 @@ def _short_numbers(fold: Fold) -> tuple[Cell, ...]:
     )
 
 
-def _both_row(name: str, sides: Sequence[Mapping[str, Fold]]) -> tuple[Cell, ...]:
+def _both_row(name: str, sides: Sequence[Mapping[str, Fold]], rule: Cell) -> tuple[Cell, ...]:
     folds = [side.get(name) for side in sides]
     there = [fold for fold in folds if fold is not None]
     times = [Cell(units.duration(fold.work.seconds) if fold else units.NOT_KNOWN) for fold in folds]
     whole = [Cell(units.duration(fold.seconds) if fold else units.NOT_KNOWN, "quiet") for fold in folds]
-    return (Cell(titled(there[0])), *times, *whole, rule_cell(there[-1].places))
+    return (Cell(titled(there[0])), *times, *whole, rule)
 
 
 def _layer_row(layer: Layer) -> tuple[Cell, ...]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from autofuse.report import units
 from autofuse.report.bars import BarChart, BarRow, Segment
 from autofuse.report.charts import LineChart, StripChart
-from autofuse.report.folding import Fold, folded
-from autofuse.report.layer_tables import rule_cell, rules_in_words, titled
+from autofuse.report.folding import Fold, PlaceFold, folded
+from autofuse.report.layer_tables import rule_cell, rules_in_words, telling, titled
 from autofuse.report.profile_tables import (
     BESIDE,
     MEMORY_PARTS,
@@ -100,7 +100,8 @@ def layers_chart(sides: Sides) -> BarChart | None:
     order = sorted((name for name in longest if longest[name] > 0), key=lambda name: -longest[name])[:_LAYERS]
     if not order:
         return None
-    rows = tuple(_layer_row(name, folds, longest[order[0]]) for name in order)
+    places = {fold.name: fold.places for fold in folded(telling(tuple(sides.values())).layers)}
+    rows = tuple(_layer_row(name, folds, longest[order[0]], places.get(name, ())) for name in order)
     both = " (above: before, below: after)" if len(sides) > 1 else ""
     legend = {kind: name for name, kind in _PHASES.items()}
     told = "; ".join(f"{row.hint} {row.value}" for row in rows)
@@ -219,12 +220,11 @@ def _memory_bar(profile: Profile, kinds: Mapping[str, str], largest: int) -> tup
     return tuple(Segment(n / largest, kinds[part], f"{part}: {units.size(n)}") for part, n in sizes.items() if n)
 
 
-def _layer_row(name: str, sides: list[dict[str, Fold]], longest: float) -> BarRow:
+def _layer_row(name: str, sides: list[dict[str, Fold]], longest: float, places: tuple[PlaceFold, ...]) -> BarRow:
     folds = [side.get(name) for side in sides]
     there = [fold for fold in folds if fold is not None]
     bars = tuple(_phases(fold, longest) if fold else () for fold in folds)
     value = " → ".join(units.duration(fold.work.seconds) if fold else units.NOT_KNOWN for fold in folds)
-    places = there[-1].places
     rules = "; ".join(rules_in_words(places))
     title = titled(there[0])
     return BarRow(title, value, bars, rules, rule_cell(places).tone, title)

@@ -15,6 +15,7 @@ from autofuse.report.layer_tables import (
     every_layer_table,
     layers_table,
     places_table,
+    telling,
 )
 from autofuse.report.profile_charts import (
     categories_chart,
@@ -121,7 +122,7 @@ def _sections(sides: Sides, comparison: Comparison | None = None, diff: str = ""
         _section("How much of the machine it uses", _ladder(sides), _LADDER_NOTE),
         _section("Where the step goes", _step(sides)),
         _section("Where the time is, layer by layer", _layers(sides), _LAYERS_NOTE),
-        _section("Where fusing helps", _places(after)),
+        _section("Where fusing helps", _places(telling(profiles))),
         _section("How near the roof each layer is", _roofline(sides), _ROOFLINE_NOTE),
         _section("Kinds of operators", _categories(sides)),
         _section("Memory", _memory(sides)),

@@ -22,6 +22,7 @@ from autofuse.report.layer_tables import (
     places_table,
     short_layers_table,
     short_places_table,
+    telling,
 )
 from autofuse.report.profile_facts import end, facts_of, facts_of_both, step_of, title_of
 from autofuse.report.profile_tables import (
@@ -82,7 +83,7 @@ def summary_of_both(before: Profile, after: Profile, comparison: Comparison | No
         _facts([*why, *steps, *facts_of_both(sides)]),
         *_headed("how much of the machine it uses", _ladder(sides)),
         *_layers_of_both(before, after),
-        *_headed("what fusing was predicted to save, and saved", *_places(after)),
+        *_headed("what fusing was predicted to save, and saved", *_places(telling((before, after)))),
         *_notes(after),
     )
 

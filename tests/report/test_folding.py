@@ -102,6 +102,14 @@ def test_reasons_that_differ_in_numbers_only_are_one_and_equal_numbers_stay() ->
     assert fold.reason == "nothing to gain: … ms of 16 ms in h.*"
 
 
+def test_what_applies_is_one_whether_there_is_much_to_gain_or_little() -> None:
+    found = [
+        Place("AF101", "applies", reason, "autofuse.ops.attention") for reason in ("", "", "nothing to gain: 0 ms")
+    ]
+    (fold,) = folded_places([("h.*.attn", one) for one in found])
+    assert (fold.count, fold.reason) == (3, "")
+
+
 def test_numbers_in_reasons_that_name_no_block_are_kept() -> None:
     (fold,) = folded_places([("x", Place("AF101", "declined", "1.5 is not 2.0 in torch.float32"))] * 2)
     assert fold.reason == "1.5 is not 2.0 in torch.float32"

@@ -76,6 +76,16 @@ def test_a_place_shows_what_it_takes_what_it_would_save_and_what_it_becomes() ->
     assert column(table, "becomes, or reason")[-1] == "the scores are returned too; gpt.py:31"
 
 
+def test_of_two_profiles_the_one_whose_places_were_measured_is_the_telling_one() -> None:
+    fused = replace(place("AF101", "fused"), measured_seconds=0.01)
+    layers = tuple(replace(layer, places=(fused,) if layer.places else ()) for layer in gpt().layers)
+    before, bare = replace(gpt(), layers=layers), replace(gpt(), layers=())
+    assert tables.telling((before, gpt(True))) is before
+    assert tables.telling((gpt(), bare)) == gpt()
+    assert tables.telling((gpt(), gpt(True))) == gpt(True)
+    assert column(tables.both_layers_table(before, gpt(True), 1), "rule") == ["AF101 fused"]
+
+
 def test_what_was_measured_stands_beside_what_was_predicted() -> None:
     measured = replace(place("AF101", "fused", 0.02, 0.012), measured_seconds=0.01)
     layers = tuple(replace(layer, places=(measured,) if layer.kind == "Attention" else ()) for layer in gpt().layers)
