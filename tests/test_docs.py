@@ -21,7 +21,7 @@ from autofuse.source.config import _KEYS
 from autofuse.source.run import rewritten
 
 REPOSITORY = Path(__file__).parents[1]
-_COMMANDS = ("check", "rewrite", "rules", "explain", "kernels", "tune", "cache")
+_COMMANDS = ("check", "rewrite", "rules", "explain", "kernels", "tune", "cache", "profile", "compare", "plan")
 PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").glob("*.md"))]
 BLOCKS = [
     (page, language, code)
