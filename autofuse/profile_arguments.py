@@ -62,10 +62,11 @@ def _add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
 def _add_compare(commands: Commands[argparse.ArgumentParser]) -> None:
     compare = commands.add_parser(
         "compare", help="two profiles side by side, and what may be said of the difference",
-        description="Compare two files that `autofuse profile` wrote.",
+        description="Compare two files that `autofuse profile` wrote, or show one comparison of interleaved pairs. "
+        "Exit codes: 0, also where a condition is undecided; 1 where a condition of --fail-if holds; 2 for bad input.",
     )  # fmt: skip
     compare.add_argument("before", type=Path, metavar="BEFORE.json")
-    compare.add_argument("after", type=Path, metavar="AFTER.json")
+    compare.add_argument("after", type=Path, nargs="?", metavar="AFTER.json")
     _add_format(compare)
     _add_conditions(compare)
 
@@ -123,8 +124,12 @@ def _add_format(command: argparse.ArgumentParser) -> None:
 def _add_conditions(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--fail-if", action="append", default=[], metavar="CONDITION",
-        help="exit with 1 if it holds, as 'time_ratio>1.02'; may be repeated",
+        help="exit with 1 if it surely holds, as 'time_ratio>1.02'; may be repeated",
     )  # fmt: skip
+    command.add_argument("--strict", action="store_true", help="with --fail-if: what is undecided fails too")
+    command.add_argument(
+        "--anyway", action="store_true", help="judge also what was measured under different conditions"
+    )
 
 
 def _number(text: str) -> int:

@@ -41,40 +41,42 @@ def main() -> None:
     parser.add_argument("--threads", type=int, action="append", help="of torch; may be repeated (default: its own)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="for the results, as JSON")
     options = parser.parse_args()
-    results = []
+    written: dict[str, Any] = {
+        "environment": environment(torch.device("cpu")), "rows": options.rows, "busy": options.busy,
+        "bursts": options.bursts, "results": [],
+    }  # fmt: skip
     with load(options.busy, options.bursts):
         for threads in options.threads or [torch.get_num_threads()]:
             torch.set_num_threads(threads)
-            results.append({"threads": threads, **tries(options.tries, options.rows)})
-    written = {
-        "environment": environment(torch.device("cpu")), "tries": options.tries, "rows": options.rows,
-        "busy": options.busy, "bursts": options.bursts, "results": results,
-    }  # fmt: skip
-    if options.out:
-        options.out.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+            for kind, blocks in (("identical", BLOCKS), ("a tenth less work", BLOCKS + 1)):
+                written["results"].append(
+                    {"threads": threads, "kind": kind, **tries(options.tries, options.rows, blocks)}
+                )
+                if options.out:
+                    options.out.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
 
 
-def tries(count: int, rows: int) -> dict[str, Any]:
-    """What so many comparisons of each kind said, and how long they took."""
+def tries(count: int, rows: int, blocks: int) -> dict[str, Any]:
+    """What so many comparisons of a model of `blocks` blocks with one of 10 said, and how long they took."""
     x = torch.randn(rows, WIDTH)
-    found: dict[str, Any] = {}
-    for kind, blocks in (("identical", BLOCKS), ("a tenth less work", BLOCKS + 1)):
-        verdicts: Counter[str] = Counter()
-        ratios, seconds, pairs = [], [], []
-        for number in range(count):
-            before, after = mlp(blocks), mlp(BLOCKS)
-            if blocks == BLOCKS:
-                after = copy.deepcopy(before)
-            start = time.perf_counter()
-            comparison = autofuse.compare(before, after, x, seed=number, progress=False)
-            seconds.append(round(time.perf_counter() - start, 2))
-            ratios.append(round(comparison.ratio, 4))
-            pairs.append(comparison.pairs)
-            verdicts[comparison.verdict] += 1
-            print(kind, number, comparison.summary, comparison.pairs, comparison.clock, seconds[-1], flush=True)
-        found[kind] = {"verdicts": dict(verdicts), "ratios": ratios, "pairs": pairs, "seconds": seconds}
-        print(kind, dict(verdicts), f"{sum(seconds) / count:.1f} s each", flush=True)
-    return found
+    verdicts: Counter[str] = Counter()
+    clocks: Counter[str] = Counter()
+    ratios, seconds, pairs = [], [], []
+    for number in range(count):
+        before = mlp(blocks)
+        after = copy.deepcopy(before) if blocks == BLOCKS else mlp(BLOCKS)
+        start = time.perf_counter()
+        comparison = autofuse.compare(before, after, x, seed=number, progress=False)
+        seconds.append(round(time.perf_counter() - start, 2))
+        ratios.append(round(comparison.ratio, 4))
+        pairs.append(comparison.pairs)
+        verdicts[comparison.verdict] += 1
+        clocks[comparison.clock] += 1
+        print(blocks, number, comparison.summary, comparison.pairs, comparison.clock, seconds[-1], flush=True)
+    print(blocks, dict(verdicts), f"{sum(seconds) / count:.1f} s each", flush=True)
+    return {
+        "verdicts": dict(verdicts), "clocks": dict(clocks), "ratios": ratios, "pairs": pairs, "seconds": seconds,
+    }  # fmt: skip
 
 
 def mlp(blocks: int) -> nn.Module:

@@ -22,7 +22,7 @@ from autofuse.report.comparison import Estimate
 LOOKS = (30, 60, 100, 150, 200)
 PATIENCE = 45.0  # seconds after which no further pairs are begun, once there are as many as for the first look
 # Nothing changed for certain, and nobody needs it more certain: the interval lies this close to 1.
-CLOSE = 0.04
+CLOSE = 0.06
 CROWDED = 0.1  # the share of its time that a step waits for a core, from which on the core's clock is used
 _TRIAL = 5  # pairs that tell whether steps keep to one core
 

@@ -1,5 +1,7 @@
 """What a command of profiles leaves behind: files, a summary on the terminal, an exit code. Runs nothing.
 
+The exit code is 1 where a condition of --fail-if holds, and 2 where results cannot be written.
+
 Files are replaced whole or not at all, and whether they can be written is asked before anything runs.
 """
 
@@ -13,17 +15,26 @@ from pathlib import Path
 
 from rich.console import Console
 
-from autofuse.report import profile_page
+from autofuse.report import profile_page, quantities
+from autofuse.report.comparison import Interval
+from autofuse.report.conditions import NotACondition, condition
+from autofuse.report.difference import of_profiles
+from autofuse.report.difference_terminal import of_both
+from autofuse.report.gate import Gate
+from autofuse.report.parts import Timing
 from autofuse.report.profile import Profile
+from autofuse.report.reading import NotOurs, read
 from autofuse.source.files import replace
 
 DATA, PAGE, TRACE = "profile.json", "profile.html", "trace.json.gz"
 DONE, FAILED = 0, 2
 _WIDTH = 120
+_NO_GATE = Gate()
+_NOTHING = Profile("", Timing((), Interval(0.0, 0.0)), ())
 
 
 class Unwritable(ValueError):
-    """Results have nowhere to go; the message says why."""
+    """Results have nowhere to go, or what is to be done with them is not clear; the message says why."""
 
 
 def say(sentence: str) -> None:
@@ -70,11 +81,21 @@ class Results:
     folder: Path
     format: str
     rank: int = 0
+    gate: Gate = _NO_GATE
+    baseline: Profile | None = None
+    anyway: bool = False
 
     @classmethod
     def of(cls, options: Namespace, rank: int = 0) -> Results:
-        """As the options say. Raises Unwritable where nothing can be written there."""
-        results = cls(options.output, options.format, rank)
+        """As the options say. Raises Unwritable where nothing can be written there, or the baseline or a condition is
+        none: all before anything runs."""
+        try:
+            gate = Gate(tuple(condition(text) for text in options.fail_if), options.strict)
+            gate.outcomes(quantities.of_profile(_NOTHING))  # names what there is not, if a condition does
+            baseline = _profile(options.baseline) if options.baseline else None
+        except (NotACondition, NotOurs) as error:
+            raise Unwritable(str(error)) from error
+        results = cls(options.output, options.format, rank, gate, baseline, options.anyway)
         if trouble := unwritable(results.folder, (results.name(DATA), results.name(PAGE), results.name(TRACE))):
             raise Unwritable(trouble)
         return results
@@ -99,16 +120,47 @@ class Results:
             return FAILED
         if self.rank:
             return DONE
-        console = Console()
+        self._show(profile, data)
+        return self._judged(profile)
+
+    def _show(self, profile: Profile, data: str) -> None:
+        console = _console()
         if self.format == "json":
             console.file.write(data)
-            return DONE
-        if not console.is_terminal and "COLUMNS" not in os.environ:
-            console.width = _WIDTH
+            return
         console.print(profile)
         written = ", ".join(str(self.path(name)) for name in (DATA, PAGE, TRACE) if self.path(name).is_file())
         console.print(f"Written: {written}", markup=False, highlight=False, soft_wrap=True)
-        return DONE
+
+    def _judged(self, profile: Profile) -> int:
+        """Against the baseline, where there is one, and by the conditions."""
+        if self.baseline is None:
+            return self.gate.code(self.gate.outcomes(quantities.of_profile(profile)), say)
+        difference = of_profiles(self.baseline, profile, anyway=self.anyway)
+        if self.format == "text":
+            console = _console()
+            console.print()
+            console.print(of_both(self.baseline, profile, difference))
+        else:
+            say(f"{difference.summary}. {difference.reason}")
+        known = quantities.of_both(self.baseline, profile, difference.ratio)
+        return self.gate.code(self.gate.outcomes(known), say)
+
+
+def _console() -> Console:
+    """Of stdout; where that is no terminal, wide enough for every column."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDTH
+    return console
+
+
+def _profile(path: Path) -> Profile:
+    """The baseline. Raises NotOurs where there is no profile in the file."""
+    found = read(path)
+    if not isinstance(found, Profile):
+        raise NotOurs(f"{path} holds a comparison, and --baseline wants a profile.json that `autofuse profile` wrote.")
+    return found
 
 
 def _umask() -> int:
