@@ -6,6 +6,7 @@ time, so whoever is in it for longer than the last to come has waited for it by 
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -19,6 +20,7 @@ from autofuse.traces.shares import communication
 from autofuse.traces.trace import Event
 
 Key = tuple[str, ...]
+_RANK = re.compile(r"rank[-_. ]?(\d+)", re.IGNORECASE)
 
 
 def ranks_of(scopes: Mapping[int, Scope]) -> tuple[Rank, ...]:
@@ -32,11 +34,15 @@ def ranks_of(scopes: Mapping[int, Scope]) -> tuple[Rank, ...]:
 
 
 def numbered(scopes: Sequence[Scope]) -> tuple[dict[int, Scope], tuple[str, ...]]:
-    """Scopes by rank, and what to say where traces do not tell theirs apart: then they are numbered as they came."""
-    ranks = [scope.trace.rank for scope in scopes]
-    told = [rank for rank in ranks if rank is not None]
-    if len(told) == len(set(told)) == len(scopes):
-        return dict(zip(told, scopes, strict=True)), ()
+    """Scopes by rank, as the traces tell it, else as their files are named; else they are numbered as they came.
+
+    Also what to say then.
+    """
+    named = [_RANK.search(scope.trace.name) for scope in scopes]
+    for ranks in ([scope.trace.rank for scope in scopes], [int(found[1]) if found else None for found in named]):
+        told = [rank for rank in ranks if rank is not None]
+        if len(set(told)) == len(scopes):
+            return dict(zip(told, scopes, strict=True)), ()
     notes = () if len(scopes) == 1 else ("The traces do not tell their ranks apart: they are numbered as they came.",)
     return dict(enumerate(scopes)), notes
 
@@ -77,7 +83,7 @@ def notes_of(ranks: Sequence[Rank], world: int | None) -> tuple[str, ...]:
         least, last = min(waiting)
         most, first = max(waiting)
         said.append(
-            f"Rank {last} tends to come last: in collectives it waits {least * 1e3:.4g} ms a step for others, "
+            f"{'Of these, rank' if world and world > len(ranks) else 'Rank'} {last} tends to come last: in collectives it waits {least * 1e3:.4g} ms a step for others, "
             f"and rank {first} {most * 1e3:.4g} ms."
         )
     elif any(rank.communication for rank in ranks):

@@ -94,6 +94,8 @@ def _sm_efficiency(shaped: Sequence[Shaped], scope: Scope, basis: str) -> Rung:
 
 def _occupancy(shaped: Sequence[Shaped], scope: Scope, basis: str) -> Rung:
     every = [pair for pairs in shaped for pair in pairs]
+    if not every:
+        return Rung("occupancy", reason="no kernel runs in the steps")
     told = [(kernel, shape) for kernel, shape in every if shape.occupancy is not None]
     known = _known(told, every, scope)
     if known < KNOWN:

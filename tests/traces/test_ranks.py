@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autofuse.traces.ranks import notes_of, numbered, ranks_of, waits_of
 from autofuse.traces.scope import Scope, scope_of
 from tests.traces.building import kernel, step, trace
@@ -55,6 +57,11 @@ def test_traces_are_numbered_by_the_rank_that_they_tell() -> None:
     assert list(scopes) == [1, 0] and notes == ()
 
 
+def test_files_that_are_named_by_rank_are_numbered_so() -> None:
+    scopes = [scope_of(replace(rank(None, 100).trace, name=f"rank-{n}.Jul_15.pt.trace.json.gz")) for n in (7, 3)]
+    assert list(numbered(scopes)[0]) == [7, 3]
+
+
 def test_traces_that_tell_none_or_the_same_are_numbered_as_they_come() -> None:
     for some in ([rank(None, 100), rank(None, 100)], [rank(0, 100), rank(0, 100)]):
         scopes, notes = numbered(some)
@@ -64,6 +71,6 @@ def test_traces_that_tell_none_or_the_same_are_numbered_as_they_come() -> None:
 def test_notes_name_the_slowest_the_last_and_the_missing() -> None:
     said = notes_of(ranks_of({0: rank(0, 200, (5, 40)), 1: rank(1, 100, (20, 30))}), 4)
     assert "of rank 0, the slowest: 0.2 ms" in said[0]
-    assert said[1].startswith("Rank 1 tends to come last")
+    assert said[1].startswith("Of these, rank 1 tends to come last")
     assert said[2] == "The job has 4 ranks, and 2 of their traces were given."
     assert notes_of(ranks_of({0: rank(0, 200)}), None) == ()

@@ -137,6 +137,11 @@ def test_graphs_nodes_and_operators_of_any_namespace_are(name: str) -> None:
     assert values(step(1, 0, 100), op("aten::mm", 0, 10), op(name, 20, 50), devices=[])[0] == 0.6
 
 
+def test_steps_without_a_kernel_have_no_occupancy() -> None:
+    rungs = rungs_of(scope_of(trace(step(1, 0, 100), op("aten::mm", 1, 1), kernel(500, 10))))
+    assert (rungs["busy"].value, rungs["sm_efficiency"].value, rungs["occupancy"].value) == (0, 0, None)
+
+
 def test_rungs_that_a_trace_cannot_tell_say_how_to_get_them() -> None:
     rungs = rungs_of(scope_of(trace(kernel(0, 1))))
     assert set(rungs) == set(KINDS)
