@@ -6,6 +6,7 @@ import argparse
 import ast
 import json
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def test_every_command_that_is_shown_exists_with_its_options(page: Path, code: s
     for name, rest in re.findall(r"^(?:.*/)?autofuse (\w+)([^#\n<]*)", code, re.MULTILINE):
         if name == "demo":
             continue
-        arguments = parser().parse_args([name, *rest.split()])
+        arguments = parser().parse_args([name, *shlex.split(rest)])
         assert arguments.command == name
 
 
