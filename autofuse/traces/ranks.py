@@ -82,8 +82,9 @@ def notes_of(ranks: Sequence[Rank], world: int | None) -> tuple[str, ...]:
     if waiting and max(waiting)[0] > 0:
         least, last = min(waiting)
         most, first = max(waiting)
+        which = "Of these, rank" if world and world > len(ranks) else "Rank"
         said.append(
-            f"{'Of these, rank' if world and world > len(ranks) else 'Rank'} {last} tends to come last: in collectives it waits {least * 1e3:.4g} ms a step for others, "
+            f"{which} {last} tends to come last: in collectives it waits {least * 1e3:.4g} ms a step for others, "
             f"and rank {first} {most * 1e3:.4g} ms."
         )
     elif any(rank.communication for rank in ranks):
