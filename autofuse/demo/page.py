@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from autofuse.demo.run import Result
-from autofuse.demo.terminal import NO_DROPOUT
+from autofuse.demo.terminal import NO_DROPOUT, sides
 from autofuse.report.charts import LineChart, StripChart
 from autofuse.report.comparison import TONES, Comparison, size
 from autofuse.report.html import Code, Figure, Section, page
+from autofuse.report.layer_tables import places_table
+from autofuse.report.profile_tables import ladder_table
 
 
 def html(result: Result) -> str:
@@ -15,6 +17,8 @@ def html(result: Result) -> str:
         Section("What was fused", (result.sites.table(),)),
         Section("The loss", (_loss_chart(result), result.agreement.sentence, NO_DROPOUT)),
         Section("What a whole training step costs", (result.comparison.table(), _times_chart(result.comparison))),
+        Section("What fusing was predicted to save, layer by layer, and saved", (places_table(result.profile.before),)),
+        Section("How much of the machine a step uses", (ladder_table(sides(result)),)),
         Section("Which operators run", (result.comparison.operators_table(),)),
         Section("What autofuse rewrite would change in the model's file", (Code(result.diff, is_diff=True),)),
         Section("Where this was measured", tuple(f"{k}: {v}" for k, v in result.comparison.environment.items())),

@@ -16,6 +16,10 @@ from autofuse.demo.agreement import Agreement, agreement, gradient_error
 from autofuse.demo.training import BATCH, Corpus, harbour_log, losses, model_for
 from autofuse.fx.optimize import optimize, report
 from autofuse.measure import Comparison, compare
+from autofuse.measure.step import Step
+from autofuse.profiling.before_after import in_turns
+from autofuse.profiling.profile import profile
+from autofuse.report.before_after import BeforeAfter, with_what_was_measured
 from autofuse.report.findings import diff_of
 from autofuse.report.sites import Report
 from autofuse.source.config import Settings
@@ -23,6 +27,7 @@ from autofuse.source.project import SourceFile, Trouble
 from autofuse.source.run import Rewritten, Run
 
 FORMAT_VERSION = 1
+_PROFILED = 5  # steps, timed
 
 Advance = Callable[[str, int, int], None]  # the stage, what of it is done, and how much it is
 
@@ -50,6 +55,7 @@ class Result:
     control: tuple[float, ...]
     agreement: Agreement
     comparison: Comparison
+    profile: BeforeAfter
     before: str
     after: str
     seconds: float
@@ -80,6 +86,7 @@ class Result:
             "losses": {"eager": self.eager, "optimized": self.optimized, "control": self.control},
             "agreement": asdict(self.agreement) | {"sentence": self.agreement.sentence},
             "comparison": self.comparison.to_dict(),
+            "profile": {"before": self.profile.before.to_dict(), "after": self.profile.after.to_dict()},
             "diff": self.diff,
             "seconds": self.seconds,
         }
@@ -101,6 +108,7 @@ def run(plan: Plan, advance: Advance = lambda stage, done, total: None) -> Resul
     eager, optimized = curve("training, eager", original), curve("training, optimized", fused)
     control = curve("training, control", original, error)
     comparison = _compared(original, fused, batch, plan, advance)
+    profiles = _profiled(original, fused, batch, comparison, advance)
     before, after = rewritten(Path(gpt.__file__))
     return Result(
         plan=plan,
@@ -112,6 +120,7 @@ def run(plan: Plan, advance: Advance = lambda stage, done, total: None) -> Resul
         control=control,
         agreement=agreement(eager, optimized, control, error),
         comparison=comparison,
+        profile=profiles,
         before=before,
         after=after,
         seconds=time.perf_counter() - start,
@@ -140,16 +149,43 @@ def _compared(
 ) -> Comparison:
     """Whole training steps, each model with an optimizer of its own, both of the same kind."""
     advance("timing pairs of steps", 0, 1)
-    optimizers = {id(model): gpt.configure_optimizer(model) for model in (original, fused)}
-    for model in (original, fused):
+    step = _step(original, fused)
+    comparison = compare(original, fused, batch, step, pairs=plan.pairs, seed=plan.seed, progress=False)
+    advance("timing pairs of steps", 1, 1)
+    return comparison
+
+
+def _step(*models: gpt.GPT) -> Step:
+    """A whole training step of one of the models, which get an optimizer each, of the same kind."""
+    optimizers = {id(model): gpt.configure_optimizer(model) for model in models}
+    for model in models:
         model.train()
 
     def step(model: gpt.GPT, inputs: tuple[Tensor, Tensor]) -> None:
         gpt.train_step(model, optimizers[id(model)], *inputs)
 
-    comparison = compare(original, fused, batch, step, pairs=plan.pairs, seed=plan.seed, progress=False)
-    advance("timing pairs of steps", 1, 1)
-    return comparison
+    return step
+
+
+def _profiled(
+    original: gpt.GPT, fused: gpt.GPT, batch: tuple[Tensor, Tensor], comparison: Comparison, advance: Advance
+) -> BeforeAfter:
+    """Where the time of a step goes, layer by layer, before and after; how long it is the comparison knows better."""
+    stage, step = "profiling, layer by layer", _step(original, fused)
+    profiles = []
+    for done, model in enumerate((original, fused)):
+        advance(stage, done, 3)
+        profiles.append(
+            profile(
+                model, batch, step=step, warmup=1, steps=_PROFILED, traced=2, samples=BATCH, tokens=batch[0].numel(),
+                probe=False, name="the demo's GPT", progress=False,
+            )
+        )  # fmt: skip
+    advance(stage, 2, 3)
+    now, then = in_turns(lambda: original, lambda: fused, batch, step, rounds=3)
+    advance(stage, 3, 3)
+    before, after = profiles
+    return BeforeAfter(*with_what_was_measured(before, after, now, then), comparison)
 
 
 def rewritten(path: Path) -> tuple[str, str]:

@@ -11,6 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from autofuse.demo.run import Result
+from autofuse.report import profile_terminal
+from autofuse.report.profile import Profile
 
 WIDTH = 50
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", ".:-=+*#@"
@@ -54,8 +56,17 @@ def show(result: Result, console: Console) -> None:
     say(Text(NO_DROPOUT, "dim"))
     heading(console, "What a whole training step costs")
     console.print(result.comparison)
+    heading(console, "What fusing was predicted to save, layer by layer, and saved")
+    console.print(*profile_terminal.places(result.profile.before), sep="\n")
+    heading(console, "How much of the machine a step uses")
+    console.print(profile_terminal.ladder(sides(result)))
     heading(console, "What `autofuse rewrite` would change in the model's file")
     console.print(Text.assemble(*result.diff_pieces()), soft_wrap=True, end="")
+
+
+def sides(result: Result) -> dict[str, Profile]:
+    """Both profiles by their names."""
+    return {"before": result.profile.before, "after": result.profile.after}
 
 
 def heading(console: Console, text: str) -> None:

@@ -56,8 +56,7 @@ def optimize(
     with _in_either_form(model, originals, inputs) as sides:
         comparison = _compared(*sides, inputs, step, pairs, bool(options.get("progress", True)))
         now, then = in_turns(*sides, inputs, step)
-    measured = with_what_was_measured(before, after, now, then)
-    live.keep_profile(model, BeforeAfter(measured, after, comparison))
+    live.keep_profile(model, BeforeAfter(*with_what_was_measured(before, after, now, then), comparison))
     return model
 
 

@@ -59,8 +59,8 @@ class BeforeAfter:
 Seconds = Mapping[str, float]  # of a layer without the modules that it calls, forward and backward, by its name
 
 
-def with_what_was_measured(before: Profile, after: Profile, now: Seconds, then: Seconds) -> Profile:
-    """`before`, in whose places stands what `after` has: the status, and the seconds of what was fused.
+def with_what_was_measured(before: Profile, after: Profile, now: Seconds, then: Seconds) -> tuple[Profile, Profile]:
+    """Both, with what became of the places of `before`: their status, and the seconds of what was fused.
 
     now, then: of every layer before and after, recorded in turns: the profiles themselves were not, and a machine that
     others use is not the same a minute later. A place saved what the layers that it is in take less; where several
@@ -72,7 +72,13 @@ def with_what_was_measured(before: Profile, after: Profile, now: Seconds, then: 
         for layer in before.layers
     ]
     saved = dict(_saved(layers, now, then))
-    return replace(before, layers=tuple(_with_seconds(layer, saved) for layer in layers))
+    layers = [_with_seconds(layer, saved) for layer in layers]
+    known = {_key(layer, place): place for layer in layers for place in layer.places}
+    fused = tuple(
+        replace(layer, places=tuple(known.get(_key(layer, place), place) for place in layer.places))
+        for layer in after.layers
+    )
+    return replace(before, layers=tuple(layers)), replace(after, layers=fused)
 
 
 def _key(layer: Layer, place: Place) -> tuple[str, str, str, int | None]:

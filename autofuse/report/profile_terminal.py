@@ -64,9 +64,9 @@ def summary(profile: Profile) -> RenderableType:
     return Group(
         Text(title_of(profile), "bold"),
         _facts(facts_of(profile)),
-        *_headed("how much of the machine it uses", _ladder(sides)),
+        *_headed("how much of the machine it uses", ladder(sides)),
         *_layers(profile),
-        *_headed("where fusing would help", *_places(profile)),
+        *_headed("where fusing would help", *places(profile)),
         *_notes(profile),
     )
 
@@ -81,9 +81,13 @@ def summary_of_both(before: Profile, after: Profile, comparison: Comparison | No
         Text(f"{title_of(before)}, before and after", "bold"),
         *verdict,
         _facts([*why, *steps, *facts_of_both(sides)]),
-        *_headed("how much of the machine it uses", _ladder(sides)),
+        *_headed("how much of the machine it uses", ladder(sides)),
         *_layers_of_both(before, after),
+<<<<<<< HEAD
         *_headed("what fusing was predicted to save, and saved", *_places(telling((before, after)))),
+=======
+        *_headed("what fusing was predicted to save, and saved", *places(after)),
+>>>>>>> cd49026 (The demo shows which layers gain, as predicted and as measured, and the ladder before and after)
         *_notes(after),
     )
 
@@ -97,7 +101,7 @@ def notebook(sides: Sides, comparison: Comparison | None = None) -> str:
     return "".join(markup.table(table) for table in tables if table.rows)
 
 
-def _ladder(sides: Sides) -> RenderableType:
+def ladder(sides: Sides) -> RenderableType:
     """The rungs that are known with bars; the others by the reason why they are not."""
     rungs = rungs_of(sides)
     known = [row for row in rungs if any(rung.value is not None for rung in row.values())]
@@ -158,7 +162,7 @@ def _attribution(profile: Profile) -> Text:
     return Text("; ".join((*parts, *map(end, told.notes))), _QUIET)
 
 
-def _places(profile: Profile) -> list[RenderableType]:
+def places(profile: Profile) -> list[RenderableType]:
     if not all_places(profile):
         return []
     return [_Fitted(short_places_table(profile, _PLACES), ("takes",))]

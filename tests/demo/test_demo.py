@@ -86,3 +86,11 @@ def test_options_that_make_no_sense_are_refused(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 2 and "usage: autofuse demo" in capsys.readouterr().err
+
+
+def test_places_have_what_they_were_predicted_to_save_and_what_they_saved(data):
+    layers = {layer["fqn"]: layer for layer in data["profile"]["before"]["layers"]}
+    attention = next(place for place in layers["h.0.attn"]["places"] if place["rule"] == "AF101")
+    assert attention["status"] == "fused"
+    assert None not in (attention["seconds"], attention["predicted_seconds"], attention["measured_seconds"])
+    assert data["profile"]["after"]["ladder"]
