@@ -83,11 +83,7 @@ def summary_of_both(before: Profile, after: Profile, comparison: Comparison | No
         _facts([*why, *steps, *facts_of_both(sides)]),
         *_headed("how much of the machine it uses", ladder(sides)),
         *_layers_of_both(before, after),
-<<<<<<< HEAD
-        *_headed("what fusing was predicted to save, and saved", *_places(telling((before, after)))),
-=======
-        *_headed("what fusing was predicted to save, and saved", *places(after)),
->>>>>>> cd49026 (The demo shows which layers gain, as predicted and as measured, and the ladder before and after)
+        *_headed("what fusing was predicted to save, and saved", *places(telling((before, after)))),
         *_notes(after),
     )
 
