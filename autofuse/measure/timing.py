@@ -128,7 +128,7 @@ def run(action: Action, device: torch.device) -> Run:
     seconds = seconds_of(action, device)
     thread, process = time.thread_time() - thread, time.process_time() - process
     stayed = device.type == "cpu" and gave_up is not None and gave_up == _gave_up()
-    return Run(seconds, thread, stayed and 0 < thread and process <= _MOSTLY * thread + _MOMENT)
+    return Run(seconds, thread, stayed and thread > 0 and process <= _MOSTLY * thread + _MOMENT)
 
 
 def _gave_up() -> int | None:

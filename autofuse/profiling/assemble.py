@@ -13,7 +13,7 @@ from autofuse.profiling.measured import Measured
 from autofuse.profiling.ranks import gathered, this_rank
 from autofuse.profiling.roofline import regimes, rungs
 from autofuse.profiling.roofs import Roofs, roofs
-from autofuse.report.ladder import ladder
+from autofuse.report.ladder import ladder, of_a_cpu
 from autofuse.report.profile import Layer, Profile, Rank, Share, Timing
 from autofuse.traces.categories import categories_of
 from autofuse.traces.layers import layers_of
@@ -57,7 +57,8 @@ def _assembled(found: Measured) -> Profile:
         environment=environment(found.device),
         notes=tuple(found.notes),
     )
-    return made if found.trace is None else _with_trace(made, found, machine)
+    made = made if found.trace is None else _with_trace(made, found, machine)
+    return replace(made, ladder=of_a_cpu(made.ladder)) if found.device.type == "cpu" else made
 
 
 def _with_trace(made: Profile, found: Measured, machine: Roofs) -> Profile:

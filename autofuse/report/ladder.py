@@ -6,7 +6,7 @@ Never decide a swap by a rung: time and memory decide. FlashAttention is at its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,14 @@ class RungKind:
     above: str | None = None  # None: no loss, for it is no part of the rung over it
     estimated: bool = False
 
+    @property
+    def gpu(self) -> bool:
+        """Whether it is asked of GPUs only."""
+        return self.name not in _ANYWHERE
+
+
+_ANYWHERE = ("busy", "hfu", "mfu", "ideal")
+ON_CPU = "the step ran on a CPU, and it is asked of GPUs"
 
 _TRACE = "take a trace on the GPU: autofuse.profile there, or `autofuse profile --trace trace.json` with a Kineto trace"
 _DCGM = "start NVIDIA's DCGM host engine (nv-hostengine) on the machine and profile again"
@@ -114,6 +122,11 @@ def ladder(known: dict[str, Rung], missing: str) -> tuple[Rung, ...]:
         rung = known.get(kind.name) or Rung(kind.name, reason=missing)
         rungs.append(Rung(rung.name, rung.value, rung.basis, rung.reason, _loss(kind, rung, known)))
     return tuple(rungs)
+
+
+def of_a_cpu(rungs: tuple[Rung, ...]) -> tuple[Rung, ...]:
+    """The rungs of a step that ran on a CPU: those that are asked of GPUs say so."""
+    return tuple(replace(r, reason=ON_CPU) if r.value is None and r.kind.gpu else r for r in rungs)
 
 
 def _loss(kind: RungKind, rung: Rung, known: dict[str, Rung]) -> float | None:

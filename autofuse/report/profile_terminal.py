@@ -14,7 +14,7 @@ from rich.text import Text
 
 from autofuse.report import markup, terminal, units
 from autofuse.report.comparison import TONES, Comparison
-from autofuse.report.ladder import Rung
+from autofuse.report.ladder import ON_CPU, Rung
 from autofuse.report.layer_tables import (
     all_places,
     both_layers_table,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from autofuse.report.profile import Profile
 
 _BAR = 24
+_ON_GPU = "profile on a GPU"  # its page and its JSON say for each rung what that takes
 _LAYERS, _PLACES = 8, 5
 _QUIET = terminal.STYLES["quiet"]
 
@@ -110,7 +111,8 @@ def ladder(sides: Sides) -> RenderableType:
     for row in rungs:
         if row not in known:
             first = next(iter(row.values()))
-            unknown[first.reason, first.kind.get].append(first.kind.title)
+            get = _ON_GPU if first.reason == ON_CPU else first.kind.get
+            unknown[first.reason, get].append(first.kind.title)
     lines = [_missing(names, reason, get) for (reason, get), names in unknown.items()]
     return Group(*((grid,) if known else ()), *lines)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autofuse.report.ladder import KINDS, RUNGS, Rung, ladder
+from autofuse.report.ladder import KINDS, ON_CPU, RUNGS, Rung, ladder, of_a_cpu
 
 
 def losses(**values: float) -> dict[str, float | None]:
@@ -48,6 +48,19 @@ def test_what_is_missing_has_the_reason_and_no_number() -> None:
     rungs = {rung.name: rung for rung in ladder(known, "not looked at")}
     assert (rungs["busy"].value, rungs["busy"].loss, rungs["busy"].reason) == (None, None, "no kernel ran")
     assert rungs["mfu"].reason == "not looked at"
+
+
+def test_on_a_cpu_what_is_asked_of_gpus_says_so_and_the_rest_stays() -> None:
+    known = {"busy": Rung("busy", 0.9), "mfu": Rung("mfu", reason="no peak is known")}
+    rungs = {rung.name: rung for rung in of_a_cpu(ladder(known, "not looked at"))}
+    assert {name for name, rung in rungs.items() if rung.reason == ON_CPU} == set(KINDS) - {
+        "busy",
+        "hfu",
+        "mfu",
+        "ideal",
+    }
+    assert (rungs["busy"].value, rungs["busy"].reason) == (0.9, "")
+    assert (rungs["mfu"].reason, rungs["hfu"].reason) == ("no peak is known", "not looked at")
 
 
 def test_a_rung_of_a_later_version_is_known_by_its_name() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autofuse.report.ladder import RUNGS
+from autofuse.report.ladder import ON_CPU, RUNGS, of_a_cpu
 from autofuse.report.profile import Profile
 from autofuse.report.profile_terminal import notebook, summary, summary_of_both
 from autofuse.report.terminal import text
@@ -40,6 +40,12 @@ def test_every_rung_is_named_with_a_value_or_with_a_reason(profile: Profile) -> 
     assert all(kind.title in told for kind in RUNGS)
     for rung in profile.ladder:
         assert rung.value is not None or (rung.reason in told and " ".join(rung.kind.get.split()) in told)
+
+
+def test_on_a_cpu_what_is_asked_of_gpus_is_one_sentence() -> None:
+    told = joined(replace(gpt(), ladder=of_a_cpu(gpt().ladder)))
+    assert f"SM sub-partitions active: n/a, because {ON_CPU}; to get it, profile on a GPU" in told
+    assert told.count("n/a, because the step ran") == 1 and all(kind.title in told for kind in RUNGS)
 
 
 def test_repeated_layers_are_one_row_with_their_sum_and_their_rule() -> None:
