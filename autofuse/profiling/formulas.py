@@ -48,7 +48,8 @@ def cost(
     flops, model_flops = _flops(function, args, kwargs, result, wanted)
     if not flops and _is_silent(function, tensors, result):
         return None
-    return Cost(flops, model_flops, _bytes(function, args, kwargs, result), _dtype(tensors, result, bool(flops)))
+    dtype = _dtype(tensors, result, _name(_packet(function)) if flops else "")
+    return Cost(flops, model_flops, _bytes(function, args, kwargs, result), dtype)
 
 
 def is_opaque(function: Any) -> bool:
@@ -285,12 +286,22 @@ def _storage(tensor: Tensor) -> Any:
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 
-def _dtype(tensors: tuple[Tensor, ...], result: Any, is_product: bool) -> str:
+def _rounds(products: str) -> bool:
+    """Whether tensor cores may round the operands of float32 products: convolutions have a switch of their own."""
+    switch = torch.backends.cudnn if "convolution" in products else torch.backends.cuda.matmul
+    try:
+        return bool(switch.allow_tf32)
+    except RuntimeError:  # set by the newer switches
+        return getattr(switch, "fp32_precision", "") == "tf32"
+
+
+def _dtype(tensors: tuple[Tensor, ...], result: Any, products: str) -> str:
+    """`products`: the operator's name if it computes any, else \"\"."""
     every = (*tensors, *_tensors(result))
     first = next((t for t in every if t.is_floating_point() or t.is_complex()), every[0] if every else None)
     if first is None:
         return ""
-    if is_product and first.is_cuda and first.dtype is torch.float32 and torch.backends.cuda.matmul.allow_tf32:
+    if products and first.is_cuda and first.dtype is torch.float32 and _rounds(products):
         return "tensorfloat32"
     return str(first.dtype).removeprefix("torch.")
 

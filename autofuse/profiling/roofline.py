@@ -45,7 +45,9 @@ def _of_peak(name: str, count: int | None, flops: Flops, seconds: float, roofs: 
     if not count:
         return Rung(name, reason=f"No product of matrices and no convolution was counted ({flops.basis}).")
     roof = roofs.roof(flops.dtype)
-    if count > seconds * _rate(roof):
+    if roof.flops_per_second is None:
+        return Rung(name, reason=roof.flops_source)
+    if count > seconds * roof.flops_per_second:
         roofs.again(flops.dtype)
         roof = roofs.roof(flops.dtype)
     share = count / seconds / _rate(roof)

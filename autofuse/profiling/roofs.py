@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,9 @@ class Roofs:
     flops_source: str = HERE
     bytes_source: str = HERE
 
+    def __post_init__(self) -> None:
+        self._given = frozenset(self.known)
+
     @property
     def bytes(self) -> float:
         """Bytes a second of the memory."""
@@ -68,7 +71,10 @@ class Roofs:
         if name not in self.known:
             if self.measure is None:
                 raise KeyError(f"How fast {self.name} multiplies matrices of {name} is not known.")
-            self.known[name] = self.measure(name)
+            try:
+                self.known[name] = self.measure(name)
+            except RuntimeError as error:  # no such product here by itself: of 8 bits with scales, say
+                raise KeyError(f"Matrices of {name} cannot be multiplied to measure it here: {error}") from error
         return self.known[name]
 
     def bandwidth(self, touched: int) -> float:
@@ -78,21 +84,30 @@ class Roofs:
 
     def seconds(self, flops: int, bytes: int, dtype: str) -> float:
         """What an operator takes at best: t >= max(F / P, B / BW), the roofline model (Williams, Waterman, Patterson,
-        "Roofline: an insightful visual performance model", CACM 2009)."""
-        computing = flops / self.flops(dtype) if flops else 0.0
-        return max(computing, bytes / self.bandwidth(bytes))
+        "Roofline: an insightful visual performance model", CACM 2009). Where no peak is known, the bytes alone."""
+        with suppress(KeyError):
+            return max(flops / self.flops(dtype) if flops else 0.0, bytes / self.bandwidth(bytes))
+        return bytes / self.bandwidth(bytes)
 
     def roof(self, dtype: str) -> Roof:
         """As a profile shows it."""
-        by_hand = HERE in (self.flops_source, self.bytes_source)
+        name = dtype or "float32"
+        try:
+            peak, source = self.flops(name), self.source_of(name)
+        except KeyError as error:
+            peak, source = None, str(error.args[0])
         return Roof(
-            self.flops(dtype or "float32"), self.bytes, dtype or "float32", self.name,
-            self.flops_source, self.bytes_source, by_hand, self.cached_bytes,
+            peak, self.bytes, name, self.name, source, self.bytes_source, HERE in (source, self.bytes_source),
+            self.cached_bytes,
         )  # fmt: skip
+
+    def source_of(self, dtype: str) -> str:
+        """Where the FLOP/s in that dtype come from."""
+        return self.flops_source if dtype in self._given else HERE
 
     def again(self, dtype: str) -> None:
         """Measure the products of `dtype` once more and keep the better: the machine may have been busy before."""
-        if self.measure is not None and self.flops_source == HERE:
+        if self.measure is not None and self.source_of(dtype) == HERE:
             self.known[dtype] = max(self.known.get(dtype, 0.0), self.measure(dtype))
 
 

@@ -38,6 +38,28 @@ def test_a_dtype_that_nobody_can_tell_is_an_error_that_says_so(machine: Roofs) -
         machine.flops(torch.float64)
 
 
+def test_a_dtype_that_cannot_be_multiplied_has_no_roof_and_says_why(machine: Roofs) -> None:
+    def fails(dtype: str) -> float:
+        raise RuntimeError("not implemented")
+
+    machine.measure = fails
+
+    roof = machine.roof("float8_e4m3fn")
+
+    assert roof.flops_per_second is None
+    assert "not implemented" in roof.flops_source
+    assert machine.seconds(10**9, 2000, "float8_e4m3fn") == 200.0
+
+
+def test_what_the_data_sheet_leaves_out_is_measured_and_says_so() -> None:
+    known = Roofs("toy", ((0, 1.0),), 1.0, 1.0, {"float16": 9.0}, lambda dtype: 3.0, "a data sheet", "a data sheet")
+
+    assert known.roof("float16").flops_source == "a data sheet"
+    assert known.roof("bfloat16").flops_source == HERE
+    assert known.roof("bfloat16").measured
+    assert not known.roof("float16").measured
+
+
 def test_a_missing_dtype_is_measured_once_and_a_better_run_counts() -> None:
     runs = iter([50.0, 80.0, 60.0])
     machine = Roofs("toy", ((0, 1.0),), 1.0, 1.0, measure=lambda dtype: next(runs))
