@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -28,7 +28,8 @@ MARKED: tuple[tuple[Phase, re.Pattern[str]], ...] = (
 class Marks:
     """The host's ranges of each phase, thread by thread."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._stepping = {_thread(event) for event in events if event.name.startswith("ProfilerStep#")}
         marked = [(phase, event) for event in events if (phase := _marked(event.name))]
         nodes = sorted((event.end, event.start) for phase, event in marked if phase == "backward")
         ranges: dict[tuple[str, str], dict[Phase, list[Interval]]] = {}
@@ -45,8 +46,16 @@ class Marks:
         return next((phase for phase, _ in MARKED if phase in phases and event.start in phases[phase]), "forward")
 
     def of(self, phase: Phase) -> list[Interval]:
-        """The moments at which any thread is in a phase."""
-        return union(m for phases in self._threads.values() if phase in phases for m in phases[phase].moments)
+        """The moments at which a thread is in a phase.
+
+        For data, one that makes the steps, where that is marked: what a thread of its own fetches nobody waits for.
+        """
+        return union(
+            moment
+            for thread, phases in self._threads.items()
+            if phase in phases and (phase != "data" or not self._stepping or thread in self._stepping)
+            for moment in phases[phase].moments
+        )
 
 
 @lru_cache(maxsize=65536)

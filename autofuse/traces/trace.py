@@ -11,7 +11,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal, DecimalException
@@ -176,11 +176,6 @@ def decimal(value: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if abs(number) < float("inf") else None
-
-
-def within(events: Sequence[Event], start: int, end: int) -> list[Event]:
-    """The events that begin in [start, end)."""
-    return [e for e in events if start <= e.start < end]
 
 
 def _parsed(data: bytes, path: Path) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autofuse.traces.marks import Marks
-from tests.traces.building import Entry, launch, mark, op, trace
+from tests.traces.building import Entry, launch, mark, op, step, trace
 
 NODE = "autograd::engine::evaluate_function: MmBackward0"
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -54,3 +54,9 @@ def test_what_a_closure_runs_is_not_the_optimizers() -> None:
 def test_ranges_of_all_threads_together() -> None:
     marks = Marks(trace(op(NODE, 0, 10, thread=2), op(NODE, 5, 10, thread=3)).events)
     assert (marks.of("backward"), marks.of("data")) == ([(0, 15_000)], [])
+
+
+def test_data_that_a_thread_of_its_own_fetches_is_not_waited_for() -> None:
+    fetched = (mark(LOADER, 0, 10), mark(LOADER, 20, 10, thread=9))
+    assert Marks(trace(*fetched).events).of("data") == [(0, 10_000), (20_000, 30_000)]
+    assert Marks(trace(*fetched, step(1, 0, 100)).events).of("data") == [(0, 10_000)]
