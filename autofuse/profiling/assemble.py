@@ -26,6 +26,7 @@ from autofuse.traces.spans import spans_of
 from autofuse.traces.steps import steps_of
 from autofuse.traces.tree import layers, sm_efficiency_of
 
+_PARTS = ("forward", "backward", "optimizer", "data", "idle")  # which make up a step
 _NOT_MEASURED = "it was not measured"
 
 
@@ -89,12 +90,24 @@ def _with_memory(every: tuple[Layer, ...], found: Measured) -> tuple[Layer, ...]
 
 
 def _shares(clocked: list[Share], recorded: tuple[Share, ...], seconds: float) -> tuple[Share, ...]:
-    """What was clocked in timed steps stands; the rest as shares of the recorded steps, in seconds of a timed one."""
-    told = {share.name: share for share in clocked if share.seconds is not None}
-    return tuple(
-        told.get(share.name) or replace(share, seconds=None if share.share is None else share.share * seconds)
-        for share in recorded
-    )
+    """What was clocked in timed steps stands; the rest as shares of the recorded steps, in seconds of a timed one.
+
+    The parts that make up a step take what the clocked ones leave of it, in the recorded steps' proportions: those were
+    other steps, slower in some things than in others.
+    """
+    told = {share.name: share for share in clocked if share.share is not None}
+    left = 1 - sum(share.share or 0.0 for share in told.values())
+    recorded_left = sum(share.share or 0.0 for share in recorded if share.name in _PARTS and share.name not in told)
+    scale = max(0.0, left) / recorded_left if told and recorded_left else 1.0
+
+    def of_a_timed_step(share: Share) -> Share:
+        if share.share is None:
+            return share
+        scaled = share.name in _PARTS and share.name not in told
+        part = share.share * (scale if scaled else 1.0)
+        return replace(share, share=part, seconds=part * seconds)
+
+    return tuple(of_a_timed_step(told.get(share.name, share)) for share in recorded)
 
 
 def _line(rank: int, made: Profile) -> Rank:

@@ -65,7 +65,9 @@ def test_a_plain_loop_is_profiled_and_asked_to_end(run: Run, capsys: pytest.Capt
         data["flops"]["model"] == 2 * 5 * (4 * 8 + 8 * 2) * 2 + 2 * 5 * 8 * 2
     )  # the first layer's input has no gradient
     assert data["memory"]["peak_bytes"] > 0
-    assert next(share for share in data["shares"] if share["name"] == "data")["basis"].startswith("the host's clock")
+    shares = {share["name"]: share for share in data["shares"]}
+    assert shares["data"]["basis"].startswith("the host's clock")
+    assert sum(shares[n]["share"] for n in ("forward", "backward", "optimizer", "data", "idle")) == pytest.approx(1)
     assert sorted(file.name for file in Path("autofuse-profile").iterdir()) == [
         "profile.html", "profile.json", "trace.json.gz",
     ]  # fmt: skip
