@@ -51,7 +51,7 @@ class _Fitted:
     """A table that leaves columns out where the terminal is narrow, in the order of `give_way`."""
 
     table: Table
-    give_way: tuple[str, ...]
+    give_way: tuple[tuple[str, ...], ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         drawn = terminal.drawn(terminal.fitted(self.table, options.max_width, self.give_way))
@@ -140,14 +140,14 @@ def _missing(names: list[str], reason: str, get: str) -> Text:
 def _layers(profile: Profile) -> list[RenderableType]:
     if not profile.layers:
         return []
-    table = _Fitted(short_layers_table(profile, _LAYERS), ("ops", "MiB", "FLOP/B", "GFLOP", "roof"))
+    table = _Fitted(short_layers_table(profile, _LAYERS), (("ops",), ("MiB",), ("FLOP/B",), ("GFLOP",), ("roof",)))
     return _headed("layers by the time they take themselves", table, _attribution(profile))
 
 
 def _layers_of_both(before: Profile, after: Profile) -> list[RenderableType]:
     if not before.layers or not after.layers:
         return []
-    table = _Fitted(both_layers_table(before, after, _LAYERS), ("whole before", "whole after"))
+    table = _Fitted(both_layers_table(before, after, _LAYERS), (("whole before", "whole after"),))
     return _headed("layers by the time they take themselves", table)
 
 
@@ -163,7 +163,7 @@ def _attribution(profile: Profile) -> Text:
 def places(profile: Profile) -> list[RenderableType]:
     if not all_places(profile):
         return []
-    return [_Fitted(short_places_table(profile, _PLACES), ("takes",))]
+    return [_Fitted(short_places_table(profile, _PLACES), (("takes",),))]
 
 
 def _headed(heading: str, *parts: RenderableType) -> list[RenderableType]:

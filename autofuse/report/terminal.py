@@ -36,12 +36,12 @@ def drawn(table: Table) -> RichTable:
     return result
 
 
-def fitted(table: Table, width: int, give_way: Sequence[str]) -> Table:
-    """The table without the first few of the columns named in `give_way`: as many as must go for it to be drawn."""
-    gone: list[str] = []
-    while _width(table) > width and len(gone) < len(give_way):
-        gone.append(give_way[len(gone)])
-        table = without_columns(table, gone[-1:])
+def fitted(table: Table, width: int, give_way: Sequence[tuple[str, ...]]) -> Table:
+    """The table without the first few groups of columns in `give_way`: as many as must go for it to be drawn."""
+    for names in give_way:
+        if _width(table) <= width:
+            break
+        table = without_columns(table, names)
     return table
 
 

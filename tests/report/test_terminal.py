@@ -10,7 +10,7 @@ from rich.console import Console
 
 from autofuse.report import markup
 from autofuse.report.table import Cell, Column, Table, Tone
-from autofuse.report.terminal import STYLES, drawn, text
+from autofuse.report.terminal import STYLES, drawn, fitted, text
 
 TABLE = Table(
     "title",
@@ -51,3 +51,15 @@ def test_lines_do_not_end_in_blanks() -> None:
 
 def test_every_tone_has_a_style_and_a_colour() -> None:
     assert set(STYLES) == set(markup.TONES) == set(get_args(Tone))
+
+
+def test_columns_give_way_in_groups_and_only_as_many_as_must() -> None:
+    names = ("layer", "before", "after", "share")
+    table = Table("", tuple(Column(name) for name in names), (tuple(Cell("x" * 10) for _ in names),))
+
+    def left(width: int) -> list[str]:
+        return [column.name for column in fitted(table, width, (("before", "after"), ("share",))).columns]
+
+    assert left(60) == list(names)
+    assert left(40) == ["layer", "share"]
+    assert left(20) == ["layer"]
