@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from autofuse.report import profile_terminal, terminal
+from autofuse.report import profile_page, profile_terminal, terminal
 from autofuse.report.comparison import Comparison
 from autofuse.report.parts import Layer, Place
 from autofuse.report.profile import Profile
@@ -45,6 +45,10 @@ class BeforeAfter:
     def to_json(self, indent: int | None = 2) -> str:
         """to_dict() as strict JSON."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def to_html(self, diff: str = "") -> str:
+        """One page of both side by side, to be saved as UTF-8; `diff`: what was changed, as a unified diff."""
+        return profile_page.html_of_both(self.before, self.after, self.comparison, diff)
 
     def __rich__(self) -> RenderableType:
         return profile_terminal.summary_of_both(self.before, self.after, self.comparison)

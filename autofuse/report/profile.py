@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from rich.console import RenderableType
 
-from autofuse.report import profile_terminal, terminal
+from autofuse.report import profile_page, profile_terminal, terminal
 from autofuse.report.comparison import Category
 from autofuse.report.data import Malformed, dumped, loaded
 from autofuse.report.ladder import Rung
@@ -117,6 +117,10 @@ class Profile:
     def to_json(self, indent: int | None = 2) -> str:
         """to_dict() as strict JSON."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def to_html(self) -> str:
+        """The page that `autofuse profile` writes: one text, to be saved as UTF-8, that needs nothing but itself."""
+        return profile_page.html(self)
 
     @classmethod
     def from_dict(cls, data: Any) -> Profile:

@@ -121,7 +121,9 @@ def _sections(sides: Sides, comparison: Comparison | None = None, diff: str = ""
     made = [
         _section("How much of the machine it uses", _ladder(sides), _LADDER_NOTE),
         _section("Where the step goes", _step(sides)),
-        _section("Where the time is, layer by layer", _layers(sides), _LAYERS_NOTE),
+        _section(
+            "Where the time is, layer by layer", _layers(sides), _LAYERS_NOTE + (_FUSED_NOTE if len(sides) > 1 else "")
+        ),
         _section("Where fusing helps", _places(telling(profiles))),
         _section("How near the roof each layer is", _roofline(sides), _ROOFLINE_NOTE),
         _section("Kinds of operators", _categories(sides)),
@@ -143,6 +145,7 @@ _LADDER_NOTE = (
 _LAYERS_NOTE = (
     "A layer's own time leaves out the modules that it calls, the whole has them in. Layers that repeat are added up."
 )
+_FUSED_NOTE = " What is fused takes over the time of the layers that it reads: compare the whole of what holds them."
 _ROOFLINE_NOTE = (
     "Left of the bend memory is the limit, right of it compute. A dot on the line cannot get faster without moving or "
     "computing less; a large dot far below it is worth a look."

@@ -11,6 +11,7 @@ import pytest
 from autofuse.report.comparison import Interval
 from autofuse.report.data import Malformed
 from autofuse.report.profile import Profile
+from autofuse.report.profile_page import html
 from tests.report.samples import almost_nothing, gpt, large, trace_of_a_job
 
 
@@ -69,6 +70,10 @@ def test_places_come_with_the_greatest_saving_first() -> None:
     savings = [place.predicted_saving or 0.0 for _, place in gpt().places]
     assert savings == sorted(savings, reverse=True)
     assert savings[-1] == 0.0
+
+
+def test_its_page_is_the_one_that_the_command_writes() -> None:
+    assert gpt().to_html() == html(gpt())
 
 
 def test_it_prints_on_a_terminal_and_in_a_notebook() -> None:
