@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from autofuse.report.comparison import Category
 from autofuse.traces import kernels
@@ -43,9 +44,16 @@ def kernel_category(work: Event, scope: Scope) -> str:
     return category
 
 
+@lru_cache(maxsize=65536)
 def short(name: str) -> str:
-    """A kernel's name without its arguments and what comes before it, cut where templates run on."""
+    """A kernel's name without its result, namespaces that say nothing and arguments, cut where templates run on."""
     bare = name.removeprefix("void ").replace("(anonymous namespace)::", "").replace("at::native::", "")
+    depth = 0
+    for at, sign in enumerate(bare):
+        depth += (sign == "<") - (sign == ">")
+        if sign == "(" and depth == 0 and at:
+            bare = bare[:at].rstrip()
+            break
     return bare if len(bare) <= LONGEST else bare[: LONGEST - 1] + "…"
 
 
@@ -57,7 +65,8 @@ def _category(names: Counter[str], seconds: float, scope: Scope) -> Category:
 def _of_gpus(scope: Scope) -> Iterator[tuple[str, str, int]]:
     for work in scope.work:
         if nanoseconds := scope.nanoseconds(work):
-            yield kernel_category(work, scope), short(work.name), nanoseconds
+            name = short(work.name) if work.category == "kernel" else work.name
+            yield kernel_category(work, scope), name, nanoseconds
 
 
 def _of_host(scope: Scope) -> Iterator[tuple[str, str, int]]:

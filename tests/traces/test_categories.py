@@ -66,9 +66,18 @@ def test_own_time_is_what_nothing_within_takes() -> None:
     assert {event.name: own // 1000 for event, own in nested(events)} == {"a": 60, "b": 25, "c": 5, "d": 10, "e": 50}
 
 
+@pytest.mark.parametrize(
+    "name, found",
+    [
+        ("void at::native::(anonymous namespace)::softmax_warp_forward<float>(float*)", "softmax_warp_forward<float>"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+        ("void f<g(int)::{lambda()#2}>(int)", "f<g(int)::{lambda()#2}>"),
+        ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
+    ],
+)
+def test_names_lose_what_says_nothing(name: str, found: str) -> None:
+    assert short(name) == found
+
+
 def test_long_names_are_cut() -> None:
-    assert (
-        short("void at::native::(anonymous namespace)::softmax_warp_forward<float>(float*)")
-        == "softmax_warp_forward<float>(float*)"
-    )
     assert len(short("x" * 500)) == LONGEST
