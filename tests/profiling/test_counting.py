@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -152,55 +151,6 @@ def test_nothing_is_left_on_the_modules(x: Tensor) -> None:
 
     assert nn.Module.__call__ is call
     assert state == {key: dict(vars(m)) for key, m in model.named_modules()}
-
-
-# What single operators move.
-
-
-@contextmanager
-def no_modules() -> Iterator[Counting]:
-    with Counting(Names({})) as counting:
-        yield counting
-
-
-def moved(run: Callable[[], object]) -> tuple[int, int]:
-    """Operators and bytes."""
-    with torch.no_grad(), no_modules() as counting:
-        run()
-    work = counting.works().get((OUTSIDE, "forward"), Work())
-    return work.operators, work.bytes
-
-
-A, B = torch.randn(6, 4), torch.randn(6, 4)
-ROW = torch.randn(4)
-IDS = torch.tensor([1, 2, 1])
-
-
-@pytest.mark.parametrize(
-    ("run", "operators", "bytes"),
-    [
-        (lambda: A.view(4, 6).t().unsqueeze(0).expand(3, 6, 4)[0, 1:], 0, 0),
-        (lambda: torch.empty(5).detach(), 0, 0),
-        (lambda: A.sum().item(), 1, 96 + 4),
-        (lambda: A + B, 1, 3 * 96),
-        (lambda: A + ROW.expand(6, 4), 1, 2 * 96 + 16),
-        (lambda: A * A, 1, 2 * 96),
-        (lambda: A.clone().add_(B), 2, 2 * 96 + 3 * 96),
-        (lambda: torch.add(A, B, out=torch.empty(6, 4)), 1, 3 * 96),
-        (lambda: torch.empty(6, 4).copy_(A), 1, 2 * 96),
-        (lambda: torch.zeros(6, 4), 1, 96),
-        (lambda: torch.zeros_like(A), 1, 96),
-        (lambda: A[:, :2].contiguous(), 1, 2 * 48),
-        (lambda: A.unfold(0, 3, 1).sum(), 1, 96 + 4),  # its windows overlap
-        (lambda: nn.functional.embedding(IDS, torch.ones(100, 4)), 2, 1600 + 24 + 2 * 48),
-        (lambda: A.double(), 1, 96 + 192),
-        (lambda: torch._foreach_mul_([A.clone(), B.clone()], 2.0), 3, 4 * 96 + 4 * 96),
-    ],
-)
-def test_bytes_are_the_distinct_elements_read_and_written(
-    run: Callable[[], object], operators: int, bytes: int
-) -> None:
-    assert moved(run) == (operators, bytes)
 
 
 def test_under_inference_mode_composites_are_counted_by_their_parts() -> None:

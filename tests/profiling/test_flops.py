@@ -9,7 +9,6 @@ embedding counts, the embedding itself, biases and norms do not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -28,12 +27,10 @@ from transformers import (
     ViTForImageClassification,
 )
 
-import autofuse
 from autofuse.demo.gpt import GPT, Config, configure_optimizer, train_step
 from autofuse.measure.step import Step, training_step
 from autofuse.profiling.calls import Names
 from autofuse.profiling.counting import Counting
-from autofuse.profiling.original import model_flops_of_original
 from autofuse.report.profile import Flops
 
 LAYERS, HEADS, WIDTH, HIDDEN, VOCABULARY = 2, 4, 32, 48, 40
@@ -201,7 +198,7 @@ def test_attention_computes_the_gradients_that_are_wanted_whatever_its_kernel_do
     assert counted(nn.Identity(), attend).model == 5 * product
 
 
-# The same before and after.
+# What is computed again.
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
@@ -251,35 +248,6 @@ def test_a_graph_of_the_gradient_is_no_recomputation() -> None:
     assert flops.model == flops.hardware
     assert flops.model is not None
     assert flops.model > 2 * 2 * 4 * 8 * 8
-
-
-def test_after_optimize_the_model_asks_for_the_same(gpt: GPT, ids: Tensor) -> None:
-    after = autofuse.optimize(deepcopy(gpt), example_inputs=(ids,))
-    classes = [type(module) for module in after.modules()]
-
-    assert of_step(after, (ids,)).model == OF_GPT
-    assert model_flops_of_original(after, (ids,)).model == OF_GPT
-    assert model_flops_of_original(after, (ids,), lambda m, i: training_step(m, i)).model == OF_GPT
-    assert [type(module) for module in after.modules()] == classes
-
-
-def test_counting_the_original_on_fakes_touches_nothing(gpt: GPT, ids: Tensor) -> None:
-    before = {name: value.clone() for name, value in gpt.state_dict().items()}
-    state = torch.get_rng_state()
-
-    model_flops_of_original(gpt, {"idx": ids})
-
-    assert all(torch.equal(value, before[name]) for name, value in gpt.state_dict().items())
-    assert all(parameter.grad is None for parameter in gpt.parameters())
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_a_step_that_looks_at_values_is_counted_for_real() -> None:
-    class Deciding(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) if x.sum() > 0 else x
-
-    assert model_flops_of_original(Deciding(8, 8), torch.ones(4, 8)).model == 2 * 2 * 4 * 8 * 8
 
 
 def test_compiled_code_is_counted_as_the_python_that_it_was_made_of(gpt: GPT, ids: Tensor) -> None:
