@@ -139,18 +139,18 @@ def _active_blocks(kernel: Event, threads: int, device: Device) -> tuple[float, 
         return known, False
     warps = math.ceil(threads / device.warp)
     limits: list[float] = [device.threads // device.warp // warps]
-    registers, shared = integer(kernel.args.get("registers per thread")), integer(kernel.args.get("shared memory"))
+    registers, shared = integer(kernel.args.get("registers per thread")) or 0, integer(kernel.args.get("shared memory"))
     if not device.nvidia:
         return max(1, limits[0]), True
     limits.append(_most_blocks(device.capability))
-    if registers and device.registers:
+    if registers > 0 and device.registers:
         parts = 2 if device.capability == (6, 0) else 4
         warps_of_part = device.registers // parts // _rounded_up(registers * device.warp, 256)
         limits.append(warps_of_part * parts // warps)
-    if shared is not None and device.shared_memory:
+    if shared is not None and shared >= 0 and device.shared_memory:
         taken = _rounded_up(shared + _reserved(device), 128 if device.capability >= (8, 0) else 256)
         limits.append(device.shared_memory // taken if taken else math.inf)
-    known_all = registers and shared is not None and device.registers and device.shared_memory
+    known_all = registers > 0 and shared is not None and device.registers and device.shared_memory
     return max(1, min(limits)), not known_all
 
 

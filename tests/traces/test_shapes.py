@@ -103,6 +103,12 @@ def test_nothing_is_known_of_an_unknown_shape() -> None:
     assert shape(0) == Shape()
 
 
+@pytest.mark.parametrize("odd", [-1, -5000, 0, 2**70, "x"])
+def test_odd_limits_leave_a_fraction(odd: Any) -> None:
+    for args in ({"registers_per_thread": odd, "shared_memory": 0}, {"registers_per_thread": 32, "shared_memory": odd}):
+        assert 0 < (shape(10_000, 256, **args).occupancy or 0) <= 1
+
+
 def test_a_device_may_call_its_sms_otherwise() -> None:
     amd = {
         "id": 2,
