@@ -46,7 +46,7 @@ def _unknown(facts: Iterable[_Fact]) -> Iterator[tuple[str, Text]]:
         if not told:
             unknown[reason or "it was not measured"].append(name)
     for reason, names in unknown.items():
-        yield "n/a", Text(f"{', '.join(names)}: n/a, because {end(reason)}", _QUIET)
+        yield "n/a", Text(f"{', '.join(names)}: {units.because(reason)}", _QUIET)
 
 
 def step_of(profile: Profile) -> Text:
@@ -84,7 +84,7 @@ def _shares(shares: Sequence[Share]) -> Text:
     for share in shares:
         if share.share is None:
             unknown[share.reason].append(share_title(share.name))
-    reasons = [f"{', '.join(names)}: n/a" + (f", because {end(why)}" if why else "") for why, names in unknown.items()]
+    reasons = [f"{', '.join(names)}: {units.because(why)}" for why, names in unknown.items()]
     return _joined(known, reasons)
 
 

@@ -176,7 +176,7 @@ def _probe(side: str, profile: Profile) -> str:
     probe = profile.probe
     start = f"Twice the batch{f' {side}' if side else ''}:"
     if probe.ratio is None:
-        return f"{start} n/a, because {probe.reason}" if probe.reason else ""
+        return f"{start} {units.because(probe.reason)}." if probe.reason else ""
     within = f" ({probe.interval.low:.2f} to {probe.interval.high:.2f})" if probe.interval else ""
     return f"{start} {probe.ratio:.2f}x the time{within}. What limits the step: {probe.verdict}."
 
@@ -247,7 +247,7 @@ def _categories(sides: Sides) -> list[Part]:
 def _memory(sides: Sides) -> list[Part]:
     chart = memory_chart(sides)
     reasons = dict.fromkeys(p.memory.reason for p in sides.values() if p.memory.peak_bytes is None and p.memory.reason)
-    return [chart, memory_table(sides)] if chart else [f"n/a, because {reason}" for reason in reasons]
+    return [chart, memory_table(sides)] if chart else [f"{units.because(reason)}." for reason in reasons]
 
 
 def _timeline(sides: Sides) -> list[Part]:
@@ -269,7 +269,7 @@ def _origins(sides: Sides) -> list[Part]:
     traces = [f"The trace itself is {name}: Perfetto and chrome://tracing open it." for name in files]
     counted = dict.fromkeys(p.flops.basis or p.flops.reason for p in sides.values())
     flops = [f"FLOPs: {told}" for told in counted if told]
-    power = dict.fromkeys(f"Power: n/a, because {p.power.reason}" for p in sides.values() if p.power.reason)
+    power = dict.fromkeys(f"Power: {units.because(p.power.reason)}." for p in sides.values() if p.power.reason)
     environments = {side: profile.environment for side, profile in sides.items()}
     table = [_environment(environments)] if any(environments.values()) else []
     return [*notes, *flops, *power, *traces, *table]

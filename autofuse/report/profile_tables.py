@@ -58,7 +58,7 @@ def missing(rung: Rung) -> str:
 
 def missing_in_words(reason: str, get: str) -> str:
     """The same; what to do stands there once, also where the reason says it already."""
-    why = f"n/a, because {reason.rstrip('. ')}" if reason else units.NOT_KNOWN
+    why = units.because(reason)
     return why if not get or get in reason else f"{why}; to get it, {get}"
 
 

@@ -60,6 +60,13 @@ def digits(value: float) -> str:
     return f"{value:.3g}" if value == 0 or abs(value) >= 1e-4 else f"{value:.1e}"
 
 
+def because(reason: str) -> str:
+    """ "n/a, because ...": the reason, which may be a sentence of its own, as a clause without its full stop."""
+    told = reason.rstrip(". ")
+    told = told[0].lower() + told[1:] if told[1:2].islower() or told[1:2] == " " else told
+    return f"{NOT_KNOWN}, because {told}" if told else NOT_KNOWN
+
+
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
     power = 0
     while abs(value) >= base * 0.9995 and power < len(units) - 1:

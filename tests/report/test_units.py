@@ -61,3 +61,15 @@ def test_rates_and_gains() -> None:
 def test_three_digits_are_kept_of_any_number(value: float) -> None:
     shown = float(units.digits(value).replace(",", ""))
     assert shown == pytest.approx(value, rel=0.05 if value < 1e-4 else 0.005)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("It came out at 1.20. That cannot be.", "n/a, because it came out at 1.20. That cannot be"),
+        ("NVML is not there.", "n/a, because NVML is not there"), ("A trace has none", "n/a, because a trace has none"),
+        ("", "n/a"),
+    ],
+)  # fmt: skip
+def test_a_reason_goes_on_after_because(reason: str, told: str) -> None:
+    assert units.because(reason) == told
