@@ -97,6 +97,16 @@ def _add_plan(commands: Commands[argparse.ArgumentParser]) -> None:
     room = plan.add_mutually_exclusive_group()
     room.add_argument("--device", metavar="NAME", help='has to hold it, as "NVIDIA H100"')
     room.add_argument("--memory", metavar="SIZE", help="has to hold it, as 80GiB")
+    plan.add_argument(
+        "--scale", type=_counting, metavar="N", help="also how the step scales over 2, 4, ... N devices, simulated"
+    )
+    plan.add_argument("--link", metavar="SIZE", help="with --scale: what a device sends a second, as 50GB")
+    plan.add_argument("--link-across", metavar="SIZE", help="the same between groups of 8, where that is less")
+    plan.add_argument(
+        "--latency", type=float, default=10.0, metavar="US", help="of a message, in microseconds (default: 10)"
+    )
+    plan.add_argument("--profile", type=Path, metavar="FILE", help="with --scale: a profile.json, for the step's time")
+    plan.add_argument("--step-seconds", type=float, metavar="S", help="with --scale: the step's time on one device")
     plan.add_argument("--no-fusion", action="store_true", help="leave out what fusion would change")
     _add_format(plan)
 

@@ -7,14 +7,19 @@ import os
 import sys
 import traceback
 from argparse import Namespace
+from pathlib import Path
 
 from rich.console import Console
 
 from autofuse.planning.capacity import capacity_given, capacity_of
 from autofuse.planning.paper import Unplannable
 from autofuse.planning.plan import plan
+from autofuse.planning.scaling import Link
+from autofuse.planning.spreading import Scale
 from autofuse.profiling.factories import NoSubject
 from autofuse.report.plan import Capacity, Plan
+from autofuse.report.profile import Profile
+from autofuse.report.reading import NotOurs, read
 from autofuse.report.results import say
 
 DONE, DOES_NOT_FIT, FAILED = 0, 1, 2
@@ -24,9 +29,9 @@ _WIDTH = 120
 def main(options: Namespace) -> int:
     """The plan goes to stdout. Returns 0; 1 where it fits neither before nor after fusion; 2 for what cannot be."""
     try:
-        capacity = _capacity(options)
+        capacity, scale = _capacity(options), _scale(options)
         with contextlib.redirect_stdout(sys.stderr):  # what a factory prints is no part of the plan
-            found = _planned(options, capacity)
+            found = _planned(options, capacity, scale)
     except (Unplannable, NoSubject, ValueError) as error:
         say(str(error))
         return FAILED
@@ -45,14 +50,14 @@ def main(options: Namespace) -> int:
     return DOES_NOT_FIT if fits and set(fits) == {"does not fit"} else DONE
 
 
-def _planned(options: Namespace, capacity: Capacity | None) -> Plan:
+def _planned(options: Namespace, capacity: Capacity | None, scale: Scale | None) -> Plan:
     strategy = "none" if options.shard == 1 else options.strategy or "fsdp"
     if options.shard == 1 and options.strategy:
         raise Unplannable(f"{options.strategy} is for several devices: say how many with --shard.")
     return plan(
         options.target, batch=options.batch, sequence=options.sequence, dtype=options.dtype, autocast=options.autocast,
         checkpointing=options.checkpointing, optimizer=options.optimizer, strategy=strategy, devices=options.shard,
-        capacity=capacity, fuse=not options.no_fusion,
+        capacity=capacity, fuse=not options.no_fusion, scale=scale,
     )  # fmt: skip
 
 
@@ -60,3 +65,35 @@ def _capacity(options: Namespace) -> Capacity | None:
     if options.memory:
         return capacity_given(options.memory)
     return capacity_of(options.device) if options.device else None
+
+
+def _scale(options: Namespace) -> Scale | None:
+    """Raises Unplannable where half of what it takes is given."""
+    if options.scale is None:
+        return None
+    if options.link is None or (options.step_seconds is None) == (options.profile is None):
+        raise Unplannable(
+            "How a step scales follows from its time on one device and from the link: pass --link, as 50GB, and either "
+            "--profile with a profile.json or --step-seconds."
+        )
+    seconds, constant, source = options.step_seconds, 0.0, "as given"
+    if options.profile is not None:
+        seconds, constant, source = _measured(options.profile)
+    across = Link(capacity_given(options.link_across).bytes, options.latency * 1e-6) if options.link_across else None
+    link = Link(capacity_given(options.link).bytes, options.latency * 1e-6)
+    return Scale(seconds, source, link, options.scale, constant, across)
+
+
+def _measured(path: Path) -> tuple[float, float, str]:
+    """Of a profile: the step's seconds, what of them does not grow with the batch, and where they come from."""
+    try:
+        profile = read(path)
+    except NotOurs as error:
+        raise Unplannable(str(error)) from error
+    if not isinstance(profile, Profile) or not profile.timing.seconds:
+        raise Unplannable(f"{path} holds no profile with a timed step: pass a profile.json of one device.")
+    if len(profile.ranks) > 1:
+        raise Unplannable(f"{path} is of {len(profile.ranks)} processes, and scaling is planned from one.")
+    step, ratio = profile.timing.median, profile.probe.ratio
+    constant = 0.0 if ratio is None else step * min(1.0, max(0.0, 2 - ratio))
+    return step, constant, f"measured, {path.name}, {profile.roof.device or 'device not known'}"

@@ -12,6 +12,7 @@ from autofuse.measure.step import Inputs, Step
 from autofuse.planning import memory
 from autofuse.planning.paper import Paper, Unplannable
 from autofuse.planning.sharding import SOURCES, STRATEGIES
+from autofuse.planning.spreading import Scale, scaled
 from autofuse.profiling.batch import batch_of
 from autofuse.report import plan as report
 from autofuse.report.plan import Capacity, Fit, Plan, Setting
@@ -29,7 +30,7 @@ def plan(
     subject: nn.Module | str, inputs: Inputs | None = None, step: Step | None = None, *, batch: int | None = None,
     sequence: int | None = None, dtype: str = "", autocast: str = "", checkpointing: str = "none",
     optimizer: str = "adamw", strategy: str = "none", devices: int = 1, capacity: Capacity | None = None,
-    fuse: bool = True,
+    fuse: bool = True, scale: Scale | None = None,
 ) -> Plan:  # fmt: skip
     """The memory of one device at the peak of a training step, simulated; nothing is computed or allocated.
 
@@ -40,12 +41,14 @@ def plan(
     operators compute in. checkpointing: "none", "block" (each of a model's repeated blocks), or patterns of module
     names, "layers.*". optimizer: "none", "adamw", "adam", "sgd", "momentum", "adagrad". strategy: "none", "ddp",
     "fsdp", "hsdp" (`devices` then is a group's size) or "tp", over `devices`. capacity: what has to hold it. fuse:
-    whether to plan the other side, too.
+    whether to plan the other side, too. scale: also how the step would scale, from one device.
 
     Raises Unplannable with a sentence for what cannot be planned, ValueError for a setting that there is not, and what
     a factory raises.
     """
     _check(dtype, autocast, optimizer, strategy, devices)
+    if scale is not None and devices > 1:
+        raise ValueError("How a step scales is planned from one device: leave the strategy out.")
     paper = Paper()
     name = subject if isinstance(subject, str) else type(subject).__name__
     if isinstance(subject, str):
@@ -66,7 +69,11 @@ def plan(
     ]
     notes = (_NOT_COUNTED, *((f"Spread: {SOURCES[strategy]}; derived, not measured.",) if strategy != "none" else ()))
     after = sides[1] if fuse else report.Side(Memory(reason="not asked for"), reason="It was not asked for.")
-    return Plan(name, setting, sides[0], after, memory.ERROR, memory.ERROR_BASIS, capacity, notes=notes)
+    scaling = None
+    if scale is not None:
+        best = after.memory if after.memory.peak_bytes is not None else sides[0].memory
+        scaling = scaled(model, best, setting, scale, capacity, memory.ERROR)
+    return Plan(name, setting, sides[0], after, memory.ERROR, memory.ERROR_BASIS, capacity, scaling, notes)
 
 
 class _Sizes:

@@ -17,6 +17,7 @@ from rich.text import Text
 from autofuse.report import markup, terminal
 from autofuse.report.data import Malformed, dumped, loaded
 from autofuse.report.profile import Memory
+from autofuse.report.scaling import scaling_sentences, scaling_tables
 from autofuse.report.table import Cell, Column, Table
 from autofuse.report.units import percent, size
 
@@ -147,13 +148,18 @@ class Plan:
         return ", ".join(filter(None, parts))
 
     def __rich__(self) -> RenderableType:
-        return Group(terminal.drawn(replace(self.table, caption="")), *map(Text, self.sentences))
+        parts: list[RenderableType] = [terminal.drawn(replace(self.table, caption="")), *map(Text, self.sentences)]
+        if self.scaling is not None:
+            parts += [terminal.drawn(table) for table in scaling_tables(self.scaling)]
+            parts += map(Text, scaling_sentences(self.scaling))
+        return Group(*parts)
 
     def __str__(self) -> str:
         return terminal.text(self)
 
     def _repr_html_(self) -> str:
-        return markup.table(self.table)
+        tables = scaling_tables(self.scaling) if self.scaling is not None else ()
+        return "".join(map(markup.table, (self.table, *tables)))
 
 
 def _of(side: Side, field: str) -> str:
