@@ -25,7 +25,8 @@ _KINDS = ("parameters", "buffers", "gradients", "optimizer", "activations", "inp
 @dataclass(frozen=True)
 class Scale:
     """What was asked for. seconds: of a step on one device, and where that comes from. constant: the part of it that
-    does not shrink with the batch. most: devices. link: between two of them; across: between groups of 8, if another."""
+    does not shrink with the batch. most: devices. link: between two of them; across: between groups of 8.
+    """
 
     seconds: float
     source: str
