@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any, NamedTuple
 
 from torch import Tensor, fx, nn
@@ -164,9 +165,9 @@ def _pace(papers: Iterable[tuple[Site, Modelled | str]], measured: Mapping[Key, 
     both = [(measured[key], split) for key, split in modelled.items() if measured.get(key)]
     mostly = [(taken, split.total) for taken, split in both if split.products > _MOSTLY * split.total]
     products = _ratio(mostly) or _ratio((taken, split.total) for taken, split in both) or 1.0
-    rest = [(taken - products * split.products, split.others) for taken, split in both]
-    rest = [(taken, others) for taken, others in rest if taken > 0 and others]
-    return Split(products, _ratio(rest) or products)
+    # The middle layer's, lest one that the model fits badly and that takes most of the step speaks for all.
+    rest = [taken / split.others for taken, split in both if split.others > _MOSTLY * split.total]
+    return Split(products, median(rest) if rest else products)
 
 
 def _ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
