@@ -103,9 +103,10 @@ def _table(table: Table) -> Markup:
     rows = Markup().join(Markup("<tr>{}</tr>").format(_cells(kinds, row)) for row in table.rows)
     below = Markup('<p class="note">{}</p>').format(table.caption) if table.caption else Markup()
     whole = Markup(
-        '<div class="scrolls" tabindex="0"><table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>{}'
-    )
-    return whole.format(title, head, rows, below)
+    # A keyboard scrolls it too, and then it is told what it is about.
+    named = table.title or ", ".join(column.name for column in table.columns if column.name)
+    region = Markup('<div class="scrolls" role="region" aria-label="{}" tabindex="0">{}</div>{}')
+    return region.format(named, inner, below)
 
 
 def _cells(kinds: Sequence[str], row: Sequence[Cell]) -> Markup:
