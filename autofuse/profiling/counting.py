@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autofuse.profiling.calls import Names, around_calls
@@ -20,6 +21,13 @@ from autofuse.profiling.work import Own, Phase
 from autofuse.report.profile import Flops, Work
 
 Key = tuple[str, Phase]
+
+
+# What tensors of odd kinds ask of themselves, as torch.utils.flop_counter leaves it to them.
+_QUESTIONS = frozenset(
+    "size sym_size stride sym_stride numel sym_numel dim storage_offset sym_storage_offset is_contiguous "
+    "sym_is_contiguous is_strides_like_format is_non_overlapping_and_dense".split()
+)
 
 
 class Speeds(Protocol):
@@ -117,22 +125,28 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(hasattr(t, "__tensor_flatten__") for t in types):
             return NotImplemented  # a wrapper, as of parts of a tensor: what it makes of the call is counted
         if not isinstance(function, torch._ops.HigherOrderOperator):
-            if function.namespace == "prim":
-                return function(*args, **kwargs)
-            with self:  # under inference_mode composites arrive whole
-                made = function.decompose(*args, **kwargs)
-            if made is not NotImplemented:
-                return made
+            if function.namespace == "prim" or function._opname in _QUESTIONS:
+                return NotImplemented
+            if not any(isinstance(a, Tensor) and a.is_nested for a in args):  # which have kernels for composites
+                with self:  # under inference_mode composites arrive whole
+                    made = function.decompose(*args, **kwargs)
+                if made is not NotImplemented:
+                    return made
         result = function(*args, **kwargs)
         self._count(function, args, kwargs, result)
         return result
 
     def _count(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        one = cost(function, args, kwargs, result, gradients_wanted())
+        name = str(getattr(function, "_overloadpacket", function)).replace(".", "::")
+        try:
+            one = cost(function, args, kwargs, result, gradients_wanted())
+        except Exception:  # a tensor of a kind that no formula knows must not end somebody's step
+            self.opaque[name] += 1
+            return
         if one is None:
             return
         whose = self.running.now()
         asked = not whose.again and not (one.flops and is_an_optimizers(whose))
         self.costs[whose, asked, one] += 1
         if is_opaque(function):
-            self.opaque[str(getattr(function, "_overloadpacket", function)).replace(".", "::")] += 1
+            self.opaque[name] += 1

@@ -67,8 +67,8 @@ def is_opaque(function: Any) -> bool:
 _COMMUNICATION = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"})
 _NO_PRODUCTS = frozenset({"fsdp", "profiler", "inductor", "debugprims", "rngprims"})
 _PRODUCTS_UNCOUNTED = frozenset(
-    "mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward miopen_rnn _thnn_fused_gru_cell "
-    "_transformer_encoder_layer_fwd _native_multi_head_attention _trilinear _sparse_mm _sparse_addmm "
+    "_cudnn_rnn _cudnn_rnn_backward miopen_rnn _thnn_fused_gru_cell "
+    "_trilinear _sparse_mm _sparse_addmm "
     "_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps "
     "_scaled_grouped_mm _weight_int8pack_mm _weight_int4pack_mm "
     "linalg_inv_ex linalg_solve_ex linalg_qr _linalg_svd".split()
@@ -154,6 +154,25 @@ def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any
     return int(2 * math.prod(query[:3]) * key[1] * (3 * query[3] + 2 * value[3]))
 
 
+def _self_attention(x: Any, *matrices: Any) -> int:
+    """(batch, length, width) through so many matrices, and the two products of attention."""
+    return int(2 * math.prod(x[:2]) * (sum(map(math.prod, matrices)) + 2 * x[1] * x[2]))
+
+
+def _encoder_layer(x: Any, width: Any, heads: Any, joint: Any, joint_bias: Any, out: Any, *rest: Any, **_: Any) -> int:
+    """torch's nn.TransformerEncoderLayer where it is one operator: without gradients, in evaluation mode."""
+    return _self_attention(x, joint, out, rest[8], rest[10])
+
+
+def _native_attention(query: Any, key: Any, value: Any, width: Any, heads: Any, *rest: Any, **_: Any) -> int:
+    return _self_attention(query, rest[0], rest[2])
+
+
+def _recurrent(x: Any, of_input: Any, of_state: Any, *_: Any, **__: Any) -> int:
+    """(length, batch, width): each step multiplies its input and the state."""
+    return int(2 * math.prod(x[:2]) * (math.prod(of_input) + math.prod(of_state)))
+
+
 _OURS: Mapping[str, Formula] = {
     "aten.convolution_backward": _convolution_backward,
     "aten.mv": _matrix_vector,
@@ -164,6 +183,10 @@ _OURS: Mapping[str, Formula] = {
     "aten._addmm_activation": lambda base, one, other, **_: 2 * math.prod(one) * other[-1],
     "aten._int_mm": lambda one, other, **_: 2 * math.prod(one) * other[-1],
     "aten._grouped_mm": _grouped,
+    "aten._transformer_encoder_layer_fwd": _encoder_layer,
+    "aten._native_multi_head_attention": _native_attention,
+    "aten.mkldnn_rnn_layer": _recurrent,
+    "aten.mkldnn_rnn_layer_backward": lambda *operands, **_: 2 * _recurrent(*operands),
     "flash_attn._flash_attn_forward": _attention,
     "flash_attn._flash_attn_backward": _attention_backward,
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from autofuse.kernels.policy import using
 from autofuse.ops.attention_blocks import attention_by_blocks
@@ -137,6 +137,30 @@ def test_a_transposed_convolution_meets_each_input_once() -> None:
 )
 def test_products_take_two_for_each_pair_of_entries(run: Any, product: int) -> None:
     assert counted(run).model == product
+
+
+def test_a_transformers_layer_takes_the_same_as_one_operator() -> None:
+    layer, x = nn.TransformerEncoderLayer(32, 4, 48, batch_first=True, dropout=0.0), torch.randn(2, 16, 32)
+
+    with torch.no_grad():
+        whole = counted(layer.eval(), x)
+    parts = counted(lambda x: layer.train()(x).detach(), x)
+
+    assert whole.model == parts.model == 2 * 2 * 16 * (4 * 32**2 + 2 * 32 * 48 + 2 * 16 * 32)
+
+
+def test_a_recurrent_layer_multiplies_its_input_and_its_state_at_each_step() -> None:
+    layer, x = nn.LSTM(8, 16), torch.randn(5, 2, 8, requires_grad=True)
+
+    assert counted(lambda x: layer(x)[0], x).model == 3 * 2 * 5 * 2 * 4 * 16 * (8 + 16)
+
+
+def test_a_tensor_of_a_kind_that_no_formula_knows_is_named_and_does_no_harm() -> None:
+    ragged = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)])
+
+    flops = counted(lambda: nn.functional.linear(ragged, torch.ones(5, 4)).to_padded_tensor(0.0))
+
+    assert "without a formula" in flops.basis
 
 
 def test_an_operator_that_nobody_has_a_formula_for_is_named() -> None:
