@@ -102,7 +102,7 @@ def _table(table: Table) -> Markup:
     head = Markup().join(Markup('<th scope="col" class="{}">{}</th>').format(k, column.name) for k, column in headings)
     rows = Markup().join(Markup("<tr>{}</tr>").format(_cells(kinds, row)) for row in table.rows)
     below = Markup('<p class="note">{}</p>').format(table.caption) if table.caption else Markup()
-    whole = Markup(
+    inner = Markup("<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(title, head, rows)
     # A keyboard scrolls it too, and then it is told what it is about.
     named = table.title or ", ".join(column.name for column in table.columns if column.name)
     region = Markup('<div class="scrolls" role="region" aria-label="{}" tabindex="0">{}</div>{}')
