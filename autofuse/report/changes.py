@@ -47,8 +47,8 @@ def _change(fqn: str, before: Layer | None, after: Layer | None, step: float) ->
     return Change(fqn, before.seconds, after.seconds, "faster" if less > 0 else "slower")
 
 
-def changes_table(found: tuple[Change, ...], most: int = 10) -> Table:
-    """The layers that changed, the greatest difference first."""
+def changes_table(found: tuple[Change, ...], most: int = 10, note: str = "") -> Table:
+    """The layers that changed, the greatest difference first. note: what else is to be said of them."""
     told = [change for change in found if change.kind != "about the same"]
     columns = (Column("layer", wraps=True), Column("before", "right"), Column("after", "right"), Column("change"))
     rows = tuple(
@@ -59,7 +59,7 @@ def changes_table(found: tuple[Change, ...], most: int = 10) -> Table:
     caption = (
         f"{rest}faster and slower: by more than {_OF_THE_LAYER:.0%} of the layer and {_OF_THE_STEP:.0%} of the step"
     )
-    return Table("layers that changed, forward and backward", columns, rows, caption)
+    return Table("layers that changed, forward and backward", columns, rows, f"{caption}{note}")
 
 
 def _shown(seconds: float | None) -> str:

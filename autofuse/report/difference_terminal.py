@@ -22,6 +22,8 @@ def told(difference: Difference) -> RenderableType:
 
 def of_both(before: Profile, after: Profile, difference: Difference) -> RenderableType:
     """Two profiles: verdict, step, memory, ladder, layers."""
-    changed = changes_table(changes(before, after))
+    doubt = difference.verdict == "inconclusive"
+    note = "; as the whole is inconclusive, this may be the machine's doing" if doubt else ""
+    changed = changes_table(changes(before, after), note=note)
     layers = [terminal.drawn(changed)] if changed.rows else []
     return Group(told(difference), Text(), summary_of_both(before, after), *layers)
