@@ -61,15 +61,15 @@ class Modelled:
     """One site on paper. Seconds by module, named from the site's own on, and phase.
 
     before: the place's operators as they stand; layers: all operators of the modules that they run in. original,
-    fused: all of the place as it stands, and the fused operation. stays: the seconds of operators that are in both;
-    comes: of those that only the fused operation runs.
+    fused: all of the place as it stands, and the fused operation. stays: those of `before` that are in both; comes: the
+    seconds of those that only the fused operation runs.
     """
 
     before: Mapping[Key, Split]
     layers: Mapping[Key, Split]
     original: Work
     fused: Work
-    stays: float
+    stays: Mapping[Key, Split]
     comes: Split
 
 
@@ -113,7 +113,12 @@ class Predictor:
         products = sum(self.costs.one(o).seconds for o in after if is_product(o))
         comes = Split(products - left.products, fused.seconds - products - left.others)
         return Modelled(
-            _by_key(before, self.costs), _by_key(whole, self.costs), self.costs.of(before), fused, left.total, comes
+            _by_key(before, self.costs),
+            _by_key(whole, self.costs),
+            self.costs.of(before),
+            fused,
+            _by_key(stays, self.costs),
+            comes,
         )
 
     def _operators(self, root: nn.Module, run: Callable[[], Any], given: Sequence[Tensor]) -> list[Operator]:
@@ -180,16 +185,11 @@ def _place(site: Site, paper: Modelled | str, measured: Mapping[Key, float], pac
     place = Place(site.rule, site.status, site.reason, site.operation, site.file, site.line, part_of=site.part_of)
     if isinstance(paper, str):
         return replace(place, reason=place.reason or paper)
-    seconds = 0.0
-    for (name, phase), before in paper.before.items():
-        whole = paper.layers.get((name, phase), before).total
-        seconds += measured.get((_joined(site.fqn, name), phase), 0.0) * min(
-            1.0, before.total / whole if whole else 0.0
-        )
+    seconds = _measured(paper.before, site, paper, measured)
     if not seconds:
         return place
-    stays = seconds * paper.stays / paper.original.seconds
-    predicted = stays + max(0.0, paper.comes.products * pace.products + paper.comes.others * pace.others)
+    comes = paper.comes.products * pace.products + paper.comes.others * pace.others
+    predicted = _measured(paper.stays, site, paper, measured) + max(0.0, comes)
     saving = seconds - predicted
     if saving < LEAST * seconds and place.status == "applies" and not place.reason:
         place = replace(place, reason=_nothing(seconds, predicted))
@@ -198,6 +198,16 @@ def _place(site: Site, paper: Modelled | str, measured: Mapping[Key, float], pac
         saved_bytes=paper.original.bytes - paper.fused.bytes, saved_flops=paper.original.flops - paper.fused.flops,
         predicted_gain=amdahl(step, saving),
     )  # fmt: skip
+
+
+def _measured(part: Mapping[Key, Split], site: Site, paper: Modelled, measured: Mapping[Key, float]) -> float:
+    """Of what the layers of a site take, a part's share, each layer and phase by itself."""
+    seconds = 0.0
+    for (name, phase), split in part.items():
+        whole = paper.layers.get((name, phase), split).total
+        share = min(1.0, split.total / whole) if whole else 0.0
+        seconds += measured.get((_joined(site.fqn, name), phase), 0.0) * share
+    return seconds
 
 
 def _spanned(site: Site, paper: Modelled) -> tuple[str, ...]:
@@ -245,10 +255,10 @@ def _split(operator: Operator, costs: Costs) -> Split:
 
 
 def _in_both(before: Iterable[Operator], after: Iterable[Operator]) -> list[Operator]:
-    """Those of `after` that `before` has too, on operands of the same form, each as often as both have it."""
-    left = Counter(map(_likeness, before))
+    """Those of `before` that `after` has too, on operands of the same form, each as often as both have it."""
+    left = Counter(map(_likeness, after))
     found = []
-    for operator in after:
+    for operator in before:
         key = _likeness(operator)
         if left[key]:
             left[key] -= 1
