@@ -10,6 +10,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from autofuse.ops.masks import causal
 
@@ -53,8 +54,13 @@ def _bias(mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
     """What is added to scores, and the rows that keep no key, if any: they attend evenly until they are set to 0."""
     if mask.dtype is torch.bool:
         empty = ~mask.any(-1, keepdim=True)
-        return torch.where(mask | empty, 0.0, -math.inf).to(dtype), empty if bool(empty.any()) else None
+        return torch.where(mask | empty, 0.0, -math.inf).to(dtype), empty if _any(empty) else None
     empty = mask.detach().amax(-1, keepdim=True) == -math.inf
-    if not bool(empty.any()):
+    if not _any(empty):
         return mask.to(dtype), None
     return mask.masked_fill(empty, 0.0).to(dtype), empty
+
+
+def _any(rows: Tensor) -> bool:
+    """Whether one of them is true; on paper, where nobody knows, none is."""
+    return not isinstance(rows, FakeTensor) and bool(rows.any())

@@ -11,7 +11,7 @@ _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "ki": 2**1
 
 # A chip that is sold with several memories is told by the size in its name, or not at all.
 _SHEETS: tuple[tuple[str, int, str], ...] = (
-    (r"h100.*nvl", 94, "NVIDIA H100 Tensor Core GPU data sheet"),
+    (r"h100 nvl", 94, "NVIDIA H100 Tensor Core GPU data sheet"),
     (r"h100", 80, "NVIDIA H100 Tensor Core GPU data sheet"),
     (r"h200", 141, "NVIDIA H200 Tensor Core GPU data sheet"),
     (r"l40s?", 48, "NVIDIA L40S data sheet"),
@@ -24,6 +24,7 @@ _SHEETS: tuple[tuple[str, int, str], ...] = (
     (r"mi300x", 192, "AMD Instinct MI300X data sheet"),
     (r"mi250x", 64, "AMD Instinct MI250X data sheet, one of its two dies"),
 )
+_VARIANT = r"( (sxm\d?|pcie|nvl|hbm\d?e?))*"
 _IN_NAME = re.compile(r"(?<!\d)(\d{2,3}) ?gb\b")
 
 
@@ -34,7 +35,7 @@ def capacity_of(device: str) -> Capacity:
     if said := _IN_NAME.search(words):
         return Capacity(int(said[1]) * 10**9, device, "as its name says")
     for pattern, gigabytes, source in _SHEETS:
-        if re.match(rf"{pattern}(\s|$)", words):
+        if re.fullmatch(rf"({pattern}){_VARIANT}", words):
             return Capacity(gigabytes * 10**9, device, source)
     raise ValueError(f"How much memory a {device!r} has is not known here. Say it, as in --memory 80GiB.")
 

@@ -7,6 +7,9 @@ somebody else profiles, there is nothing to tell.
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import accumulate
@@ -18,6 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 from autofuse.measure.memory import quiet_profiler
 
 _MARK = "autofuse::operator "
+_OLDER_MEMORY = b"Memory block of unknown size was allocated before the profiling started"
 
 
 class Workspace:
@@ -37,6 +41,7 @@ class Workspace:
             yield
             return
         with ExitStack() as stack:
+            stack.enter_context(_without_warnings_of_the_allocator())
             stack.enter_context(quiet_profiler())
             self._profiler = stack.enter_context(profile(activities=[ProfilerActivity.CPU], profile_memory=True))
             yield
@@ -48,6 +53,32 @@ class Workspace:
         if self._profiler is None:
             return nullcontext()
         return torch.profiler.record_function(f"{_MARK}{number}")
+
+
+@contextmanager
+def _without_warnings_of_the_allocator() -> Iterator[None]:
+    """c10 logs that it meets memory from before the profile, which is no news here; all else on stderr comes after."""
+    try:
+        stderr = os.dup(2)
+    except OSError:  # a process without one
+        yield
+        return
+    with tempfile.TemporaryFile() as aside:
+        _flush()
+        os.dup2(aside.fileno(), 2)
+        try:
+            yield
+        finally:
+            _flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            aside.seek(0)
+            os.write(2, b"".join(line for line in aside if _OLDER_MEMORY not in line))
+
+
+def _flush() -> None:
+    if sys.stderr is not None:
+        sys.stderr.flush()
 
 
 def _most(profiler: Any) -> dict[int, int]:

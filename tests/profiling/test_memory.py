@@ -264,3 +264,15 @@ def test_it_is_what_a_process_grows_by() -> None:
     peak, grown = map(int, done.stdout.split())
     assert peak > 100 * 2**20
     assert peak == pytest.approx(grown, rel=0.1)
+
+
+def test_what_the_step_writes_to_stderr_comes_out_and_the_allocators_warnings_do_not(capfd: Any) -> None:
+    model, x = gpt()
+    kept = [torch.randn(100)]
+
+    def step() -> None:
+        kept.clear()  # memory from before the profile
+        os.write(2, b"said\n")
+
+    held(model, step, inputs=x)
+    assert capfd.readouterr().err == "said\n"
