@@ -71,9 +71,9 @@ def plan(
     after = sides[1] if fuse else report.Side(Memory(reason="not asked for"), reason="It was not asked for.")
     scaling = None
     if scale is not None:
-        best = after.memory if after.memory.peak_bytes is not None else sides[0].memory
-        scaling = scaled(model, best, setting, scale, capacity, memory.ERROR)
-    return Plan(name, setting, sides[0], after, memory.ERROR, memory.ERROR_BASIS, capacity, scaling, notes)
+        best = after if after.memory.peak_bytes is not None else sides[0]
+        scaling = scaled(model, best.memory, setting, scale, capacity, best.error)
+    return Plan(name, setting, sides[0], after, memory.ERROR_BASIS, capacity, scaling, notes)
 
 
 class _Sizes:
@@ -98,17 +98,19 @@ def _side(side: memory.Side, sizes: _Sizes, capacity: Capacity | None) -> report
         if not side.fusing:
             raise Unplannable(f"The step cannot be run without numbers ({why}).") from error
         return report.Side(Memory(reason=why), reason=f"It cannot be planned without numbers ({why}).")
-    made = report.Side(estimate.memory, estimate.layers, estimate.fused)
+    made = report.Side(estimate.memory, side.error, estimate.layers, estimate.fused)
     if capacity is None:
         return made
     peak = estimate.memory.peak_bytes or 0
-    return replace(made, fit=_fit(peak, capacity.bytes), largest_batch=_largest(side, sizes, peak, capacity.bytes))
+    return replace(
+        made, fit=_fit(peak, capacity.bytes, side.error), largest_batch=_largest(side, sizes, peak, capacity.bytes)
+    )
 
 
-def _fit(peak: int, room: int) -> Fit:
-    if peak * (1 + memory.ERROR) <= room:
+def _fit(peak: int, room: int, error: float) -> Fit:
+    if peak * (1 + error) <= room:
         return "fits"
-    return "does not fit" if peak * (1 - memory.ERROR) > room else "too close to tell"
+    return "does not fit" if peak * (1 - error) > room else "too close to tell"
 
 
 def _largest(side: memory.Side, sizes: _Sizes, peak: int, room: int) -> int | None:
@@ -118,7 +120,7 @@ def _largest(side: memory.Side, sizes: _Sizes, peak: int, room: int) -> int | No
     """
     if sizes.batch is None:
         return None
-    room = int(room / (1 + memory.ERROR))
+    room = int(room / (1 + side.error))
     known = {sizes.batch: peak}
 
     def fits(batch: int) -> bool:

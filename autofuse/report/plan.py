@@ -59,11 +59,13 @@ class Capacity:
 class Side:
     """One device's memory at the peak of a step, before or after fusion. reason: why it could not be planned.
 
-    layers: the bytes at the peak by module, of the whole model on one device. fused: places that are. fit: whether it
-    fits, the error considered. largest_batch: the largest that surely does; 0 if not even one sample.
+    error: the largest relative error of such estimates where they were checked. layers: the bytes at the peak by
+    module, of the whole model on one device. fused: places that are. fit: whether it fits, the error considered.
+    largest_batch: the largest that fits with the error added; 0 if not even one sample does.
     """
 
     memory: Memory
+    error: float = 0.0
     layers: Mapping[str, int] = field(default_factory=dict)
     fused: int = 0
     fit: Fit = "unknown"
@@ -73,7 +75,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Plan:
-    """error: the largest relative error of such estimates where they were checked, and `error_basis` says how.
+    """error_basis: how the errors of the two sides were found.
 
     scaling: what communication would cost, and how the step would scale; None where it was not asked for.
     """
@@ -82,7 +84,6 @@ class Plan:
     setting: Setting
     before: Side
     after: Side
-    error: float
     error_basis: str
     capacity: Capacity | None = None
     scaling: Mapping[str, Any] | None = None
@@ -133,7 +134,8 @@ class Plan:
         told = [SIMULATED, f"{self.name}: {self._settings()}."]
         if self.capacity is not None and self.capacity.source:
             told.append(f"Capacity: {self.capacity.device or 'given'}, {self.capacity.source}.")
-        told.append(f"Largest error where estimates were checked: {percent(self.error)} ({self.error_basis}).")
+        errors = f"{percent(self.before.error)} before and {percent(self.after.error)} after fusion"
+        told.append(f"Largest error where estimates were checked: {errors} ({self.error_basis}).")
         told += [f"After fusion: {self.after.reason}"] if self.after.reason else []
         return (*told, *self.notes)
 
