@@ -26,11 +26,11 @@ from autofuse.profiling.memory import Holding
 from autofuse.report.plan import Setting
 from autofuse.report.profile import Memory
 
-# The largest relative errors of 38 settings: most estimates were exact before fusion and within 1 % after it. Where one
-# was not, a kernel's workspace was missing: 1.4 of 11 MB in a small GPT. Of the whole it is less in larger models.
-ERROR, ERROR_FUSED = 0.03, 0.13
+# The largest relative errors of 64 estimates. Most were exact before fusion and within 1 % after it. Where one was not,
+# what a kernel takes while it runs was missing: with checkpointing the peak can lie within one.
+ERROR, ERROR_FUSED = 0.03, 0.18
 ERROR_BASIS = (
-    "against real steps on a CPU: GPT, BERT and Llama of two sizes, 10 to 390 MB, in float32 and bfloat16, with and "
+    "against real steps on a CPU: GPT, BERT, Llama and ViT of two sizes, 10 to 390 MB, in float32 and bfloat16, with and "
     "without checkpointing"
 )
 SOURCE = "a step run on fake tensors; what kernels take while they run is not in it"

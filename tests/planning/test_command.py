@@ -1,0 +1,69 @@
+"""`autofuse plan` as somebody types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autofuse.cli import main
+
+FACTORY = """
+import torch
+from torch import nn
+
+def small():
+    print("built")
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)), torch.randn(8, 64)
+
+def wrong():
+    return 3
+
+def broken():
+    raise RuntimeError("no")
+"""
+
+
+@pytest.fixture
+def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "planned_here.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    return "planned_here"
+
+
+def test_json_is_all_that_goes_to_stdout(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--batch", "16", "--memory", "1GiB", "--no-fusion", "--format", "json"]
+    assert main(["plan", f"{factory}:small", *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["type"] == "plan" and found["simulated"] is True
+    assert found["setting"]["batch"] == 16
+    assert found["before"]["memory"]["parameters"] == 2 * (64 * 64 + 64) * 4
+    assert found["before"]["fit"] == "fits"
+    assert found["before"]["largest_batch"] > 16
+
+
+def test_what_does_not_fit_is_one(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", f"{factory}:small", "--memory", "10kB", "--no-fusion"]) == 1
+    shown = capsys.readouterr().out
+    assert "does not fit" in shown and "simulated" in shown.lower()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["small", "--sequence", "9"], "which of their dimensions is the batch and which the sequence"),
+        (["small", "--device", "Abacus"], "--memory 80GiB"),
+        (["small", "--strategy", "ddp"], "--shard"),
+        (["small", "--checkpointing", "block"], "no list of equal blocks"),
+        (["wrong"], "returns a int"),
+        (["broken"], "nothing was planned"),
+        (["missing"], "has no 'missing'"),
+    ],
+)
+def test_what_cannot_be_planned_is_two_and_a_sentence(
+    factory: str, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", f"{factory}:{arguments[0]}", *arguments[1:]]) == 2
+    told = capsys.readouterr()
+    assert sentence in told.err and not told.out
