@@ -30,7 +30,7 @@ from autofuse.report.profile import Memory
 # what a kernel takes while it runs was missing: with checkpointing the peak can lie within one.
 ERROR, ERROR_FUSED = 0.03, 0.18
 ERROR_BASIS = (
-    "against real steps on a CPU: GPT, BERT, Llama and ViT of two sizes, 10 to 390 MB, in float32 and bfloat16, with and "
+    "against real steps on a CPU, 10 to 390 MB: GPT, BERT, Llama and ViT, in float32 and bfloat16, with and "
     "without checkpointing"
 )
 SOURCE = "a step run on fake tensors; what kernels take while they run is not in it"
