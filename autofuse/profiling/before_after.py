@@ -8,6 +8,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from autofuse.fx import optimize as live
@@ -47,15 +48,18 @@ def optimize(
     options = {} if isinstance(profile, bool) else dict(profile)
     pairs = options.pop("pairs", None)
     live.restore(model)  # what stands before is the original
-    before, originals = profiled(model, inputs, **options), _classes(model)
+    originals = _classes(model)
     live.optimize(
         model, example_inputs, select=select, ignore=ignore, modules=modules, verify=verify, tune=tune, policy=policy
     )
-    after = profiled(model, inputs, **{**options, "probe": False, "trace": None})
     step = options.get("step") or training_step
     with _in_either_form(model, originals, inputs) as sides:
         comparison = _compared(*sides, inputs, step, pairs, bool(options.get("progress", True)))
         now, then = in_turns(*sides, inputs, step)
+        alike = comparison.environment.get("threads") == str(torch.get_num_threads())
+        timed = (comparison.before_seconds, comparison.after_seconds) if alike else (None, None)
+        before = profiled(sides[0](), inputs, **options, timed=timed[0])
+        after = profiled(sides[1](), inputs, **{**options, "probe": False, "trace": None}, timed=timed[1])
     live.keep_profile(model, BeforeAfter(*with_what_was_measured(before, after, now, then), comparison))
     return model
 

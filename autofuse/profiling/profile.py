@@ -32,6 +32,7 @@ def profile(
     places: bool = True,
     probe: bool = True,
     trace: str | Path | None = None,
+    timed: Sequence[float] | None = None,
     name: str = "",
     progress: bool = True,
 ) -> Profile:
@@ -46,6 +47,7 @@ def profile(
     samples, tokens: in one step, where the inputs do not tell.
     places: look for what could be fused, and predict the gain. probe: also time steps with the batch doubled.
     trace: where to write the recorded steps, for Perfetto; gzipped if it ends in .gz.
+    timed: seconds of bare steps that were timed already, next to those of another variant, say.
     progress: a bar on stderr, where that is a terminal.
 
     Time is measured with no instrument on; shares of it come from the recorded steps, FLOPs and memory from steps of
@@ -60,7 +62,7 @@ def profile(
             f"got steps={steps}, traced={traced}, warmup={warmup}."
         )
     workload = workload_of(model_or_step, inputs, step, optimizers, name)
-    wishes = Wishes(warmup, steps, traced, places, probe, samples, tokens)
+    wishes = Wishes(warmup, steps, traced, places, probe, samples, tokens, tuple(timed or ()))
     with ExitStack() as stack:
         stack.enter_context(preserved_optimizers())
         workload.look(lambda model, call: stack.enter_context(preserved([model], list(tensors_in(call)))))
