@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autofuse.profiling.calls import Names, around_calls
 from autofuse.profiling.formulas import Cost, can_count, cost, is_opaque
 from autofuse.profiling.whose import Running, Whose, gradients_wanted, is_an_optimizers
-from autofuse.profiling.work import Own, Phase
 from autofuse.report.profile import Flops, Work
+from autofuse.traces.work import Own, Phase
 
 Key = tuple[str, Phase]
 

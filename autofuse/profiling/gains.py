@@ -31,9 +31,9 @@ from autofuse.kernels.operation import recorded
 from autofuse.profiling.costs import Costs, is_product
 from autofuse.profiling.listing import Operator, fresh, listed
 from autofuse.profiling.places import Reading, Site
-from autofuse.profiling.work import Phase
 from autofuse.report.comparison import milliseconds
 from autofuse.report.profile import Layer, Place, Work
+from autofuse.traces.work import Phase
 
 _MOSTLY = 0.9
 LEAST = 0.1  # of a place's own seconds: a smaller saving cannot be told from the model's own error

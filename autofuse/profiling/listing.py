@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autofuse.profiling.calls import Names, around_calls
 from autofuse.profiling.formulas import Cost, cost
 from autofuse.profiling.whose import Running
-from autofuse.profiling.work import Phase
 from autofuse.report.profile import OUTSIDE
+from autofuse.traces.work import Phase
 
 
 @dataclass(frozen=True)

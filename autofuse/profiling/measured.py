@@ -11,11 +11,11 @@ import torch
 
 from autofuse.profiling.calls import Names
 from autofuse.profiling.places import Reading
-from autofuse.profiling.work import Own
 from autofuse.report.ladder import Rung
 from autofuse.report.profile import Flops, Memory, Power, Probe, Share
 from autofuse.traces.overhead import LIKELY, Cost
 from autofuse.traces.trace import Trace
+from autofuse.traces.work import Own
 
 
 @dataclass

@@ -12,9 +12,9 @@ from functools import reduce
 from operator import add
 
 from autofuse.profiling.roofs import HERE, Roofs
-from autofuse.profiling.work import Own
 from autofuse.report.ladder import Rung
 from autofuse.report.profile import Flops, Layer, Probe, Regime, Roof, Work
+from autofuse.traces.work import Own
 
 DOMINATES = 0.5  # of a layer's time: launching that takes as much is what holds it back
 

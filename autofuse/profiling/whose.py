@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from autofuse.profiling.work import Phase
 from autofuse.report.profile import OUTSIDE
+from autofuse.traces.work import Phase
 
 _C: Any = torch._C
 _NUMBERLESS = 2**63  # gathering a gradient has the highest number there is

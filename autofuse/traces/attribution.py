@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from autofuse.profiling.work import Phase
 from autofuse.report.profile import OUTSIDE, Attribution
 from autofuse.traces.owners import NAMELESS, Owned
 from autofuse.traces.pieces import Piece
+from autofuse.traces.work import Phase
 
 _WORTH_SAYING = 0.05  # of the step's time
 

@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autofuse.profiling.work import Own, Phase
 from autofuse.report.profile import OUTSIDE, Attribution, Work
 from autofuse.traces.attribution import attribution_of
 from autofuse.traces.owners import NAMELESS, owners
@@ -19,6 +18,7 @@ from autofuse.traces.scope import Scope, scope_of
 from autofuse.traces.shapes import Device, device_number, shape_of
 from autofuse.traces.steps import Steps
 from autofuse.traces.trace import Event, Trace
+from autofuse.traces.work import Own, Phase
 
 Key = tuple[str, Phase]
 

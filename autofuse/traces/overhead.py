@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autofuse.profiling.work import Own, Phase
 from autofuse.traces.layers import LayerTimes
+from autofuse.traces.work import Own, Phase
 
 
 @dataclass(frozen=True)

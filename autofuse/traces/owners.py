@@ -11,12 +11,12 @@ import re
 from dataclasses import dataclass, field
 from functools import cache
 
-from autofuse.profiling.work import Phase
 from autofuse.report.profile import OUTSIDE
 from autofuse.traces.operators import category_of
 from autofuse.traces.sequence import NODE, Forwards, Thread, forward_threads, made_by, number, numbered, thread_of
 from autofuse.traces.steps import LAUNCHES
 from autofuse.traces.trace import Event, Trace
+from autofuse.traces.work import Phase
 
 MODULE = "mod::"  # a range of this name is a call of the module whose name follows; "" is the model itself
 WINDOW = "ProfilerStep#"

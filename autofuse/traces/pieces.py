@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from autofuse.profiling.work import Phase
 from autofuse.report.profile import OUTSIDE
 from autofuse.traces.kernels import communicates
 from autofuse.traces.owners import WINDOW, Owned
@@ -16,6 +15,7 @@ from autofuse.traces.scope import Scope
 from autofuse.traces.sequence import NODE, Thread, thread_of
 from autofuse.traces.steps import Steps, correlation
 from autofuse.traces.trace import Event, integer
+from autofuse.traces.work import Phase
 
 
 @dataclass(frozen=True, slots=True)

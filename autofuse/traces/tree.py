@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from autofuse.profiling.work import Own, Phase
 from autofuse.report.profile import OUTSIDE, Layer, Work
 from autofuse.traces.layers import LayerTimes
+from autofuse.traces.work import Own, Phase
 
 _NOTHING = Work()
 

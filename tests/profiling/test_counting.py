@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from autofuse.profiling.calls import Names
 from autofuse.profiling.counting import Counting
 from autofuse.profiling.roofs import Roofs
-from autofuse.profiling.work import Own
 from autofuse.report.profile import OUTSIDE, Work
+from autofuse.traces.work import Own
 
 
 class Gate(nn.Module):

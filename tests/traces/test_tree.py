@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autofuse.profiling.work import Own
 from autofuse.report.profile import OUTSIDE, Layer, Work
 from autofuse.traces.layers import LayerTimes
 from autofuse.traces.tree import layers, sm_efficiency_of
+from autofuse.traces.work import Own
 
 TIMES: Own = {
     ("", "forward"): Work(1.0, operators=1),

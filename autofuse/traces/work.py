@@ -1,4 +1,4 @@
-"""What the instruments of a profile hand to each other: what something costs, by module and phase. Plain data."""
+"""What something costs, by module and phase: what a trace and the instruments of a profile hand on. Plain data."""
 
 from __future__ import annotations
 
