@@ -71,7 +71,7 @@ def _with_trace(made: Profile, found: Measured, machine: Roofs) -> Profile:
     mine = {rung.name: rung for rung in made.ladder if rung.reason != _NOT_MEASURED}
     kinds = {name: type(module).__name__ for name, module in found.names.items()}
     every = layers(times.own, found.own, kinds, times.calls, seconds, sm_efficiency_of(times))
-    every = regimes(_with_memory(every, found), machine, found.probe, found.flops.dtype)
+    every = regimes(_with_memory(every, found), machine, found.probe, found.flops.dtype, found.grown)
     return replace(
         made,
         ladder=ladder(rungs_of(scope) | mine, _NOT_MEASURED),

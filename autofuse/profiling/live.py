@@ -20,6 +20,7 @@ from autofuse.profiling.advice import readings
 from autofuse.profiling.batch import batch_of, batch_of_calls
 from autofuse.profiling.counting import Counting
 from autofuse.profiling.dcgm import Counters
+from autofuse.profiling.layer_probe import grown
 from autofuse.profiling.measured import Measured
 from autofuse.profiling.memory import Holding
 from autofuse.profiling.nvml import metered
@@ -150,6 +151,8 @@ def _probe(workload: Workload, wishes: Wishes, found: Measured) -> None:
     machine = roofs(found.device)
     work = replace(total(found.own.values()), seconds=median(found.seconds))
     found.probe = probed(workload.run, workload.inputs, found.device, work=work, roof=machine.roof(found.flops.dtype))
+    if found.probe.ratio is not None:
+        found.grown = grown(workload.run, workload.inputs, found.names, found.device)
 
 
 @contextmanager

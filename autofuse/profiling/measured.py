@@ -11,6 +11,7 @@ import torch
 
 from autofuse.profiling.calls import Names
 from autofuse.profiling.places import Reading
+from autofuse.report.comparison import Estimate
 from autofuse.report.ladder import Rung
 from autofuse.report.profile import Flops, Memory, Power, Probe, Share
 from autofuse.traces.overhead import LIKELY, Cost
@@ -26,7 +27,8 @@ class Measured:
     were clocked from outside (the wait for data). trace: of steps under the recorder; save writes it to a
     file; cost is what recording took. own: FLOPs, bytes and operators
     by module and phase, of one step; not seconds. held: bytes at the step's peak by the module that allocated them.
-    counters: rungs that the hardware itself counted. readings: which rules apply where, one reading a model.
+    grown: by module, its time with twice the batch / its time. counters: rungs that the hardware itself counted.
+    readings: which rules apply where, one reading a model.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Measured:
     memory: Memory = field(default_factory=Memory)
     held: Mapping[str, int] = field(default_factory=dict)
     probe: Probe = field(default_factory=Probe)
+    grown: Mapping[str, Estimate] = field(default_factory=dict)
     power: Power = field(default_factory=Power)
     counters: Mapping[str, Rung] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)

@@ -16,11 +16,10 @@ from torch import Tensor
 from autofuse.measure.statistics import FEWEST_PAIRS, estimate
 from autofuse.measure.step import Inputs, tensors_in
 from autofuse.measure.timing import interleaved, seconds_of
-from autofuse.profiling.roofline import regime_of
+from autofuse.profiling.roofline import HALF_STAYS, regime_of
 from autofuse.report.comparison import Estimate
 from autofuse.report.profile import Probe, Regime, Roof, Work
 
-HALF_STAYS = 1.5  # under this ratio more than half of the step does not grow with the batch
 _MOST_PAIRS = 30
 _WARMUP = 2
 

@@ -6,16 +6,20 @@ its parts is wrong then, so there is no number, and the reason says what came ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
+from types import MappingProxyType
 
 from autofuse.profiling.roofs import HERE, Roofs
+from autofuse.report.comparison import Estimate
 from autofuse.report.ladder import Rung
 from autofuse.report.profile import Flops, Layer, Probe, Regime, Roof, Work
 from autofuse.traces.work import Own
 
+HALF_STAYS = 1.5  # time with twice the batch / time: under this more than half does not grow with the batch
+_NONE: Mapping[str, Estimate] = MappingProxyType({})
 DOMINATES = 0.5  # of a layer's time: launching that takes as much is what holds it back
 
 
@@ -86,16 +90,32 @@ def _impossible(share: float, basis: str, source: str) -> str:
 # Layers.
 
 
-def regimes(layers: Sequence[Layer], roofs: Roofs, probe: Probe, dtype: str = "float32") -> tuple[Layer, ...]:
+def regimes(
+    layers: Sequence[Layer], roofs: Roofs, probe: Probe, dtype: str = "float32", grown: Mapping[str, Estimate] = _NONE
+) -> tuple[Layer, ...]:
     """Every layer with its roofline position, its regime and why.
 
     Position: the ideal seconds of its operators / its seconds, with everything below it, forward and backward; None
     where it is above 1. Regime: "overhead" where launching its operators takes half of its time or more, and of the
     whole model where the probe says so; else "compute" or "memory", as its FLOPs a byte lie over or under the machine's
     balance in `dtype`, the one that most FLOPs are in.
+    grown: by name, a layer's time with twice the batch / its time. Under 1.5 with the whole interval it is "overhead",
+    with a part of it "inconclusive"; at 1.5 or more what was said above stands.
     """
     roof = roofs.roof(dtype)
-    return tuple(_judged(layer, roof, roofs.launch, probe) for layer in layers)
+    judged = (_judged(layer, roof, roofs.launch, probe) for layer in layers)
+    return tuple(_doubled(layer, grown[layer.fqn]) if layer.fqn in grown else layer for layer in judged)
+
+
+def _doubled(layer: Layer, found: Estimate) -> Layer:
+    """What the layer's own probe says."""
+    layer = replace(layer, doubled=found.ratio, doubled_interval=found.interval)
+    said = f"With twice the batch it takes {found.ratio:.2f} times as long (95 %: {found.interval})."
+    if found.ratio >= HALF_STAYS:
+        return replace(layer, why=f"{layer.why} {said}")
+    if found.interval.high < HALF_STAYS:
+        return replace(layer, regime="overhead", why=f"{said} Most of it does not grow with the batch. {layer.why}")
+    return replace(layer, regime="inconclusive", why=f"{said} That does not tell whether overhead rules. {layer.why}")
 
 
 def _judged(layer: Layer, roof: Roof, launch: float, probe: Probe) -> Layer:

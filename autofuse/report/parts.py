@@ -97,7 +97,8 @@ class Layer:
 
     forward, backward: with everything below it. own_forward, own_backward: without the modules that it calls.
     A forward that is computed again for its backward (checkpointing) is part of `backward`.
-    share: of the step's time, with everything below it. roofline: what it attains / what is attainable at its
+    share: of the step's time, with everything below it. doubled, doubled_interval: its time with twice the batch / its
+    time, with a 95 % interval. roofline: what it attains / what is attainable at its
     intensity, a fraction of 1. regime: what holds it back, and `why`. sm_efficiency: estimated, on a GPU. peak_bytes:
     of the memory at the step's peak, what this layer allocated (without its children's).
     """
@@ -116,6 +117,8 @@ class Layer:
     sm_efficiency: float | None = None
     peak_bytes: int | None = None
     places: tuple[Place, ...] = ()
+    doubled: float | None = None
+    doubled_interval: Interval | None = None
 
     @property
     def seconds(self) -> float:

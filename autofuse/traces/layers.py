@@ -7,7 +7,7 @@ code holds the thread: its operators and the Python between them. Knows nothing 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.report.profile import OUTSIDE, Attribution, Work
@@ -16,7 +16,7 @@ from autofuse.traces.owners import NAMELESS, owners
 from autofuse.traces.pieces import Piece, device_pieces, host_pieces
 from autofuse.traces.scope import Scope, scope_of
 from autofuse.traces.shapes import Device, device_number, shape_of
-from autofuse.traces.steps import Steps
+from autofuse.traces.steps import Steps, steps_of
 from autofuse.traces.trace import Event, Trace
 from autofuse.traces.work import Own, Phase
 
@@ -74,6 +74,28 @@ def layers_of(trace: Trace, steps: Steps | None = None) -> LayerTimes:
         sm_seconds,
         attribution_of(pieces, owned),
     )
+
+
+def step_by_step(trace: Trace) -> list[dict[str, float]]:
+    """Seconds of each step by module, forward and backward together, with everything below it."""
+    owned, found = owners(trace), list[dict[str, float]]()
+    for window in steps_of(trace).windows:
+        scope = scope_of(trace, Steps((window,), 1, "one step"))
+        pieces = device_pieces(owned, scope) if scope.has_gpu else host_pieces(owned, scope)
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for piece in pieces:
+            for name in upwards(_key(piece.owner, piece.phase)[0]):
+                seconds[name] += piece.time * _NANO
+        found.append(dict(seconds))
+    return found
+
+
+def upwards(name: str) -> Iterator[str]:
+    """A name and those of all that it lies in, up to the model's "". What runs outside lies in nothing."""
+    yield name
+    while name and name != OUTSIDE:
+        name = name.rpartition(".")[0]
+        yield name
 
 
 def _own(pieces: Sequence[Piece], steps: int) -> Own:

@@ -6,7 +6,7 @@ import pytest
 
 from autofuse.profiling.roofline import regime_of, regimes, rungs
 from autofuse.profiling.roofs import Roofs
-from autofuse.report.comparison import Interval
+from autofuse.report.comparison import Estimate, Interval
 from autofuse.report.profile import Flops, Layer, Probe, Roof, Work
 
 TOY = Roofs("toy", ((0, 10.0),), 5.0, 0.5, {"float32": 100.0}, flops_source="its data sheet", bytes_source="a sheet")
@@ -109,3 +109,18 @@ def test_the_probe_speaks_for_the_whole_model() -> None:
 
     assert (whole.regime, part.regime) == ("overhead", "compute")
     assert whole.why.startswith(probe.reason)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "interval", "regime"),
+    [(1.1, (1.0, 1.3), "overhead"), (1.4, (1.2, 1.7), "inconclusive"), (1.9, (1.3, 2.2), "compute")],
+)
+def test_a_layers_own_probe_says_whether_overhead_rules_it(
+    ratio: float, interval: tuple[float, float], regime: str
+) -> None:
+    computing = layer(Work(20.0, 1000, 50, 2, ideal_seconds=10.0), "block")
+    grown = {"block": Estimate(ratio, Interval(*interval))}
+    (found,) = regimes([computing], TOY, Probe(), grown=grown)
+    assert found.regime == regime
+    assert (found.doubled, found.doubled_interval) == (ratio, interval)
+    assert f"{ratio:.2f} times as long" in found.why
