@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -102,11 +102,6 @@ class Paper:
         parameter = nn.Parameter(made, requires_grad=tensor.requires_grad)
         vars(parameter).update(vars(tensor))
         return parameter
-
-
-def is_fake(model: nn.Module) -> bool:
-    """Whether a model has no numbers."""
-    return any(isinstance(p, FakeTensor) or p.is_meta for p in model.parameters())
 
 
 class _Undecided(TorchDispatchMode):  # type: ignore[no-untyped-call]
