@@ -82,8 +82,10 @@ class Recording:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Raises RuntimeError where the steps ran a profiler of their own, whose end was this one's too."""
-        self.end_step()
-        self._block.close()
+        try:
+            self.end_step()  # which raises where the device failed
+        finally:
+            self._block.close()
         if kind is None and not self._content:
             raise RuntimeError(self._missing)
 
