@@ -104,7 +104,7 @@ def quiet_profiler() -> Iterator[None]:
         yield
     finally:
         if not was_set:
-            del os.environ[_LEVEL]
+            os.environ.pop(_LEVEL, None)  # the program in the block may have taken it away
 
 
 def mem_tracker_peak(action: Action) -> int:
