@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -23,6 +22,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from autofuse.measure.memory import quiet_profiler
 from autofuse.measure.timing import synchronize
 from autofuse.profiling.calls import Names, around_calls
+from autofuse.source.files import put
 from autofuse.traces import trace as traces
 from autofuse.traces.overhead import Cost
 from autofuse.traces.owners import MODULE, WINDOW
@@ -133,15 +133,7 @@ class Recording:
         A file of that name is replaced whole or not at all. Raises OSError, and RuntimeError before the block's end.
         """
         content, target = self._written(), Path(path)
-        handle, temporary = tempfile.mkstemp(dir=target.absolute().parent, prefix=".autofuse-", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content if target.suffix == ".gz" else gzip.decompress(content))
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        put(str(target), content if target.suffix == ".gz" else gzip.decompress(content))
 
     def _range(self, name: str, module: nn.Module) -> AbstractContextManager[Any]:
         return _RANGE(MODULE + name)  # type: ignore[no-any-return]

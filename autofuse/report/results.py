@@ -24,7 +24,7 @@ from autofuse.report.gate import Gate
 from autofuse.report.parts import Timing
 from autofuse.report.profile import Profile
 from autofuse.report.reading import NotOurs, read
-from autofuse.source.files import replace
+from autofuse.source import files
 
 DATA, PAGE, TRACE = "profile.json", "profile.html", "trace.json.gz"
 DONE, FAILED = 0, 2
@@ -59,19 +59,7 @@ def unwritable(folder: Path, names: tuple[str, ...] = (DATA, PAGE, TRACE)) -> st
 
 def put(path: Path, text: str) -> None:
     """Write a file, or replace the one that is there. Raises OSError, and then the old one is untouched."""
-    content = text.encode("utf-8", errors="backslashreplace")
-    if path.exists():
-        replace(str(path), content)
-        return
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".autofuse-", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    files.put(str(path), text.encode("utf-8", errors="backslashreplace"))
 
 
 @dataclass(frozen=True)
@@ -161,9 +149,3 @@ def _profile(path: Path) -> Profile:
     if not isinstance(found, Profile):
         raise NotOurs(f"{path} holds a comparison, and --baseline wants a profile.json that `autofuse profile` wrote.")
     return found
-
-
-def _umask() -> int:
-    now = os.umask(0)
-    os.umask(now)
-    return now

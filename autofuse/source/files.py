@@ -1,9 +1,10 @@
-"""Reads source files and replaces them, whole or not at all."""
+"""Writes files, whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 
 
@@ -17,17 +18,36 @@ def replace(path: str, content: bytes) -> None:
     status = os.stat(target)
     if not os.access(target, os.W_OK):  # replacing would go through: it is the folder that is written to
         raise PermissionError(13, "it is write-protected", path)
+    _put(target, content, lambda temporary: _take_over(temporary, status))
+
+
+def put(path: str, content: bytes) -> None:
+    """The same, and where there is no file yet one is made. Raises OSError, with the old file untouched."""
+    if os.path.exists(path):
+        replace(path, content)
+    else:
+        _put(os.path.abspath(path), content, lambda temporary: os.chmod(temporary, 0o666 & ~_umask()))
+
+
+def _put(target: str, content: bytes, finish: Callable[[str], None]) -> None:
+    """`finish(path)` gives the file its mode, before anybody sees it under its name."""
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".autofuse-", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        _take_over(temporary, status)
+        finish(temporary)
         os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _umask() -> int:
+    now = os.umask(0)
+    os.umask(now)
+    return now
 
 
 def _take_over(path: str, status: os.stat_result) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autofuse.source.files import replace
+from autofuse.source.files import put, replace
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o600, 0o755, 0o4750])
@@ -19,6 +19,22 @@ def test_the_content_changes_and_the_mode_stays(tmp_path: Path, mode: int) -> No
     replace(str(path), b"new\r\n")
     assert path.read_bytes() == b"new\r\n"
     assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def test_a_file_that_is_not_there_is_made_with_the_mode_of_any_new_file(tmp_path: Path) -> None:
+    made, other = tmp_path / "made.json", tmp_path / "other.json"
+    other.touch()
+    put(str(made), b"one")
+    assert (made.read_bytes(), made.stat().st_mode) == (b"one", other.stat().st_mode)
+    assert sorted(tmp_path.iterdir()) == [made, other]
+
+
+def test_a_file_that_is_there_is_replaced_and_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "made.json"
+    path.write_bytes(b"old")
+    path.chmod(0o600)
+    put(str(path), b"new")
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", 0o600)
 
 
 def test_a_chain_of_links_leads_to_the_file_that_is_replaced(tmp_path: Path) -> None:
