@@ -21,7 +21,7 @@ from autofuse.fx.wrappers import held, user_name
 Around = Callable[[str, nn.Module], AbstractContextManager[Any]]
 Entered = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], AbstractContextManager[Any]]
 
-_LOCK = threading.RLock()
+_ONE = threading.Lock()  # may be let go by another thread than took it: a step may end in either
 
 
 class Names:
@@ -71,25 +71,24 @@ def around_calls(names: Names, around: Around) -> Iterator[None]:
 
 @contextmanager
 def around_every_call(enter: Entered) -> Iterator[None]:
-    """Enter `enter(module, args, kwargs)` for the length of every call of any module.
+    """Enter `enter(module, args, kwargs)` for the length of every call of any module, whichever thread makes it.
 
-    One block at a time may be active; a second raises RuntimeError.
+    One block at a time may be active; a second raises RuntimeError, in another thread too.
     """
-    with _LOCK:
-        inner = nn.Module.__call__
-        if getattr(inner, "_autofuse_around", False):
-            raise RuntimeError("The calls of modules are watched already: end the first profile before a second.")
+    if not _ONE.acquire(blocking=False):
+        raise RuntimeError("The calls of modules are watched already: end the first profile before a second.")
+    inner = nn.Module.__call__
 
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():  # nothing of ours may end in what is compiled
-                return inner(module, *args, **kwargs)
-            with enter(module, args, kwargs):
-                return inner(module, *args, **kwargs)
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # nothing of ours may end in what is compiled
+            return inner(module, *args, **kwargs)
+        with enter(module, args, kwargs):
+            return inner(module, *args, **kwargs)
 
-        call._autofuse_around = True  # type: ignore[attr-defined]
-        nn.Module.__call__ = call  # type: ignore[method-assign]
-        try:
-            with around_narrow_calls(enter):
-                yield
-        finally:
-            nn.Module.__call__ = inner  # type: ignore[method-assign]
+    nn.Module.__call__ = call  # type: ignore[method-assign]
+    try:
+        with around_narrow_calls(enter):
+            yield
+    finally:
+        nn.Module.__call__ = inner  # type: ignore[method-assign]
+        _ONE.release()

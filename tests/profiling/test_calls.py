@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -85,6 +86,14 @@ def test_nothing_is_left_on_the_class_and_an_error_passes_through() -> None:
 def test_two_watchers_at_once_are_refused() -> None:
     with pytest.raises(RuntimeError, match="watched already"):
         _heard({}, lambda: _heard({}, lambda: None))
+
+
+def test_a_second_watcher_in_another_thread_is_refused_and_does_not_wait() -> None:
+    with ThreadPoolExecutor(1) as pool, around_calls(Names({}), lambda name, module: nullcontext()):
+        second = pool.submit(_heard, {}, lambda: None)
+        with pytest.raises(RuntimeError, match="watched already"):
+            second.result(timeout=60)
+    assert _heard({}, lambda: None) == []
 
 
 def test_an_optimized_model_runs_its_fused_code_while_it_is_watched() -> None:
