@@ -1,7 +1,7 @@
 """How fast this machine is at best: products of matrices, memory and caches, special functions, launching.
 
 Accelerators with a data sheet in autofuse/peaks.py go by that; everything else, and every CPU, is measured here and
-now, in less than two seconds and once in a process. What others run meanwhile only slows a measurement, so the fastest
+now, in less than two seconds and once for each setting. What others run meanwhile only slows a measurement, so the fastest
 run counts, and even that may lie under what the machine can do; it never lies over. Must not know models.
 """
 
@@ -28,7 +28,7 @@ HERE = "measured on this machine"
 _BUDGET = 0.08  # seconds for each thing that is measured
 _FEWEST = 3
 _LOCK = threading.RLock()
-_KNOWN: dict[tuple[str, int], Roofs] = {}
+_KNOWN: dict[tuple[str, int, str], Roofs] = {}
 
 Rate = Callable[[str], float]
 
@@ -112,14 +112,25 @@ class Roofs:
 
 
 def roofs(device: torch.device | str = "cpu") -> Roofs:
-    """The roofs of a device of this machine with the number of threads that is set now."""
+    """The roofs of a device of this machine with the threads and the rounding of float32 products that are set now."""
     device = torch.device(device)
-    key = str(device), torch.get_num_threads()
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    key = str(device), torch.get_num_threads(), _rounding(device)
     with _LOCK:
         if key not in _KNOWN:
             with _undisturbed():
                 _KNOWN[key] = _measured(device)
         return _KNOWN[key]
+
+
+def _rounding(device: torch.device) -> str:
+    """How precise float32 products are; where they may be rounded to bfloat16 their peak is another."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # set by the newer switches, one for each backend
+        backend = torch.backends.mkldnn if device.type == "cpu" else torch.backends.cuda
+        return str(getattr(backend.matmul, "fp32_precision", ""))
 
 
 def _measured(device: torch.device) -> Roofs:

@@ -82,3 +82,14 @@ def test_this_machine_is_measured_once_and_nothing_is_left_behind() -> None:
     assert rates == sorted(rates, reverse=True)
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_machine_whose_float32_products_are_rounded_otherwise_is_measured_by_itself() -> None:
+    precision = torch.get_float32_matmul_precision()
+    exact = roofs("cpu")
+    try:
+        torch.set_float32_matmul_precision("medium")
+        assert roofs("cpu") is not exact
+    finally:
+        torch.set_float32_matmul_precision(precision)
+    assert roofs("cpu") is exact
