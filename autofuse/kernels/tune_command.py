@@ -6,7 +6,6 @@ Knows options, how to write and to draw a bar; must not know how a call is measu
 from __future__ import annotations
 
 import json
-import os
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 
@@ -24,16 +23,13 @@ from autofuse.report.table import Cell, Column, Table
 from autofuse.report.tuning import FORMAT_VERSION, Result
 
 _DONE, _FAILED = 0, 2
-_WIDTH = 120
 _FEW = 3  # results that are shown with all their candidates
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
 def main(options: Namespace) -> int:
     """Results go to stdout, progress to stderr. Returns 0, or 2 for options that do not fit together."""
-    console, aside = Console(), Console(stderr=True)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _WIDTH  # of a file: sentences stand in columns
+    console, aside = terminal.stdout(), Console(stderr=True)
     try:
         maker, calls = _maker(options), _calls(options)
         with using(**_wishes(options)):

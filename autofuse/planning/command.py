@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import traceback
 from argparse import Namespace
 from pathlib import Path
-
-from rich.console import Console
 
 from autofuse.planning.capacity import capacity_given, capacity_of
 from autofuse.planning.paper import Unplannable
@@ -17,13 +14,13 @@ from autofuse.planning.plan import plan
 from autofuse.planning.scaling import Link
 from autofuse.planning.spreading import Scale
 from autofuse.profiling.factories import NoSubject
+from autofuse.report import terminal
 from autofuse.report.plan import Capacity, Plan
 from autofuse.report.profile import Profile
 from autofuse.report.reading import NotOurs, read
 from autofuse.report.results import say
 
 DONE, DOES_NOT_FIT, FAILED = 0, 1, 2
-_WIDTH = 120
 
 
 def main(options: Namespace) -> int:
@@ -39,12 +36,10 @@ def main(options: Namespace) -> int:
         traceback.print_exception(error, limit=-3)
         say(f"{options.target} raised {type(error).__name__}, and nothing was planned.")
         return FAILED
-    console = Console()
+    console = terminal.stdout()
     if options.format == "json":
         console.file.write(found.to_json() + "\n")
     else:
-        if not console.is_terminal and "COLUMNS" not in os.environ:
-            console.width = _WIDTH
         console.print(found)
     fits = [side.fit for side in (found.before, found.after) if side.memory.peak_bytes is not None]
     return DOES_NOT_FIT if fits and set(fits) == {"does not fit"} else DONE

@@ -1,8 +1,8 @@
 """How fast this machine is at best: products of matrices, memory and caches, special functions, launching.
 
 Accelerators with a data sheet in autofuse/peaks.py go by that; everything else, and every CPU, is measured here and
-now, in less than two seconds and once for each setting. What others run meanwhile only slows a measurement, so the fastest
-run counts, and even that may lie under what the machine can do; it never lies over. Must not know models.
+now, in less than two seconds and once for each setting. What others run meanwhile only slows a measurement, so the
+fastest run counts, and even that may lie under what the machine can do; it never lies over. Must not know models.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from autofuse.report import quantities
+from autofuse.report import quantities, terminal
 from autofuse.report.changes import changes
 from autofuse.report.comparison import FORMAT_VERSION, Comparison
 from autofuse.report.conditions import NotACondition, Outcome, Quantity, condition
@@ -24,8 +23,6 @@ from autofuse.report.parts import Memory
 from autofuse.report.profile import Profile
 from autofuse.report.reading import NotOurs, read
 from autofuse.report.results import FAILED, say
-
-_WIDTH = 120
 
 
 def main(options: Namespace) -> int:
@@ -53,11 +50,8 @@ def print_json(data: Mapping[str, Any]) -> None:
 
 
 def print_text(renderable: RenderableType) -> None:
-    """On stdout; where that is no terminal, wide enough for every column."""
-    console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _WIDTH
-    console.print(renderable)
+    """On stdout."""
+    terminal.stdout().print(renderable)
 
 
 def _compared(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from autofuse.report import profile_page, quantities
+from autofuse.report import profile_page, quantities, terminal
 from autofuse.report.comparison import Interval
 from autofuse.report.conditions import NotACondition, condition
 from autofuse.report.difference import of_profiles
@@ -28,7 +28,6 @@ from autofuse.source import files
 
 DATA, PAGE, TRACE = "profile.json", "profile.html", "trace.json.gz"
 DONE, FAILED = 0, 2
-_WIDTH = 120
 _NO_GATE = Gate()
 _NOTHING = Profile("", Timing((), Interval(0.0, 0.0)), ())
 
@@ -112,7 +111,7 @@ class Results:
         return self._judged(profile)
 
     def _show(self, profile: Profile, data: str) -> None:
-        console = _console()
+        console = terminal.stdout()
         if self.format == "json":
             console.file.write(data)
             return
@@ -126,21 +125,13 @@ class Results:
             return self.gate.code(self.gate.outcomes(quantities.of_profile(profile)), say)
         difference = of_profiles(self.baseline, profile, anyway=self.anyway)
         if self.format == "text":
-            console = _console()
+            console = terminal.stdout()
             console.print()
             console.print(of_both(self.baseline, profile, difference))
         else:
             say(f"{difference.summary}. {difference.reason}")
         known = quantities.of_both(self.baseline, profile, difference.ratio)
         return self.gate.code(self.gate.outcomes(known), say)
-
-
-def _console() -> Console:
-    """Of stdout; where that is no terminal, wide enough for every column."""
-    console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _WIDTH
-    return console
 
 
 def _profile(path: Path) -> Profile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 from collections.abc import Sequence
 
@@ -16,7 +17,16 @@ from autofuse.report.table import Table, Tone, without_columns
 
 STYLES: dict[Tone, str] = {"plain": "", "good": "green", "bad": "bold red", "warn": "yellow", "quiet": "dim"}
 _WIDTH_WITHOUT_TERMINAL = 100
+_WIDTH_OF_A_FILE = 120
 _WRAPPED = 24  # what a column that wraps needs at least to be read
+
+
+def stdout() -> Console:
+    """Of standard output; where that is no terminal, wide enough for every column."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDTH_OF_A_FILE
+    return console
 
 
 def drawn(table: Table) -> RichTable:
