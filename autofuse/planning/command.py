@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import traceback
 from argparse import Namespace
@@ -27,9 +28,13 @@ def main(options: Namespace) -> int:
     """The plan goes to stdout. Returns 0; 1 where it fits neither before nor after fusion; 2 for what cannot be."""
     try:
         capacity, scale = _capacity(options), _scale(options)
+    except ValueError as error:
+        say(str(error))
+        return FAILED
+    try:
         with contextlib.redirect_stdout(sys.stderr):  # what a factory prints is no part of the plan
             found = _planned(options, capacity, scale)
-    except (Unplannable, NoSubject, ValueError) as error:
+    except (Unplannable, NoSubject) as error:
         say(str(error))
         return FAILED
     except Exception as error:  # the factory's own
@@ -74,6 +79,8 @@ def _scale(options: Namespace) -> Scale | None:
     seconds, constant, source = options.step_seconds, 0.0, "as given"
     if options.profile is not None:
         seconds, constant, source = _measured(options.profile)
+    if not 0 < seconds < math.inf:
+        raise Unplannable(f"A step takes more than no time, and --step-seconds is {seconds}: say what one takes.")
     across = Link(capacity_given(options.link_across).bytes, options.latency * 1e-6) if options.link_across else None
     link = Link(capacity_given(options.link).bytes, options.latency * 1e-6)
     return Scale(seconds, source, link, options.scale, constant, across)

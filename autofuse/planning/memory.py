@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from autofuse.fx.optimize import optimize, report
 from autofuse.measure.step import Step, called, clear_gradients, tensors_in
 from autofuse.planning.paper import Paper, Unplannable
-from autofuse.planning.sharding import Spread, blocks, spread
+from autofuse.planning.sharding import KINDS, Spread, blocks, spread
 from autofuse.profiling.calls import Names
 from autofuse.profiling.memory import Holding
 from autofuse.report.plan import Setting
@@ -34,7 +34,6 @@ ERROR_BASIS = (
     "without checkpointing"
 )
 SOURCE = "a step run on fake tensors; what kernels take while they run is not in it"
-_KINDS = ("parameters", "buffers", "gradients", "optimizer", "activations", "inputs", "temporaries")
 _OPTIMIZERS: Mapping[str, Callable[[list[nn.Parameter]], Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "adam": torch.optim.Adam,
@@ -162,7 +161,7 @@ def _spread(holding: Holding, spread_: Spread) -> Memory:
         return replace(holding.memory, source=SOURCE)
     most: dict[str, int] = {}
     for kinds in holding.over_time():
-        mine = {kind: int(kinds.get(kind, 0) * spread_.shares.get(kind, 1)) for kind in _KINDS}
+        mine = {kind: int(kinds.get(kind, 0) * spread_.shares.get(kind, 1)) for kind in KINDS}
         if sum(mine.values()) >= sum(most.values()):
             most = mine
     most["temporaries"] += spread_.whole

@@ -43,12 +43,12 @@ def plan(
     "fsdp", "hsdp" (`devices` then is a group's size) or "tp", over `devices`. capacity: what has to hold it. fuse:
     whether to plan the other side, too. scale: also how the step would scale, from one device.
 
-    Raises Unplannable with a sentence for what cannot be planned, ValueError for a setting that there is not, and what
-    a factory raises.
+    Raises Unplannable, a ValueError, with a sentence for what cannot be planned and for a setting that there is not,
+    and what a factory raises.
     """
     _check(dtype, autocast, optimizer, strategy, devices)
     if scale is not None and devices > 1:
-        raise ValueError("How a step scales is planned from one device: leave the strategy out.")
+        raise Unplannable("How a step scales is planned from one device: leave the strategy out.")
     paper = Paper()
     name = subject if isinstance(subject, str) else type(subject).__name__
     if isinstance(subject, str):
@@ -165,9 +165,9 @@ def _check(dtype: str, autocast: str, optimizer: str, strategy: str, devices: in
         ("optimizer", optimizer, memory.OPTIMIZERS), ("strategy", strategy, STRATEGIES),
     ):  # fmt: skip
         if value not in possible:
-            raise ValueError(f"There is no {what} {value!r} to plan for: {', '.join(filter(None, possible))}.")
+            raise Unplannable(f"There is no {what} {value!r} to plan for: {', '.join(filter(None, possible))}.")
     if devices < 1 or (devices > 1) == (strategy == "none"):
-        raise ValueError(
+        raise Unplannable(
             f"{devices} devices and strategy {strategy!r} do not go together: several devices take a strategy, "
             "and a strategy several devices."
         )

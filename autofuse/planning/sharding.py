@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+KINDS = ("parameters", "buffers", "gradients", "optimizer", "activations", "inputs", "temporaries")
 STRATEGIES = ("none", "ddp", "fsdp", "hsdp", "tp")
 
 SOURCES: Mapping[str, str] = {

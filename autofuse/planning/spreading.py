@@ -13,13 +13,12 @@ from typing import Any
 from torch import nn
 
 from autofuse.planning.scaling import BACKWARD, STRATEGIES, Advice, Estimate, Link, Mode, Work, estimate, recommended
+from autofuse.planning.sharding import KINDS, blocks, spread
 from autofuse.planning.sharding import STRATEGIES as PLANNED
-from autofuse.planning.sharding import blocks, spread
 from autofuse.report.plan import Capacity, Setting
 from autofuse.report.profile import Memory
 
 NODE = 8  # devices of a group of hsdp, where there are more
-_KINDS = ("parameters", "buffers", "gradients", "optimizer", "activations", "inputs", "temporaries")
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ def _held(model: nn.Module, memory: Memory, strategy: str, devices: int) -> int 
     divided = spread(model, strategy, devices)
     grows = dict.fromkeys(("activations", "temporaries", "inputs"), devices if strategy == "tp" else 1)
     held: float = sum(
-        getattr(memory, kind) * divided.shares.get(kind, 1.0) * grows.get(kind, 1) for kind in _KINDS
+        getattr(memory, kind) * divided.shares.get(kind, 1.0) * grows.get(kind, 1) for kind in KINDS
     )  # fmt: skip
     return round(held) + divided.whole
 

@@ -22,6 +22,9 @@ def wrong():
 
 def broken():
     raise RuntimeError("no")
+
+def unpacked():
+    model, inputs = nn.Linear(8, 8), torch.randn(8, 8), None
 """
 
 
@@ -57,7 +60,9 @@ def test_what_does_not_fit_is_one(factory: str, capsys: pytest.CaptureFixture[st
         (["small", "--strategy", "ddp"], "--shard"),
         (["small", "--checkpointing", "block"], "no list of equal blocks"),
         (["wrong"], "returns a int"),
+        (["small", "--scale", "8", "--link", "50GB", "--step-seconds", "0"], "takes more than no time"),
         (["broken"], "nothing was planned"),
+        (["unpacked"], "raised ValueError, and nothing was planned"),
         (["missing"], "has no 'missing'"),
     ],
 )
