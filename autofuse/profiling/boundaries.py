@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import FrameType
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from autofuse.profiling.frames import callers
 from autofuse.profiling.rhythm import Rhythm
 from autofuse.profiling.waiting import uncompiled
 
@@ -227,12 +226,10 @@ def _scaler_steps(skipped: Callable[[Optimizer], None]) -> Iterator[None]:
 
 def _is_ours() -> bool:
     """Whether the call comes from autofuse at work in the program (optimize, compare), and is no step of it."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame in callers():
         name = str(frame.f_globals.get("__name__"))
         if name.startswith(_WORKSHOPS) or name == _STARTED_BY:
             return name != _STARTED_BY
-        frame = frame.f_back
     return False
 
 

@@ -32,6 +32,7 @@ from autofuse.profiling.owners import ScriptRoots
 from autofuse.profiling.ranks import this_rank
 from autofuse.profiling.recording import Recording
 from autofuse.profiling.roofs import roofs
+from autofuse.profiling.roots import has_parameters
 from autofuse.profiling.waiting import Waited, Waiting, shares
 from autofuse.profiling.yardstick import yardstick
 from autofuse.report.profile import Power, Probe, Profile
@@ -171,9 +172,7 @@ class Conductor:
 
     def _batch(self, waited: list[Waited]) -> Batch:
         """What the data loader gave in a step; else what the model was called with, once for each backward pass."""
-        batch = batch_of_calls(
-            call for model, call in self.roots.calls.items() if any(True for _ in model.parameters())
-        )
+        batch = batch_of_calls(call for model, call in self.roots.calls.items() if has_parameters(model))
         loaded = [w.samples for w in waited]
         if batch.samples and all(n is not None for n in loaded) and any(loaded):
             samples = round(sum(n or 0 for n in loaded) / len(loaded))

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from autofuse.profiling.calls import Names
-from autofuse.profiling.roots import Roots
+from autofuse.profiling.frames import callers
+from autofuse.profiling.roots import Roots, has_parameters
 
 
 class ScriptRoots(Roots):
@@ -49,7 +50,7 @@ class ScriptRoots(Roots):
     @property
     def models(self) -> Mapping[str, nn.Module]:
         """As of Roots, with owners in the place of the parts that they call."""
-        tops = dict.fromkeys(self.owners.get(m, m) for m in self.calls if _has_parameters(m))
+        tops = dict.fromkeys(self.owners.get(m, m) for m in self.calls if has_parameters(m))
         if len(tops) == 1:
             return {"": next(iter(tops))}
         models = super().models
@@ -63,9 +64,7 @@ class ScriptRoots(Roots):
         if all(model in self.calls for model in models.values()):
             return models
         inside = {part for module in self.calls for part in module.modules() if part is not module}
-        return {
-            name: m for m in self.calls if m not in inside and (name := names[m]) is not None and _has_parameters(m)
-        }
+        return {name: m for m in self.calls if m not in inside and (name := names[m]) is not None and has_parameters(m)}
 
     @contextmanager
     def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
@@ -78,7 +77,7 @@ class ScriptRoots(Roots):
         """Its owner, the largest module that some function on the way to this call has at hand and that holds it; and
         its name in the innermost function of those that are no part of torch or autofuse."""
         held: dict[nn.Module, int] = {}
-        for frame in _frames():
+        for frame in callers():
             ours = frame.f_globals.get("__name__", "").split(".")[0] in ("torch", "autofuse")
             for name, value in _locals(frame).items():
                 if value is module and not ours:
@@ -103,18 +102,6 @@ class ScriptRoots(Roots):
             yield
         finally:
             torch.autograd.backward = inner
-
-
-def _has_parameters(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters())
-
-
-def _frames() -> Iterator[types.FrameType]:
-    """From the caller's on."""
-    frame = sys._getframe(1).f_back
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _locals(frame: types.FrameType) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Roots:
 
         Losses without parameters (`nn.CrossEntropyLoss`), and modules that lie within another root, are none.
         """
-        calls = [module for module in self.calls if any(True for _ in module.parameters())]
+        calls = [module for module in self.calls if has_parameters(module)]
         inside = {part for module in calls for part in module.modules() if part is not module}
         found = [module for module in calls if module not in inside]
         if len(found) == 1:
@@ -70,3 +70,8 @@ class Roots:
             same = sum(known == name or known.startswith(f"{name}-") for known in names)
             names[f"{name}-{same + 1}" if same else name] = module
         return names
+
+
+def has_parameters(module: nn.Module) -> bool:
+    """Whether a module, or one below it, has any: losses have none."""
+    return any(True for _ in module.parameters())

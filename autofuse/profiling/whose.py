@@ -7,18 +7,17 @@ numbered as they are made, thread by thread, and the numbers at which calls begi
 
 from __future__ import annotations
 
-import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from autofuse.profiling.frames import callers
 from autofuse.report.profile import OUTSIDE
 from autofuse.traces.work import Phase
 
@@ -114,7 +113,7 @@ def is_an_optimizers(whose: Whose) -> bool:
     """Whether an optimizer's step runs right now, and not a closure of its that calls the model."""
     if whose[:2] != (OUTSIDE, "forward") or torch.is_grad_enabled():
         return False
-    return any(isinstance(frame.f_locals.get("self"), torch.optim.Optimizer) for frame in _frames())
+    return any(isinstance(frame.f_locals.get("self"), torch.optim.Optimizer) for frame in callers())
 
 
 def _is_recomputing() -> bool:
@@ -126,12 +125,4 @@ def _is_recomputing() -> bool:
         return False
     if not _C._autograd._get_current_graph_task_keep_graph():
         return True
-    return any(frame.f_globals.get("__name__") == _CHECKPOINTING for frame in _frames())
-
-
-def _frames() -> Iterator[FrameType]:
-    """The callers of whoever asks, the innermost first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+    return any(frame.f_globals.get("__name__") == _CHECKPOINTING for frame in callers())

@@ -1,0 +1,15 @@
+"""The functions that are on the way to a call. Knows Python's frames."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+
+def callers() -> Iterator[FrameType]:
+    """The frames of whoever asks and of its callers, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
