@@ -17,7 +17,7 @@ from autofuse.demo.training import BATCH, Corpus, harbour_log, losses, model_for
 from autofuse.fx.optimize import optimize, report
 from autofuse.measure import Comparison, compare
 from autofuse.measure.step import Step
-from autofuse.profiling.before_after import in_turns
+from autofuse.profiling.before_after import in_turns, timed_in_turns
 from autofuse.profiling.profile import profile
 from autofuse.report.before_after import BeforeAfter, with_what_was_measured
 from autofuse.report.findings import diff_of
@@ -173,12 +173,12 @@ def _profiled(
     """Where the time of a step goes, layer by layer, before and after; how long it is the comparison knows better."""
     stage, step = "profiling, layer by layer", _step(original, fused)
     profiles = []
-    for done, model in enumerate((original, fused)):
+    for done, (model, timed) in enumerate(zip((original, fused), timed_in_turns(comparison), strict=True)):
         advance(stage, done, 3)
         profiles.append(
             profile(
                 model, batch, step=step, warmup=1, steps=_PROFILED, traced=2, samples=BATCH, tokens=batch[0].numel(),
-                probe=False, name="the demo's GPT", progress=False,
+                probe=False, timed=timed, name="the demo's GPT", progress=False,
             )
         )  # fmt: skip
     advance(stage, 2, 3)

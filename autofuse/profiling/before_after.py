@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from statistics import median
@@ -56,8 +56,7 @@ def optimize(
     with _in_either_form(model, originals, inputs) as sides:
         comparison = _compared(*sides, inputs, step, pairs, bool(options.get("progress", True)))
         now, then = in_turns(*sides, inputs, step)
-        alike = comparison.environment.get("threads") == str(torch.get_num_threads())
-        timed = (comparison.before_seconds, comparison.after_seconds) if alike else (None, None)
+        timed = timed_in_turns(comparison)
         before = profiled(sides[0](), inputs, **options, timed=timed[0])
         after = profiled(sides[1](), inputs, **{**options, "probe": False, "trace": None}, timed=timed[1])
     live.keep_profile(model, BeforeAfter(*with_what_was_measured(before, after, now, then), comparison))
@@ -80,6 +79,13 @@ def _inputs(given: Any) -> Inputs:
 
 Side = Callable[[], nn.Module]  # the model as it was, or as it is now
 Classes = Mapping[nn.Module, type]
+
+
+def timed_in_turns(comparison: Comparison) -> tuple[Sequence[float], Sequence[float]]:
+    """The seconds of a comparison's steps, for profiles of both sides; none where it ran with fewer threads."""
+    if comparison.environment.get("threads") != str(torch.get_num_threads()):
+        return (), ()
+    return comparison.before_seconds, comparison.after_seconds
 
 
 def in_turns(before: Side, after: Side, inputs: Inputs, step: Step, rounds: int = ROUNDS) -> tuple[Seconds, Seconds]:
