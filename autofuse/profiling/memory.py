@@ -34,7 +34,7 @@ class Holding:
     Everything counts that is alive: what stood before (parameters, buffers, gradients, the optimizers' states, inputs)
     and what the step takes. What an operator takes while it runs, above its results, is temporary: a fused operation's
     workspace, say. On a CPU the profiler tells of it, unless it is in use; on CUDA the allocator's own peak is the
-    total. Not in it is what an allocator holds and nobody uses: glibc's alone adds 20 to 40 % to a process's size
+    total. Not in it is what an allocator holds and nobody uses: glibc's alone adds 10 to 40 % to a process's size
     where MALLOC_MMAP_THRESHOLD_ is not set to 65536.
 
     A storage counts once, with all its bytes, however many tensors look at it. Created in a forward (also in one that
