@@ -15,7 +15,7 @@ class RungKind:
 
     name: its key in JSON. title: for people. formula, source: how the number comes about, and from where.
     get: what to do where the machine at hand cannot tell. above: the rung that its loss is counted from; "" for the
-    whole step. estimated: read from launch shapes and names, not from hardware counters.
+    whole step.
     """
 
     name: str
@@ -24,7 +24,6 @@ class RungKind:
     source: str
     get: str
     above: str | None = None  # None: no loss, for it is no part of the rung over it
-    estimated: bool = False
 
     @property
     def gpu(self) -> bool:
@@ -47,17 +46,17 @@ RUNGS: tuple[RungKind, ...] = (
     RungKind(
         "sm_efficiency", "estimated SM efficiency",
         "sum over kernels of min(blocks / SMs, 1) x duration / step time",
-        "launch shapes in a trace, number of SMs from its device properties", _TRACE, "busy", True,
+        "launch shapes in a trace, number of SMs from its device properties", _TRACE, "busy",
     ),
     RungKind(
         "occupancy", "estimated achieved occupancy",
         "min(blocks / SMs, resident blocks per SM) x threads per block / threads an SM can hold, "
         "averaged over kernel time",
-        "launch shapes, registers and shared memory in a trace", _TRACE, None, True,
+        "launch shapes, registers and shared memory in a trace", _TRACE, None,
     ),
     RungKind(
         "tensor_share", "time in tensor-core kernels", "time of kernels that use tensor cores / step time",
-        "kernel names in a trace", _TRACE, "busy", True,
+        "kernel names in a trace", _TRACE, "busy",
     ),
     RungKind("sm_active", "SM activity", "cycles with a warp on the SM / elapsed", "DCGM field 1002", _DCGM),
     RungKind("sm_occupancy", "SM occupancy", "resident warps / the most there can be", "DCGM field 1003", _DCGM),
