@@ -1,3 +1,5 @@
+"""Intervals of medians, by hand from the binomial distribution."""
+
 from __future__ import annotations
 
 import random

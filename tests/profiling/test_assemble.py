@@ -1,3 +1,5 @@
+"""Parts of a step that were clocked and parts that were recorded, put together."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Calls of modules are heard of by name, and no sign of that is left on them."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

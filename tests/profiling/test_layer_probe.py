@@ -1,3 +1,5 @@
+"""Layers with twice the batch, and inputs that cannot be doubled."""
+
 from __future__ import annotations
 
 import pytest

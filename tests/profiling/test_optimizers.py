@@ -1,3 +1,5 @@
+"""Optimizers are put back as they were before their first step."""
+
 from __future__ import annotations
 
 import copy

@@ -1,3 +1,5 @@
+"""Whole profiles of small models on a CPU: what is told, and that nothing is changed."""
+
 from __future__ import annotations
 
 import copy

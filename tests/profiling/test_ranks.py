@@ -1,3 +1,5 @@
+"""Two processes that profile together."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Which models and optimizers a step runs."""
+
 from __future__ import annotations
 
 import torch

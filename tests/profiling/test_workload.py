@@ -1,3 +1,5 @@
+"""What the arguments of profile() mean."""
+
 from __future__ import annotations
 
 import pytest
