@@ -32,6 +32,9 @@ _INTERRUPTED = 130
 def main(options: Namespace) -> int:
     """Results go to stdout, what is said about the run to stderr. Returns 0; 1 where a condition of --fail-if holds;
     2 for what cannot be profiled, or not as a whole; 130 after Ctrl-C. What was measured until then is written."""
+    if options.ncu:
+        say("--ncu adds to what a trace tells: pass the trace of the same program with --trace.")
+        return FAILED
     try:
         results = Results.of(options, _rank())
         if options.module:

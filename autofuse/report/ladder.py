@@ -36,7 +36,10 @@ ON_CPU = "the step ran on a CPU, and it is asked of GPUs"
 
 _TRACE = "take a trace on the GPU: autofuse.profile there, or `autofuse profile --trace trace.json` with a Kineto trace"
 _DCGM = "start NVIDIA's DCGM host engine (nv-hostengine) on the machine and profile again"
-_NCU = "profile a few kernels with Nsight Compute (ncu --set full --csv) and pass the report with --ncu report.csv"
+_NCU = (
+    "profile a few kernels with Nsight Compute (ncu --set full --csv) and pass the report beside a trace: "
+    "--trace trace.json --ncu report.csv"
+)
 
 RUNGS: tuple[RungKind, ...] = (
     RungKind(

@@ -41,6 +41,7 @@ def test_a_factory_is_profiled(capsys: pytest.CaptureFixture[str]):
         (["af_made_for_a_test:pair", "--lr", "1"], "'--lr' stands behind"),
         (["af_made_for_a_test:broken"], "it raised OSError"),
         (["-m", "af_nowhere"], "No module named 'af_nowhere'"),
+        (["--ncu", "report.csv", "af_made_for_a_test:pair"], "pass the trace of the same program with --trace"),
         (["--output", "af_made_for_a_test.py", "af_made_for_a_test:pair"], "cannot be written to"),
     ],
 )
