@@ -20,6 +20,9 @@ _MAY_RETURN = (
 )
 
 
+_NAMES = ("model", "inputs", "step")
+
+
 class NoSubject(ValueError):
     """A factory that is not there, or that returns something else; the message says what, and what to do."""
 
@@ -68,13 +71,18 @@ def made(result: Any, target: str) -> Made:
             f"{target} returns a {type(result).__name__} and no inputs to call it with: return (model, inputs)."
         )
     if isinstance(result, Mapping) or hasattr(result, "model"):
-        named = result if isinstance(result, Mapping) else vars(result)
+        named = result if isinstance(result, Mapping) else _fields(result)
         if not isinstance(named.get("model"), nn.Module) or named.get("inputs") is None:
             raise NoSubject(f"What {target} returns holds no model with inputs. It may return {_MAY_RETURN}.")
         return _checked(Made(target, named["model"], named["inputs"], named.get("step")))
     if callable(result):
         return Made(target, result)
     raise NoSubject(f"{target} returns a {type(result).__name__}. A factory may return {_MAY_RETURN}.")
+
+
+def _fields(held: Any) -> Mapping[str, Any]:
+    """Of an object, also of one with slots; a method of its class is none."""
+    return vars(held) if hasattr(held, "__dict__") else {name: getattr(held, name, None) for name in _NAMES}
 
 
 def _checked(made: Made) -> Made:

@@ -21,6 +21,14 @@ class Case:
     inputs: tuple[Tensor, ...]
 
 
+@dataclass(slots=True)
+class Narrow:
+    """The same without a dictionary of its own."""
+
+    model: nn.Module
+    inputs: Tensor
+
+
 def step(model: nn.Module, inputs: Tensor) -> None:
     model(inputs).sum().backward()
 
@@ -33,6 +41,7 @@ def test_a_model_with_inputs_and_perhaps_a_step():
 def test_names_instead_of_places():
     assert made({"model": MODEL, "inputs": X, "step": step}, "a:b").step is step
     assert made(Case(MODEL, (X,)), "a:b").inputs == (X,)
+    assert made(Narrow(MODEL, X), "a:b").inputs is X
 
 
 def test_a_list_of_inputs_are_positional_arguments():
