@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from autofuse.profiling.calls import joined
 from autofuse.profiling.costs import Costs
 from autofuse.profiling.gains import with_places
 from autofuse.profiling.places import Reading, read_places
@@ -39,9 +40,5 @@ def _named(reading: Reading, prefix: str) -> Reading:
     """The same with `prefix` before every name."""
     if not prefix:
         return reading
-    sites = [site._replace(fqn=_joined(prefix, site.fqn)) for site in reading.sites]
-    return replace(reading, sites=sites, names={m: _joined(prefix, name) for m, name in reading.names.items()})
-
-
-def _joined(prefix: str, name: str) -> str:
-    return f"{prefix}.{name}" if name else prefix
+    sites = [site._replace(fqn=joined(prefix, site.fqn)) for site in reading.sites]
+    return replace(reading, sites=sites, names={m: joined(prefix, name) for m, name in reading.names.items()})

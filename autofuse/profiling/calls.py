@@ -38,7 +38,7 @@ class Names:
         self._compiled: dict[nn.Module, str] = {}
         for prefix, model in models.items():
             for path, module in model.named_modules():
-                name = ".".join(part for part in (prefix, user_name(model, path)) if part)
+                name = joined(prefix, user_name(model, path))
                 if not held(module):
                     self._names.setdefault(module, name)
                 elif held(module) == "_orig_mod":
@@ -50,6 +50,11 @@ class Names:
     def items(self) -> Iterator[tuple[str, nn.Module]]:
         """Every name with its module, in the order of the models' own."""
         return iter((name, module) for module, name in self._names.items())
+
+
+def joined(prefix: str, name: str) -> str:
+    """A fully qualified name of two parts, either of which may be ""."""
+    return ".".join(part for part in (prefix, name) if part)
 
 
 @contextmanager

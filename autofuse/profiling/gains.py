@@ -6,8 +6,8 @@
 
 The pace, measured / modelled, says how the machine did in this step against its roofs: one for products of matrices
 and one for everything else, each over all layers that hold a place, so that what one place does better or worse than
-others stays in it. Knows sites, costs and layers' times; must not know how these were
-measured, nor what becomes of a place.
+others stays in it. Knows sites, costs and layers' times; must not know how these were measured, nor what becomes of a
+place.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from autofuse.fx.sharding import stand_in
 from autofuse.fx.trace import quiet
 from autofuse.fx.twin import World
 from autofuse.kernels.operation import recorded
+from autofuse.profiling.calls import joined
 from autofuse.profiling.costs import Costs, is_product
 from autofuse.profiling.listing import Operator, fresh, listed
 from autofuse.profiling.places import Reading, Site
@@ -166,7 +167,7 @@ def _pace(papers: Iterable[tuple[Site, Modelled | str]], measured: Mapping[Key, 
     for site, paper in papers:
         if isinstance(paper, Modelled):
             for (name, phase), split in paper.layers.items():
-                modelled.setdefault((_joined(site.fqn, name), phase), split)
+                modelled.setdefault((joined(site.fqn, name), phase), split)
     both = [(measured[key], split) for key, split in modelled.items() if measured.get(key)]
     mostly = [(taken, split.total) for taken, split in both if split.products > _MOSTLY * split.total]
     products = _ratio(mostly) or _ratio((taken, split.total) for taken, split in both) or 1.0
@@ -206,12 +207,12 @@ def _measured(part: Mapping[Key, Split], site: Site, paper: Modelled, measured: 
     for (name, phase), split in part.items():
         whole = paper.layers.get((name, phase), split).total
         share = min(1.0, split.total / whole) if whole else 0.0
-        seconds += measured.get((_joined(site.fqn, name), phase), 0.0) * share
+        seconds += measured.get((joined(site.fqn, name), phase), 0.0) * share
     return seconds
 
 
 def _spanned(site: Site, paper: Modelled) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((site.fqn, *(_joined(site.fqn, name) for name, _ in paper.before))))
+    return tuple(dict.fromkeys((site.fqn, *(joined(site.fqn, name) for name, _ in paper.before))))
 
 
 def _nothing(seconds: float, predicted: float) -> str:
@@ -223,10 +224,6 @@ def _nothing(seconds: float, predicted: float) -> str:
 def amdahl(step: float, saving: float) -> float | None:
     """The step's time before / after, where `saving` seconds of it go."""
     return step / (step - saving) if step > max(saving, 0.0) else None
-
-
-def _joined(site: str, name: str) -> str:
-    return ".".join(part for part in (site, name) if part)
 
 
 def _nearest(name: str, known: Mapping[str, Layer]) -> str:

@@ -24,10 +24,10 @@ class Measured:
     """Every field but the first four may stay empty: what was not measured is not told, and `notes` may say why.
 
     seconds, yardstick: of every timed step, with no instrument on. shares: of the timed steps too, where their seconds
-    were clocked from outside (the wait for data). trace: of steps under the recorder; save writes it to a
-    file; cost is what recording took. own: FLOPs, bytes and operators
-    by module and phase, of one step; not seconds. held: bytes at the step's peak by the module that allocated them.
-    grown: by module, its time with twice the batch / its time. counters: rungs that the hardware itself counted.
+    were clocked from outside (the wait for data). trace: of steps under the recorder; save writes it to a file; cost is
+    what recording took. own: FLOPs, bytes and operators by module and phase, of one step; not seconds. held: bytes
+    at the step's peak by the module that allocated them. grown: by module, its time with twice the batch / its time.
+    counters: rungs that the hardware itself counted.
     readings: which rules apply where, one reading a model.
     """
 
