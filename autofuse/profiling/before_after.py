@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from inspect import Parameter, signature
 from statistics import median
 from typing import Any
 
@@ -39,13 +40,13 @@ def optimize(
     policy: str | None = None,
     profile: bool | Mapping[str, Any] = False,
 ) -> nn.Module:
-    if not profile:
+    if profile is False or profile is None:
         return live.optimize(
             model, example_inputs, select=select, ignore=ignore, modules=modules, verify=verify, tune=tune,
             policy=policy,
         )  # fmt: skip
     inputs = _inputs(example_inputs)
-    options = {} if isinstance(profile, bool) else dict(profile)
+    options = _options(profile)
     pairs = options.pop("pairs", None)
     live.restore(model)  # what stands before is the original
     originals = _classes(model)
@@ -77,6 +78,23 @@ def _inputs(given: Any) -> Inputs:
     return tuple(given) if isinstance(given, list) else given
 
 
+def _options(given: bool | Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `profile`, and pairs. Raises TypeError for others, before anything is done to the model."""
+    if isinstance(given, bool):
+        return {}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"profile= is True, or a dict of options of autofuse.profile; it was a {type(given).__name__}.")
+    unknown = [str(name) for name in given if name not in _OPTIONS]
+    if unknown:
+        raise TypeError(f"profile= has no option {', '.join(unknown)}. There are: {', '.join(_OPTIONS)}.")
+    return dict(given)
+
+
+_OPTIONS = (
+    "pairs",
+    *(name for name, parameter in signature(profiled).parameters.items()
+      if parameter.kind is Parameter.KEYWORD_ONLY and name != "timed"),
+)  # fmt: skip
 Side = Callable[[], nn.Module]  # the model as it was, or as it is now
 Classes = Mapping[nn.Module, type]
 

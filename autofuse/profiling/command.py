@@ -22,6 +22,7 @@ from autofuse.profiling.measured import Measured
 from autofuse.profiling.profile import profile
 from autofuse.profiling.program import NoProgram, Program
 from autofuse.profiling.script import run
+from autofuse.profiling.workload import OnMeta
 from autofuse.report.profile import Profile
 from autofuse.report.progress import spoken
 from autofuse.report.results import FAILED, TRACE, Results, Unwritable, say
@@ -69,6 +70,10 @@ def _factory(target: str, arguments: list[str], options: Namespace, results: Res
             )  # fmt: skip
     except NoSubject:
         raise
+    except OnMeta as error:
+        raise NoSubject(f"{target} cannot be profiled. {error}") from error
+    except SystemExit as error:
+        raise NoSubject(f"{target} cannot be profiled: it ended the program, with exit code {error.code}.") from error
     except Exception as error:
         traceback.print_exc()
         raise NoSubject(f"{target} cannot be profiled: it raised {type(error).__name__}.") from error

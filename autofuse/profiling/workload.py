@@ -18,6 +18,10 @@ from autofuse.profiling.roots import Call, Roots
 Subject = nn.Module | Callable[..., Any]
 
 
+class OnMeta(ValueError):
+    """What is to be run has no numbers; the message says what, and what can be told nevertheless."""
+
+
 @dataclass
 class Workload:
     """One step, and what it is made of as far as that is known.
@@ -63,13 +67,17 @@ class Workload:
 def workload_of(
     subject: Subject, inputs: Inputs | None, step: Step | None, optimizers: Sequence[Any], name: str
 ) -> Workload:
-    """What profile()'s arguments mean. Raises TypeError where they are neither a model with inputs nor a step."""
+    """What profile()'s arguments mean. Raises TypeError where they are neither a model with inputs nor a step, OnMeta
+    where a model or its inputs have no numbers."""
+    if step is not None and not callable(step):
+        raise TypeError(f"step= is a {type(step).__name__}: pass a function that is called as step(model, inputs).")
     if isinstance(subject, nn.Module):
         if inputs is None:
             raise TypeError(
                 f"A {type(subject).__name__} is to be profiled, and no inputs were given to call it with: "
                 "pass a tensor, a tuple of positional arguments or a dict of keywords."
             )
+        _with_numbers(subject, inputs)
         run = partial(step or training_step, subject)
         name = name or type(subject).__name__
         return Workload(partial(run, inputs), name, {"": subject}, tuple(optimizers), inputs, run)
@@ -84,3 +92,14 @@ def workload_of(
         return Workload(subject, name, {}, tuple(optimizers))
     run = partial(training_step, subject)
     return Workload(partial(run, inputs), name, {}, tuple(optimizers), inputs, run)
+
+
+def _with_numbers(model: nn.Module, inputs: Inputs) -> None:
+    for what, tensors in (
+        ("model lies", (*model.parameters(), *model.buffers())), ("inputs lie", tensors_in(inputs)),
+    ):  # fmt: skip
+        if any(tensor.is_meta for tensor in tensors):
+            raise OnMeta(
+                f"The {what} on the meta device, where there are no numbers, so no step can be run: make it on a real "
+                "device (a model: to_empty), or ask `autofuse plan` what a step takes on paper."
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ def of(content: Any) -> Profile | Comparison:
         comparison = loaded(Comparison, content)
         if not comparison.before_seconds or not comparison.after_seconds:
             raise Malformed("it is a comparison without a single pair.")
+        if not isfinite(comparison.ratio):
+            raise Malformed("it is a comparison without a ratio.")
         return comparison
     if "traceEvents" in content:
         raise Malformed("it is a trace. `autofuse profile --trace` makes a profile of it, which can be compared.")

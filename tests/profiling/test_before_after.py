@@ -48,3 +48,11 @@ def test_without_profile_there_is_none():
 def test_without_inputs_there_is_nothing_to_profile():
     with pytest.raises(ValueError, match="example inputs"):
         autofuse.optimize(gpt.NewGELU(), profile=True)
+
+
+@pytest.mark.parametrize(("given", "said"), [({"stpes": 3}, "no option stpes.*steps"), (3, "it was a int")])
+def test_options_that_there_are_not_are_told_before_the_model_is_touched(given: object, said: str):
+    model = gpt.NewGELU()
+    with pytest.raises(TypeError, match=said):
+        autofuse.optimize(model, torch.ones(2, 8), profile=given)
+    assert not is_installed(model)

@@ -20,6 +20,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "import torch\n"
         "def pair(): return torch.nn.Linear(3, 4), torch.ones(2, 3)\n"
         "def broken(): raise OSError('no data')\n"
+        "def leaving(): raise SystemExit(3)\n"
+        "def without_numbers(): return torch.nn.Linear(3, 4, device='meta'), torch.ones(2, 3)\n"
     )
 
 
@@ -40,6 +42,8 @@ def test_a_factory_is_profiled(capsys: pytest.CaptureFixture[str]):
         (["af_made_for_a_test:other"], "has no 'other'"),
         (["af_made_for_a_test:pair", "--lr", "1"], "'--lr' stands behind"),
         (["af_made_for_a_test:broken"], "it raised OSError"),
+        (["af_made_for_a_test:leaving"], "it ended the program, with exit code 3"),
+        (["af_made_for_a_test:without_numbers"], "lies on the meta device"),
         (["-m", "af_nowhere"], "No module named 'af_nowhere'"),
         (["--ncu", "report.csv", "af_made_for_a_test:pair"], "pass the trace of the same program with --trace"),
         (["--output", "af_made_for_a_test.py", "af_made_for_a_test:pair"], "cannot be written to"),

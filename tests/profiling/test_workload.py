@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from autofuse.profiling.workload import workload_of
+from autofuse.profiling.workload import OnMeta, workload_of
 
 
 def _model() -> nn.Module:
@@ -55,6 +55,7 @@ def test_of_a_bare_step_the_model_and_the_optimizer_are_found() -> None:
         (_model(), None, None, "no inputs were given"),
         (3, None, None, "was given a int"),
         (lambda: None, None, lambda m, i: None, "Two steps"),
+        (_model(), torch.ones(3, 4), "train", "step= is a str"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_what_to_do(
@@ -62,3 +63,15 @@ def test_what_cannot_be_run_is_refused_with_what_to_do(
 ) -> None:
     with pytest.raises(TypeError, match=words):
         workload_of(subject, inputs, step, (), "")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "which"),
+    [
+        (nn.Linear(4, 4, device="meta"), torch.ones(2, 4), "The model lies"),
+        (_model(), {"input": torch.ones(3, 4, device="meta")}, "The inputs lie"),
+    ],
+)
+def test_what_has_no_numbers_is_refused_with_what_to_do(model: nn.Module, inputs: object, which: str) -> None:
+    with pytest.raises(OnMeta, match=f"{which} on the meta device.*autofuse plan"):
+        workload_of(model, inputs, None, (), "")
