@@ -42,7 +42,7 @@ class Paper:
     def load(self, target: str) -> Made:
         """What a factory returns, built on paper; one that needs numbers to build is called for real, and copied.
 
-        Raises NoSubject where there is none, and what the factory raises.
+        Raises NoSubject where there is none or it ends the program, and what else the factory raises.
         """
         factory = found(target)  # imported outside: what a module makes at import is everybody's
         try:
@@ -52,6 +52,8 @@ class Paper:
             raise
         except Exception:  # whatever a factory does with numbers that are not there
             return self._checked(made(factory(), target))
+        except SystemExit as error:
+            raise NoSubject(f"{target} ended the program, with exit code {error.code}.") from error
 
     def _checked(self, found: Made) -> Made:
         if not isinstance(found.subject, nn.Module) or found.inputs is None:

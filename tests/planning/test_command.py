@@ -25,6 +25,9 @@ def broken():
 
 def unpacked():
     model, inputs = nn.Linear(8, 8), torch.randn(8, 8), None
+
+def leaving():
+    raise SystemExit(3)
 """
 
 
@@ -55,6 +58,7 @@ def test_what_does_not_fit_is_one(factory: str, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["leaving"], "planned_here:leaving ended the program, with exit code 3"),
         (["small", "--sequence", "9"], "which of their dimensions is the batch and which the sequence"),
         (["small", "--device", "Abacus"], "--memory 80GiB"),
         (["small", "--strategy", "ddp"], "--shard"),

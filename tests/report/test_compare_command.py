@@ -84,8 +84,8 @@ def test_one_comparison_alone_keeps_its_verdict(tmp_path: Path, capsys: pytest.C
         ('{"verdict": "confirmed", "before_seconds": [1], "version": 99}', "format version 99"),
         ('{"verdict": "confirmed", "before_seconds": [1], "version": 1}', "lacks"),
         (
-            '{"verdict": "confirmed", "reason": "", "ratio": null, "interval": [1, 1], "pairs": 1, "before_seconds": [1], '
-            '"after_seconds": [1], "control": {"ratio": 1, "interval": [1, 1]}, "version": 1}',
+            '{"verdict": "confirmed", "reason": "", "ratio": null, "interval": [1, 1], "pairs": 1, "before_seconds": '
+            '[1], "after_seconds": [1], "control": {"ratio": 1, "interval": [1, 1]}, "version": 1}',
             "without a ratio",
         ),
     ],
