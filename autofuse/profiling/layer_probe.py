@@ -28,7 +28,7 @@ def grown(
     run: Callable[[Inputs], object], inputs: Inputs, names: Names, device: torch.device, *,
     seconds: float = 6.0, seed: int = 0,
 ) -> Mapping[str, Estimate]:  # fmt: skip
-    """By module, its time with twice the batch / its time, forward and backward with everything below it.
+    """By module, its own time with twice the batch / its own time, forward and backward; of the model, "", all of it.
 
     `run(inputs)` is a step, of which as many pairs as fit into about `seconds` are recorded, 6 to 12. A module that
     is not in every step, or takes next to nothing, is left out. Raises probe.NotApplicable where no batch is known.

@@ -95,10 +95,10 @@ def regimes(
 ) -> tuple[Layer, ...]:
     """Every layer with its roofline position, its regime and why.
 
-    Position: the ideal seconds of its operators / its seconds, with everything below it, forward and backward; None
-    where it is above 1. Regime: "overhead" where launching its operators takes half of its time or more, and of the
-    whole model where the probe says so; else "compute" or "memory", as its FLOPs a byte lie over or under the machine's
-    balance in `dtype`, the one that most FLOPs are in.
+    A layer is judged by the operators of its own, forward and backward; the model, and a layer that has none, by
+    everything below it. Position: their ideal seconds / their seconds; None where it is above 1. Regime: "overhead"
+    where launching them takes half of the time or more, and of the whole model where the probe says so; else "compute"
+    or "memory", as their FLOPs a byte lie over or under the machine's balance in `dtype`, in which most FLOPs are.
     grown: by name, a layer's time with twice the batch / its time. Under 1.5 with the whole interval it is "overhead",
     with a part of it "inconclusive"; at 1.5 or more what was said above stands.
     """
@@ -119,7 +119,8 @@ def _doubled(layer: Layer, found: Estimate) -> Layer:
 
 
 def _judged(layer: Layer, roof: Roof, launch: float, probe: Probe) -> Layer:
-    work = layer.work
+    own = layer.own_forward + layer.own_backward
+    work = own if layer.fqn and (own.operators or own.bytes) else layer.work
     if not work.operators and not work.bytes:
         return replace(layer, roofline=None, regime="unknown", why="No operator of it was counted.")
     if work.seconds <= 0:

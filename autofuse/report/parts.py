@@ -97,8 +97,8 @@ class Layer:
 
     forward, backward: with everything below it. own_forward, own_backward: without the modules that it calls.
     A forward that is computed again for its backward (checkpointing) is part of `backward`.
-    share: of the step's time, with everything below it. doubled, doubled_interval: its time with twice the batch / its
-    time, with a 95 % interval. roofline: what it attains / what is attainable at its
+    share: of the step's time, with everything below it. doubled, doubled_interval: its own time with twice the
+    batch / its own time, with a 95 % interval. roofline: what it attains / what is attainable at its
     intensity, a fraction of 1. regime: what holds it back, and `why`. sm_efficiency: estimated, on a GPU. peak_bytes:
     of the memory at the step's peak, what this layer allocated (without its children's).
     """

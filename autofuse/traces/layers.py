@@ -7,7 +7,7 @@ code holds the thread: its operators and the Python between them. Knows nothing 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.report.profile import OUTSIDE, Attribution, Work
@@ -77,25 +77,18 @@ def layers_of(trace: Trace, steps: Steps | None = None) -> LayerTimes:
 
 
 def step_by_step(trace: Trace) -> list[dict[str, float]]:
-    """Seconds of each step by module, forward and backward together, with everything below it."""
+    """Own seconds of each step by module, forward and backward together; of the model, "", all but what is outside."""
     owned, found = owners(trace), list[dict[str, float]]()
     for window in steps_of(trace).windows:
         scope = scope_of(trace, Steps((window,), 1, "one step"))
         pieces = device_pieces(owned, scope) if scope.has_gpu else host_pieces(owned, scope)
         seconds: defaultdict[str, float] = defaultdict(float)
         for piece in pieces:
-            for name in upwards(_key(piece.owner, piece.phase)[0]):
-                seconds[name] += piece.time * _NANO
+            name, _ = _key(piece.owner, piece.phase)
+            for whose in {name, "" if name != OUTSIDE else name}:
+                seconds[whose] += piece.time * _NANO
         found.append(dict(seconds))
     return found
-
-
-def upwards(name: str) -> Iterator[str]:
-    """A name and those of all that it lies in, up to the model's "". What runs outside lies in nothing."""
-    yield name
-    while name and name != OUTSIDE:
-        name = name.rpartition(".")[0]
-        yield name
 
 
 def _own(pieces: Sequence[Piece], steps: int) -> Own:

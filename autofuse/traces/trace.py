@@ -83,7 +83,12 @@ def read(path: Path) -> Trace:
         except (zlib.error, gzip.BadGzipFile) as error:
             raise Unreadable(f"{path} holds no trace: it looks gzipped and cannot be unpacked ({error}).") from error
     with _at_rest():
-        return of(_parsed(data, path), path.name)
+        found = of(_parsed(data, path), path.name)
+    if not found.events:
+        raise Unreadable(
+            f"{path} holds a trace of nothing: no event in it has a time. Was the profiler stopped before it began?"
+        )
+    return found
 
 
 def of(content: Any, name: str = "") -> Trace:

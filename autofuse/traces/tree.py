@@ -6,10 +6,10 @@ model. Knows names and numbers, and not where they come from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from autofuse.report.profile import OUTSIDE, Layer, Work
-from autofuse.traces.layers import LayerTimes, upwards
+from autofuse.traces.layers import LayerTimes
 from autofuse.traces.work import Own, Phase
 
 _NOTHING = Work()
@@ -34,7 +34,7 @@ def layers(
     names.pop(OUTSIDE, None)
     below = {name: dict.fromkeys(_PHASES, _NOTHING) for name in (*names, OUTSIDE)}
     for (name, phase), work in own.items():
-        for above in upwards(name):
+        for above in _upwards(name):
             if above in below:
                 below[above][phase] += work
     found = []
@@ -62,13 +62,21 @@ def sm_efficiency_of(times: LayerTimes) -> dict[str, float]:
     seconds: dict[str, float] = {}
     occupied: dict[str, float] = {}
     for name, taken in times.kernel_seconds.items():
-        for above in upwards(name):
+        for above in _upwards(name):
             seconds[above] = seconds.get(above, 0.0) + taken
             occupied[above] = occupied.get(above, 0.0) + times.sm_seconds[name]
     return {name: occupied[name] / taken for name, taken in seconds.items() if taken > 0}
 
 
 _PHASES: tuple[Phase, Phase] = ("forward", "backward")
+
+
+def _upwards(name: str) -> Iterator[str]:
+    """A name and those of all that it lies in, up to the model's "". What runs outside lies in nothing."""
+    yield name
+    while name and name != OUTSIDE:
+        name = name.rpartition(".")[0]
+        yield name
 
 
 def _joined(times: Own, counts: Own) -> dict[tuple[str, Phase], Work]:

@@ -129,3 +129,10 @@ def test_numbers_as_text_and_none() -> None:
     assert (integer("7"), integer(7.0), integer("x"), integer(None), integer(True)) == (7, 7, None, None, None)
     assert (decimal("0.5"), decimal(float("inf")), decimal([1])) == (0.5, None, None)
     assert (nanoseconds("x"), nanoseconds(None), nanoseconds(1e400)) == (None, None, None)
+
+
+@pytest.mark.parametrize("content", ['{"traceEvents": []}', "[]", '[{"ph": "M"}, 7, {"ph": "X", "name": "a"}]'])
+def test_a_file_without_an_event_is_no_trace(content: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.json").write_text(content)
+    with pytest.raises(Unreadable, match="a trace of nothing"):
+        read(tmp_path / "empty.json")
