@@ -60,7 +60,8 @@ def script(path: str, arguments: Sequence[str]) -> Program:
         with io.open_code(str(file.resolve())) as opened:
             text = opened.read()
     except OSError as error:
-        raise NoProgram(f"{path} cannot be read: {error.strerror or error}.") from error
+        hint = "" if file.suffix else " A module is run with -m, and a function that makes a model is MODULE:FUNCTION."
+        raise NoProgram(f"{path} cannot be read: {error.strerror or error}.{hint}") from error
     return Program(file.name, _compiled(text, path), path, tuple(arguments), str(file.resolve().parent))
 
 

@@ -38,6 +38,7 @@ def test_a_factory_is_profiled(capsys: pytest.CaptureFixture[str]):
     ("arguments", "said"),
     [
         (["no.py"], "no.py cannot be read: No such file or directory."),
+        (["make_model"], "a function that makes a model is MODULE:FUNCTION"),
         ([], "say what to profile"),
         (["af_made_for_a_test:other"], "has no 'other'"),
         (["af_made_for_a_test:pair", "--lr", "1"], "'--lr' stands behind"),
