@@ -1,4 +1,4 @@
-"""What is sure about a median, whatever the numbers' distribution. It knows numbers only.
+"""What is sure about a median, whatever the numbers' distribution, and what resampling says. It knows numbers only.
 
 Each number lies below the true median with probability 1/2, so how many do is binomial, and order statistics bound the
 median (W. Conover, "Practical Nonparametric Statistics", 3.2: the sign test turned round). Of differences within pairs
@@ -35,6 +35,14 @@ def interval_at(numbers: Sequence[float], level: float) -> Interval | None:
         return None
     ordered = sorted(numbers)
     return Interval(ordered[cut], ordered[-1 - cut])
+
+
+def percentile_interval(resampled: Sequence[float], level: float = LEVEL) -> Interval:
+    """The percentile bootstrap's interval (B. Efron, "Bootstrap methods: another look at the jackknife", 1979) of what
+    was computed from each resample. Raises IndexError without any.
+    """
+    found, outside = sorted(resampled), (1 - level) / 2
+    return Interval(found[math.floor(outside * len(found))], found[math.ceil((1 - outside) * len(found)) - 1])
 
 
 def outer(count: int, level: float) -> int | None:

@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from autofuse.medians import interval_at, median_interval, outer
+from autofuse.medians import interval_at, median_interval, outer, percentile_interval
 
 
 def test_the_ends_are_the_order_statistics_of_the_binomial_table() -> None:
@@ -49,3 +49,9 @@ def test_as_many_numbers_are_left_out_as_a_coin_allows(count: int, level: float,
 def test_of_too_few_numbers_no_interval_is_as_sure_as_asked() -> None:
     assert interval_at([9.0, 1.0, 8.0, 2.0, 7.0, 3.0, 6.0, 4.0, 5.0], 0.95) == (2.0, 8.0)
     assert interval_at([9.0, 1.0, 8.0, 2.0, 7.0], 0.95) is None
+
+
+def test_a_percentile_interval_leaves_as_many_resamples_out_at_either_end() -> None:
+    # 2.5 % of 200 are 5 below; 97.5 % are 195, of which the last is the end.
+    assert percentile_interval(list(range(200, 0, -1))) == (6, 195)
+    assert percentile_interval([3.0]) == (3, 3)

@@ -15,6 +15,7 @@ import torch
 
 from autofuse.measure.statistics import LEVEL, control
 from autofuse.measure.timing import Action, seconds_of, synchronize, without_garbage_collection
+from autofuse.medians import percentile_interval
 from autofuse.report.comparison import Estimate, Interval
 
 FEWEST, MOST = 8, 100  # rounds
@@ -116,8 +117,7 @@ def typical(times: Sequence[float]) -> float:
 def typical_interval(times: Sequence[float], *, seed: int = 0) -> Interval:
     """The 95 % percentile bootstrap interval of `typical`. Raises ValueError where there are no times."""
     draws = random.Random(seed)
-    found = sorted(typical(draws.choices(times, k=len(times))) for _ in range(RESAMPLES)) if times else []
+    found = [typical(draws.choices(times, k=len(times))) for _ in range(RESAMPLES)] if times else []
     if not found:
         raise ValueError("Nothing is typical of no times.")
-    outside = (1 - LEVEL) / 2
-    return Interval(found[math.floor(outside * RESAMPLES)], found[math.ceil((1 - outside) * RESAMPLES) - 1])
+    return percentile_interval(found, LEVEL)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from autofuse.medians import interval_at, median_interval
+from autofuse.medians import interval_at, median_interval, percentile_interval
 from autofuse.report.comparison import Estimate, Interval, Verdict
 
 LEVEL = 0.95
@@ -94,10 +94,7 @@ def estimate(
     for _ in range(resamples):
         sample = draws.choices(positions, k=len(before))
         ratios.append(typical([before[i] for i in sample]) / typical([after[i] for i in sample]))
-    ratios.sort()
-    outside = (1 - LEVEL) / 2
-    interval = Interval(ratios[math.floor(outside * resamples)], ratios[math.ceil((1 - outside) * resamples) - 1])
-    return Estimate(typical(before) / typical(after), interval)
+    return Estimate(typical(before) / typical(after), percentile_interval(ratios, LEVEL))
 
 
 def control(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from autofuse.measure.step import Inputs, Step
-from autofuse.planning import memory
+from autofuse.planning.memory import ERROR_BASIS, OPTIMIZERS, Side
 from autofuse.planning.paper import Paper, Unplannable
 from autofuse.planning.sharding import SOURCES, STRATEGIES
 from autofuse.planning.spreading import Scale, scaled
@@ -64,16 +64,14 @@ def plan(
         batch or known.samples, sequence or length, dtype, autocast, checkpointing, optimizer, strategy, devices
     )
     model = paper.model(subject, cast)
-    sides = [
-        _side(memory.Side(paper, model, step, setting, fusing), sizes, capacity) for fusing in (False, True)[: 1 + fuse]
-    ]
+    sides = [_side(Side(paper, model, step, setting, fusing), sizes, capacity) for fusing in (False, True)[: 1 + fuse]]
     notes = (_NOT_COUNTED, *((f"Spread: {SOURCES[strategy]}; derived, not measured.",) if strategy != "none" else ()))
     after = sides[1] if fuse else report.Side(Memory(reason="not asked for"), reason="It was not asked for.")
     scaling = None
     if scale is not None:
         best = after if after.memory.peak_bytes is not None else sides[0]
         scaling = scaled(model, best.memory, setting, scale, capacity, best.error)
-    return Plan(name, setting, sides[0], after, memory.ERROR_BASIS, capacity, scaling, notes)
+    return Plan(name, setting, sides[0], after, ERROR_BASIS, capacity, scaling, notes)
 
 
 class _Sizes:
@@ -88,7 +86,7 @@ class _Sizes:
         return self._paper.inputs(self._inputs, batch or self._given, self._sequence, self._dtype)
 
 
-def _side(side: memory.Side, sizes: _Sizes, capacity: Capacity | None) -> report.Side:
+def _side(side: Side, sizes: _Sizes, capacity: Capacity | None) -> report.Side:
     try:
         estimate = side.estimate(sizes.of())
     except (Unplannable, torch.OutOfMemoryError):
@@ -113,7 +111,7 @@ def _fit(peak: int, room: int, error: float) -> Fit:
     return "does not fit" if peak * (1 - error) > room else "too close to tell"
 
 
-def _largest(side: memory.Side, sizes: _Sizes, peak: int, room: int) -> int | None:
+def _largest(side: Side, sizes: _Sizes, peak: int, room: int) -> int | None:
     """The largest batch that surely fits; a peak grows with the batch, so that it is searched by halving what is left.
 
     None where the inputs do not tell their batch.
@@ -162,7 +160,7 @@ def _next(known: dict[int, int], room: int, below: int, above: int | None) -> in
 def _check(dtype: str, autocast: str, optimizer: str, strategy: str, devices: int) -> None:
     for what, value, possible in (
         ("dtype", dtype, ("", *DTYPES)), ("autocast", autocast, ("", "bfloat16", "float16")),
-        ("optimizer", optimizer, memory.OPTIMIZERS), ("strategy", strategy, STRATEGIES),
+        ("optimizer", optimizer, OPTIMIZERS), ("strategy", strategy, STRATEGIES),
     ):  # fmt: skip
         if value not in possible:
             raise Unplannable(f"There is no {what} {value!r} to plan for: {', '.join(filter(None, possible))}.")

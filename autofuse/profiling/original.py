@@ -7,7 +7,6 @@ code itself is counted. Knows how rewrites come off and on again, and fakes; mus
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -19,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from autofuse.fx.install import is_installed, restore
+from autofuse.fx.trace import quiet
 from autofuse.measure.step import Step, tensors_in, training_step
 from autofuse.profiling.calls import Names
 from autofuse.profiling.counting import Counting
@@ -76,23 +76,12 @@ def _counted(model: nn.Module, inputs: Any, step: Step) -> Flops:
     return counting.flops
 
 
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Without torch's log of what fakes cannot do: there is another way."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
-    try:
-        yield
-    finally:
-        log.disabled = before
-
-
 def _counted_on_fakes(model: nn.Module, inputs: Any) -> Flops:
     fakes = FakeTensorMode(allow_non_fake_inputs=True)
     held = [*model.parameters(), *model.buffers()]
     held += [t for module in model.modules() for t in tensors_in(list(vars(module).values()))]
     memo: dict[int, Any] = {id(t): fakes.from_tensor(t) for t in held}
-    with _silent(), fakes:
+    with quiet(), fakes:
         double = deepcopy(model, memo)
         given = pytree.tree_map_only(Tensor, fakes.from_tensor, inputs)
         return _counted(double, given, training_step)

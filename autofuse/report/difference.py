@@ -14,12 +14,12 @@ Where the machine was in another state, these disagree, and the interval that ho
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from autofuse.medians import percentile_interval
 from autofuse.report.comparison import Comparison, Estimate, Interval, Verdict
 from autofuse.report.profile import Profile
 
@@ -147,11 +147,8 @@ def _by_yardstick(before: Measured, after: Measured) -> Callable[..., float]:
 def _bootstrapped(way: Callable[[Sequence[int], Sequence[int]], float], ones: int, others: int) -> Interval:
     """The percentile bootstrap's interval; the two runs are drawn from independently, a step with its yardstick."""
     draws = random.Random(0)
-    found = sorted(
-        way(draws.choices(range(ones), k=ones), draws.choices(range(others), k=others)) for _ in range(_RESAMPLES)
-    )
-    outside = (1 - _LEVEL) / 2
-    return Interval(found[math.floor(outside * _RESAMPLES)], found[math.ceil((1 - outside) * _RESAMPLES) - 1])
+    found = [way(draws.choices(range(ones), k=ones), draws.choices(range(others), k=others)) for _ in range(_RESAMPLES)]
+    return percentile_interval(found, _LEVEL)
 
 
 def _sticks(side: Measured) -> bool:
