@@ -34,15 +34,15 @@ import autofuse
 from autofuse.demo import gpt as demo
 from autofuse.measure.environment import environment
 from autofuse.measure.step import training_step
-from autofuse.profiling.calls import Names, around_calls
-from autofuse.profiling.costs import Costs
-from autofuse.profiling.gains import with_places
-from autofuse.profiling.places import read_places
-from autofuse.profiling.roofs import roofs
-from autofuse.profiling.whose import Running
-from autofuse.report.before_after import Seconds, with_what_was_measured
-from autofuse.report.comparison import Interval
-from autofuse.report.profile import Layer, Profile, Timing, Work
+from autofuse.profiling.live.calls import Names, around_calls
+from autofuse.profiling.live.costs import Costs
+from autofuse.profiling.live.gains import with_places
+from autofuse.profiling.live.places import read_places
+from autofuse.profiling.live.roofs import roofs
+from autofuse.profiling.live.whose import Running
+from autofuse.results.before_after import Seconds, with_what_was_measured
+from autofuse.results.comparison import Interval
+from autofuse.results.profile import Layer, Profile, Timing, Work
 from benchmarks.models import EXAMPLES, Example
 
 FACTOR, LEAST, ROUNDS = 2.0, 0.01, 7

@@ -22,9 +22,9 @@ import sys
 import time
 from pathlib import Path
 
-from autofuse.source.config import Settings
-from autofuse.source.project import SourceFile
-from autofuse.source.run import Checked, Rewritten, Run
+from autofuse.project.config import Settings
+from autofuse.project.file_discovery import SourceFile
+from autofuse.project.run import Checked, Rewritten, Run
 
 FILES_A_SECOND, MILLISECONDS_AN_EDITED_FILE, CORES = 100, 50, 2
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from autofuse.measure.statistics import estimate
 from autofuse.measure.timing import seconds_of, without_garbage_collection
-from autofuse.report.comparison import Estimate
+from autofuse.results.comparison import Estimate
 
 Action = Callable[[], object]
 AGAIN = "again"

@@ -385,7 +385,7 @@ def test_an_unreadable_file_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_internal_error_names_the_file_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import autofuse.source.run as run
+    import autofuse.project.run as run
 
     real = run.proposals
 

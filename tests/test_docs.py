@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autofuse.arguments import parser
-from autofuse.examples import check_examples, text_of
-from autofuse.registry import load_rules
-from autofuse.report.findings import FIELDS
+from autofuse.cli.arguments import parser
+from autofuse.loading.examples import check_examples, text_of
+from autofuse.loading.registry import load_rules
+from autofuse.project.config import _KEYS
+from autofuse.project.run import rewritten
+from autofuse.results.findings import FIELDS
 from autofuse.rule import Fused
-from autofuse.source.config import _KEYS
-from autofuse.source.run import rewritten
 
 REPOSITORY = Path(__file__).parents[1]
 _COMMANDS = ("check", "rewrite", "rules", "explain", "kernels", "tune", "cache", "profile", "compare", "plan")

@@ -1,14 +1,14 @@
-"""Writes autofuse/report/schemas/: `python -m tools.schema`, after a dataclass of a report has changed."""
+"""Writes autofuse/results/schemas/: `python -m tools.schema`, after a dataclass of a report has changed."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from autofuse.report.profile import FORMAT_VERSION, Profile
-from autofuse.report.schema import schema
+from autofuse.results.profile import FORMAT_VERSION, Profile
+from autofuse.results.schema import schema
 
-FOLDER = Path(__file__).parents[1] / "autofuse" / "report" / "schemas"
+FOLDER = Path(__file__).parents[1] / "autofuse" / "results" / "schemas"
 
 
 def texts() -> dict[str, str]:

@@ -1,21 +1,18 @@
 """The canonical form: one value for one meaning. See view.py; each other file knows one kind of spelling."""
 
-from autofuse.canonical import (
+from autofuse.canonical import arithmetic, choices, folds, shapes
+from autofuse.canonical.recognise import (
     activations,
-    arithmetic,
-    choices,
-    folds,
     likelihoods,
     losses,
     masks,
     precision,
     projections,
     rotary,
-    shapes,
     softmax,
     statistics,
 )
-from autofuse.canonical.masks import fill_of
+from autofuse.canonical.recognise.masks import fill_of
 from autofuse.canonical.view import CAST, KEEP, LEAF, PERMUTE, View, bare, literal
 
 __all__ = [

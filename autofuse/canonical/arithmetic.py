@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from autofuse.canonical.view import PERMUTE, View, literal, order_of, rewrites
-from autofuse.graph import Value, is_const
+from autofuse.ir.graph import Value, is_const
 
 # Filled by the files that know them: (view, factors, literal) -> the same product with a part recognised.
 RECOGNISED_IN_PRODUCTS: list[Callable[[View, list[Value], float], tuple[list[Value], float] | None]] = []

@@ -9,8 +9,8 @@ from functools import partial
 
 from autofuse.canonical.arithmetic import product, without
 from autofuse.canonical.view import CAST, LEAF, PERMUTE, View, rewrites
-from autofuse.graph import ATTRIBUTE, CALL, CHOICE, CONST, IS_NONE, ITEM, NOT, SLICE, TUPLE, Value, is_const
-from autofuse.vocabulary import HARMLESS, OPS
+from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, IS_NONE, ITEM, NOT, SLICE, TUPLE, Value, is_const
+from autofuse.ir.vocabulary import HARMLESS, OPS
 
 _SAME_IN_BOTH = frozenset({"softmax", "dropout", CAST, PERMUTE})  # done to whatever is chosen
 

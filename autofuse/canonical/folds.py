@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, product
 from autofuse.canonical.shapes import elements
 from autofuse.canonical.view import CAST, KEEP, PERMUTE, View, bare, rewrites
-from autofuse.graph import CHOICE, TUPLE, Value, is_const
+from autofuse.ir.graph import CHOICE, TUPLE, Value, is_const
 
 _WEIGHTS = ("softmax", "dropout")
 

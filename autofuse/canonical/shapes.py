@@ -5,9 +5,9 @@ Knows dimensions; knows no arithmetic, mask or dtype.
 
 from __future__ import annotations
 
-from autofuse import layout
 from autofuse.canonical.view import CAST, PERMUTE, View, order_of, rewrites
-from autofuse.graph import ITEM, TUPLE, Value, is_const
+from autofuse.ir import layout
+from autofuse.ir.graph import ITEM, TUPLE, Value, is_const
 
 _REDUCTIONS = frozenset({"mean", "sum", "amax", "logsumexp", "var", "std"})
 

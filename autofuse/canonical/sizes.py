@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from autofuse.canonical.shapes import from_end
 from autofuse.canonical.view import CAST, LEAF, PERMUTE, View, bare, order_of
-from autofuse.graph import ATTRIBUTE, CONST, ITEM, SLICE, SYNTAX, TUPLE, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, CONST, ITEM, SLICE, SYNTAX, TUPLE, Value, is_const
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from autofuse import layout
-from autofuse.facts import Facts
-from autofuse.graph import ATTRIBUTE, CHOICE, CONST, IS_NONE, ITEM, NOT, PARAMETER, SLICE, TUPLE, Graph, Value
-from autofuse.vocabulary import OPS
+from autofuse.ir import layout
+from autofuse.ir.facts import Facts
+from autofuse.ir.graph import ATTRIBUTE, CHOICE, CONST, IS_NONE, ITEM, NOT, PARAMETER, SLICE, TUPLE, Graph, Value
+from autofuse.ir.vocabulary import OPS
 
 PERMUTE = "permute"  # data: a tail permutation
 CAST = "cast"  # a change of floating dtype: rounding only

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from autofuse.demo.run import Result
 from autofuse.demo.terminal import NO_DROPOUT, sides
-from autofuse.report.charts import LineChart, StripChart
-from autofuse.report.comparison import TONES, Comparison, size
-from autofuse.report.html import Code, Figure, Section, page
-from autofuse.report.layer_tables import places_table
-from autofuse.report.profile_tables import ladder_table
+from autofuse.display.charts import LineChart, StripChart
+from autofuse.display.html import Code, Figure, Section, page
+from autofuse.display.layer_tables import places_table
+from autofuse.display.profile_tables import ladder_table
+from autofuse.results.comparison import TONES, Comparison, size
 
 
 def html(result: Result) -> str:

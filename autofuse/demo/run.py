@@ -14,17 +14,17 @@ from torch import Tensor
 import autofuse.demo.gpt as gpt
 from autofuse.demo.agreement import Agreement, agreement, gradient_error
 from autofuse.demo.training import BATCH, Corpus, harbour_log, losses, model_for
-from autofuse.fx.optimize import optimize, report
+from autofuse.display.findings import diff_of
+from autofuse.fx.session.optimize import optimize, report
 from autofuse.measure import Comparison, compare
 from autofuse.measure.step import Step
-from autofuse.profiling.before_after import in_turns, timed_in_turns
-from autofuse.profiling.profile import profile
-from autofuse.report.before_after import BeforeAfter, with_what_was_measured
-from autofuse.report.findings import diff_of
-from autofuse.report.sites import Report
-from autofuse.source.config import Settings
-from autofuse.source.project import SourceFile, Trouble
-from autofuse.source.run import Rewritten, Run
+from autofuse.profiling.live.before_after import in_turns, timed_in_turns
+from autofuse.profiling.live.profile import profile
+from autofuse.project.config import Settings
+from autofuse.project.file_discovery import SourceFile, Trouble
+from autofuse.project.run import Rewritten, Run
+from autofuse.results.before_after import BeforeAfter, with_what_was_measured
+from autofuse.results.sites import Report
 
 FORMAT_VERSION = 1
 _PROFILED = 5  # steps, timed

@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from autofuse.demo.run import Result
-from autofuse.report import profile_terminal
-from autofuse.report.profile import Profile
+from autofuse.display import profile_terminal
+from autofuse.results.profile import Profile
 
 WIDTH = 50
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", ".:-=+*#@"

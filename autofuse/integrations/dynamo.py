@@ -19,9 +19,9 @@ from autofuse.integrations.dynamo_breaks import Since, graph_breaks
 from autofuse.integrations.dynamo_records import Records, files_of
 from autofuse.integrations.dynamo_sites import Noted, Rules, noted, unread_graph
 from autofuse.integrations.dynamo_trace import Attribute
-from autofuse.registry import load_rules
-from autofuse.report.analysis import Analysis
-from autofuse.selection import selected
+from autofuse.loading.registry import load_rules
+from autofuse.loading.selection import selected
+from autofuse.results.analysis import Analysis
 
 Compiled = Callable[..., Any]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch._dynamo import utils
 
-from autofuse.fx.places import Place, is_users
-from autofuse.report.analysis import GraphBreak, where
+from autofuse.fx.trace.source_lines import Place, is_users
+from autofuse.results.analysis import GraphBreak, where
 
 _JUMP = re.compile(r"generic_jump (\w+)")
 _EXPLANATION = re.compile(r"Explanation: (.*)")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from autofuse.integrations.dynamo_sites import Noted
 from autofuse.integrations.dynamo_trace import Attribute
-from autofuse.report.analysis import UnfusedSite
+from autofuse.results.analysis import UnfusedSite
 
 Run = tuple[weakref.ref[Tensor], ...]  # one tensor of each owner
 Names = dict[int, list[str]]  # id of a tensor -> its names in a model

@@ -12,17 +12,18 @@ from typing import Any
 from torch import fx
 
 from autofuse.canonical import View
-from autofuse.engine import Site, sites
-from autofuse.facts import Facts
-from autofuse.fx.capture import Captured, captured
-from autofuse.fx.places import Place
-from autofuse.fx.reading import written
-from autofuse.graph import SINK
+from autofuse.fx.rewrite.author_text import written
+from autofuse.fx.rewrite.graph_capture import Captured, captured
+from autofuse.fx.trace.source_lines import Place
 from autofuse.integrations.dynamo_trace import Adopted, Attribute, adopted
-from autofuse.match import LoadedRule
-from autofuse.plan import extent
-from autofuse.refusals import Refusal, refusal
-from autofuse.report.analysis import UnfusedSite
+from autofuse.ir.facts import Facts
+from autofuse.ir.graph import SINK
+from autofuse.match.choice import extent
+from autofuse.match.engine import sites
+from autofuse.match.matcher import LoadedRule
+from autofuse.match.refusals import Refusal, refusal
+from autofuse.match.site import Site
+from autofuse.results.analysis import UnfusedSite
 from autofuse.rule import Fails, Holds
 
 Rules = tuple[LoadedRule, ...]

@@ -20,10 +20,10 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse import ops
-from autofuse.fx.ambient import ambient
-from autofuse.fx.guards import Guards
-from autofuse.fx.places import Place, is_users
-from autofuse.fx.trace import Trace
+from autofuse.fx.trace.ambient_state import ambient
+from autofuse.fx.trace.guards import Guards
+from autofuse.fx.trace.source_lines import Place, is_users
+from autofuse.fx.trace.tracer import Trace
 
 # L['self']._modules['blocks']._modules['0']._parameters['weight']: what is in brackets is the name, the rest its owner
 _ATTRIBUTE = re.compile(r"((?:\._modules\['[^']+'\])*\._(?:parameters|buffers)\['[^']+'\])$")

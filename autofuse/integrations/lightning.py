@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from autofuse.fx.optimize import optimize, report
+from autofuse.fx.session.optimize import optimize, report
 from autofuse.integrations.eager_first import EagerFirst, is_compiled
 from autofuse.integrations.told import tell
-from autofuse.report.sites import Report
+from autofuse.results.sites import Report
 
 
 def _callback_classes() -> tuple[type, ...]:

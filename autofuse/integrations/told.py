@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from autofuse.report.sites import Report
+from autofuse.results.sites import Report
 
 _LOG = logging.getLogger("autofuse")
 

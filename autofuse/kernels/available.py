@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from autofuse.kernels import packages
 from autofuse.kernels.packages import Package
-from autofuse.report.providers import PackageEntry
+from autofuse.results.providers import PackageEntry
 
 
 def package_entries() -> tuple[PackageEntry, ...]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from autofuse.kernels.policy import Policy
 from autofuse.measure.race import HOPELESS, RESAMPLES, typical
 from autofuse.measure.statistics import estimate
-from autofuse.report.comparison import Estimate, milliseconds, size
-from autofuse.report.tuning import Trial
+from autofuse.results.comparison import Estimate, milliseconds, size
+from autofuse.results.tuning import Trial
 
 ORIGINAL = "original"
 _FIRST = (ORIGINAL, "torch")  # in this order, where nothing tells candidates apart

@@ -22,7 +22,7 @@ from autofuse.kernels import packages
 from autofuse.kernels.cache import Cache, files
 from autofuse.kernels.policy import Settings, settings
 from autofuse.measure.environment import environment
-from autofuse.report.tuning import Result
+from autofuse.results.tuning import Result
 
 _LOG = logging.getLogger("autofuse")
 _LOCK = RLock()

@@ -15,7 +15,7 @@ from autofuse.kernels.decisions import decision
 from autofuse.kernels.operation import OPERATIONS, Operation
 from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider, takes_all
-from autofuse.report.providers import Listing, OperationEntry, ProviderEntry, Used
+from autofuse.results.providers import Listing, OperationEntry, ProviderEntry, Used
 
 
 def listing(names: Sequence[str] = ()) -> Listing:

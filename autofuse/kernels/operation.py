@@ -22,13 +22,13 @@ from autofuse.kernels.decisions import Kind, any_decided, decided
 from autofuse.kernels.packages import Unavailable, on_giving_up
 from autofuse.kernels.policy import PROVIDERS, on_change, settings
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
+from autofuse.verify.dropout_switch import is_dropout_off
 
 LEAST = 2**16  # elements; below this a call costs about as much as its kernel
 Sizes = Callable[..., tuple[int, ...]]
 
 OPERATIONS: dict[str, Operation] = {}
 _recorders: list[list[Made]] = []
-_undropped: list[Callable[[float], None]] = []
 _on_paper: list[None] = []
 _functorch: Any = torch._C._functorch
 _TENSORS = frozenset({Tensor, nn.Parameter})
@@ -93,8 +93,7 @@ class Operation:
         if _recorders:
             for made in _recorders:
                 made.append(Made(self, (x, *args), kwargs))
-        if _undropped and kwargs.get("dropout_p") and kwargs.get("training"):
-            _undropped[-1](kwargs["dropout_p"])
+        if kwargs.get("dropout_p") and kwargs.get("training") and is_dropout_off(kwargs["dropout_p"]):
             kwargs["dropout_p"] = 0.0
         if traced() or x.dtype in (self._torchs or self._plain_dtypes()) or x.numel() < self.least:
             return self.torch.run(x, *args, **kwargs)
@@ -212,16 +211,6 @@ class Operation:
         self.failures[provider.name] = why
         self.forget()
         _LOG.warning("autofuse.ops.%s no longer asks %s: %s", self.name, provider.name, why)
-
-
-def drop_nothing(note: Callable[[float], None]) -> None:
-    """From now on no operation drops anything; `note` is told the rate at which each would have."""
-    _undropped.append(note)
-
-
-def drop_again() -> None:
-    """What was before the last drop_nothing."""
-    _undropped.pop()
 
 
 def _signature(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:

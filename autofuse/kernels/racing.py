@@ -13,7 +13,7 @@ import torch
 from autofuse.kernels.choosing import Measured, ranked
 from autofuse.measure.race import Race, race, typical, typical_interval
 from autofuse.measure.timing import seconds_of
-from autofuse.report.tuning import Trial
+from autofuse.results.tuning import Trial
 
 WARM = 3  # calls before the first that counts
 _LONGER = (1.0, 2.0)  # times as long again, for what is still open then

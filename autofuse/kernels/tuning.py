@@ -1,7 +1,7 @@
 """tune(operation, args): which candidate is best for one call on this machine, and why. It puts the parts together.
 
 Candidates are the operation's providers that can take the call, and whatever the caller adds: the code that the
-operation stands for. Each has to compute what torch's own code computes (autofuse/kernels/checking.py); those that do
+operation stands for. Each has to compute what torch's own code computes (autofuse/verify/functions.py); those that do
 are timed against each other (autofuse/measure/race.py), forward and backward together, and their memory is counted;
 the policy chooses (autofuse/kernels/choosing.py). The decision is kept (autofuse/kernels/decisions.py).
 The user's tensors, gradients, random states, modes and settings are left as they were.
@@ -18,8 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.calls import Call, Run, tensors_in
-from autofuse.kernels.checking import Inexact, Reference, Wrong
 from autofuse.kernels.choosing import ORIGINAL, Measured, ranked
 from autofuse.kernels.decisions import Kind, decide, decision
 from autofuse.kernels.operation import OPERATIONS, Operation, is_plain, traced
@@ -30,7 +28,9 @@ from autofuse.measure.memory import held_by, peak_of
 from autofuse.measure.room import free_bytes
 from autofuse.measure.state import preserved
 from autofuse.measure.timing import seconds_of
-from autofuse.report.tuning import Result, Trial
+from autofuse.results.tuning import Result, Trial
+from autofuse.verify.calls import Call, Run, tensors_in
+from autofuse.verify.functions import FunctionReference, Inexact, Wrong
 
 SECONDS = 0.3  # for each candidate, once it is warm
 # What takes less than this, in seconds of a call of torch's code, cannot be told apart well enough to be worth it.
@@ -202,14 +202,14 @@ def _long_enough(run: Run, call: Call) -> None:
         )
 
 
-def _reference(run: Run, call: Call) -> Reference:
+def _reference(run: Run, call: Call) -> FunctionReference:
     try:
-        return Reference(run, call)
+        return FunctionReference(run, call)
     except Exception as error:
         raise _Unmeasured(f"Torch's own code could not be run in double: {_told(error)}") from error
 
 
-def _checked(name: str, run: Run, reference: Reference, deterministic: bool) -> Trial:
+def _checked(name: str, run: Run, reference: FunctionReference, deterministic: bool) -> Trial:
     """The candidate with its error, or the reason why it is refused. What the user wrote may be less exact."""
     try:
         gap = reference.compare(run)

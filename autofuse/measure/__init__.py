@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from autofuse.measure.compare import compare
-from autofuse.report.comparison import Category, Comparison, Estimate, Interval, Verdict
+from autofuse.results.comparison import Category, Comparison, Estimate, Interval, Verdict
 
 __all__ = ["Category", "Comparison", "Estimate", "Interval", "Verdict", "compare"]

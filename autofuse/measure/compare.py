@@ -17,7 +17,7 @@ from autofuse.measure.memory import Peak, peak_of
 from autofuse.measure.operators import operators_of
 from autofuse.measure.state import preserved
 from autofuse.measure.step import Inputs, Model, Step, clear_gradients, tensors_in, training_step
-from autofuse.report.comparison import Category, Comparison
+from autofuse.results.comparison import Category, Comparison
 
 
 def compare(

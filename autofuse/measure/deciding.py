@@ -17,7 +17,7 @@ import torch
 
 from autofuse.measure.statistics import Judgement, judge, paired, paired_control
 from autofuse.measure.timing import Action, Pairs, Timings, without_garbage_collection
-from autofuse.report.comparison import Estimate
+from autofuse.results.comparison import Estimate
 
 LOOKS = (30, 60, 100, 150, 200)
 PATIENCE = 45.0  # seconds after which no further pairs are begun, once there are as many as for the first look

@@ -1,4 +1,4 @@
-"""Which operators one run of something executes, by category. autofuse/traces/operators.py says which is in which."""
+"""Which operators one run of something executes, by category (autofuse/results/operator_categories.py)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
 from autofuse.measure.timing import Action, synchronize
-from autofuse.report.comparison import Category
-from autofuse.traces.operators import COMPILED_GRAPH, ORDER, category_of
+from autofuse.results.comparison import Category
+from autofuse.results.operator_categories import COMPILED_GRAPH, ORDER, category_of
 
 
 def operators_of(action: Action, device: torch.device) -> dict[str, Category]:

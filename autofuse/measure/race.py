@@ -15,8 +15,8 @@ import torch
 
 from autofuse.measure.statistics import LEVEL, control
 from autofuse.measure.timing import Action, seconds_of, synchronize, without_garbage_collection
-from autofuse.medians import percentile_interval
-from autofuse.report.comparison import Estimate, Interval
+from autofuse.results.comparison import Estimate, Interval
+from autofuse.results.medians import percentile_interval
 
 FEWEST, MOST = 8, 100  # rounds
 # After the first rounds an action is let go whose best took this many times as long as the worst of another.

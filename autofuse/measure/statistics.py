@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from autofuse.medians import interval_at, median_interval, percentile_interval
-from autofuse.report.comparison import Estimate, Interval, Verdict
+from autofuse.results.comparison import Estimate, Interval, Verdict
+from autofuse.results.medians import interval_at, median_interval, percentile_interval
 
 LEVEL = 0.95
 # What a verdict takes. The interval that is shown is looked at up to five times, and leaves out the truth once in

@@ -1,1 +1,1 @@
-"""Runs training steps under instruments, one kind at a time, and puts what they say together as one profile."""
+"""Profiles of training steps: measured live, read from traces, or worked out on paper. Nothing here imports torch."""

@@ -1,54 +1,21 @@
-"""The same rewrite as a libcst codemod, so that a codemod run can include it.
+"""The name by which LibCST's command line finds the codemod: `autofuse.source.codemod.AutofuseCommand`.
 
-    python -m libcst.tool codemod -x --no-format autofuse.source.codemod.AutofuseCommand FILE...
-
-Settings and `# autofuse: ignore` hold as they do for `autofuse rewrite`. Knows libcst's command interface; the work is
-that of run.py.
+The command itself is in autofuse/project/codemod.py, which imports this folder; it is imported on demand.
 """
 
 from __future__ import annotations
 
-import argparse
+import importlib
+from typing import Any
 
-import libcst as cst
-from libcst.codemod import CodemodCommand, CodemodContext, SkipFile
-
-from autofuse.rule import RuleError
-from autofuse.selection import UnknownCode
-from autofuse.source.config import ConfigError, Configuration
-from autofuse.source.project import Project, Trouble
-from autofuse.source.run import Run
-from autofuse.source.targets import TARGETS
+_NAMES = ["AutofuseCommand"]
 
 
-class AutofuseCommand(CodemodCommand):
-    """Swaps hand-written layers for fused ones."""
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("autofuse.project.codemod"), name)
 
-    DESCRIPTION: str = "Swap attention, norms and activations that are written out for fused operations."
 
-    def __init__(self, context: CodemodContext, unsafe: bool = False, target: str | None = None) -> None:
-        super().__init__(context)
-        self.unsafe = unsafe
-        self.run = Run(target=target)
-        self.project = Project(Configuration())
-
-    @staticmethod
-    def add_args(arg_parser: argparse.ArgumentParser) -> None:
-        arg_parser.add_argument("--unsafe", action="store_true", help="include edits that assume something")
-        arg_parser.add_argument("--target", choices=TARGETS, help="what the new code calls")
-
-    def transform_module_impl(self, tree: cst.Module) -> cst.Module:
-        """`tree` with every wanted edit made. Raises SkipFile where the file cannot be edited."""
-        source = tree.bytes
-        try:
-            file = self.project.text(self.context.filename)
-            self.run.rules(file.settings)
-        except (ConfigError, UnknownCode, RuleError) as error:
-            raise SkipFile(str(error)) from error
-        checked = self.run.check_text(source, file)
-        result = checked if isinstance(checked, Trouble) else self.run.rewrite(checked, file, self.unsafe)
-        if isinstance(result, Trouble):
-            raise SkipFile(result.message)
-        for refused in result.refused:
-            self.warn(refused.message)
-        return cst.parse_module(result.after, config=tree.config_for_parsing) if result.edits else tree
+def __dir__() -> list[str]:
+    return _NAMES

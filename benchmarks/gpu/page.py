@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from autofuse.report.ladder import RUNGS
+from autofuse.results.ladder import RUNGS
 from benchmarks.gpu.roofs import COPY, MATMUL, bandwidth, compute
 from benchmarks.gpu.store import Results, Row
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autofuse
-from autofuse.report.profile import Profile
+from autofuse.results.profile import Profile
 from benchmarks.gpu.models import FULL, TOY, Trained
 from benchmarks.gpu.store import Results, Row, Setting, Task
 

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import autofuse
 from autofuse.measure.timing import seconds_of, synchronize
-from autofuse.peaks import peak_of
+from autofuse.profiling.peaks import peak_of
 from benchmarks.gpu.liger import missing, with_liger
 from benchmarks.gpu.models import FULL, TOY, Trained
 from benchmarks.gpu.store import Results, Row, Setting, Task

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from autofuse.report.profile import Profile
+from autofuse.results.profile import Profile
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.models import FULL, TOY
 from benchmarks.gpu.store import Results, Setting, Task

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autofuse.canonical import View
-from autofuse.facts import Facts
-from autofuse.graph import PARAMETER, Graph, Value
+from autofuse.ir.facts import Facts
+from autofuse.ir.graph import PARAMETER, Graph, Value
 
 Expression = tuple[object, ...]
 NAMES = {"a": 0.7, "b": 1.3, "c": 2.1}

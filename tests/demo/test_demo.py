@@ -6,8 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
-from autofuse.demo import main
-from autofuse.demo.command import DATA, PAGE
+from autofuse.cli.demo import DATA, PAGE, main
 
 TINY = ["--steps", "2", "--length", "16", "--pairs", "2"]
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import autofuse
-from autofuse.fx.verify import verify
+from autofuse.verify.modules import verify
 from tests.fx.conftest import fused_rules
 from tests.fx.models import elsewhere, language
 

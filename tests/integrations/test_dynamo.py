@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import autofuse
 from autofuse.integrations.dynamo import analyze
-from autofuse.report.analysis import Analysis, UnfusedSite
+from autofuse.results.analysis import Analysis, UnfusedSite
 from tests.fx.conftest import Attention, Gpt, computed
 
 REPOSITORY = Path(__file__).parents[2]

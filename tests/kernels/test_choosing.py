@@ -6,8 +6,8 @@ import random
 
 from autofuse.kernels.choosing import Measured, ranked
 from autofuse.kernels.policy import Policy
-from autofuse.report.comparison import Estimate, Interval
-from autofuse.report.tuning import Trial
+from autofuse.results.comparison import Estimate, Interval
+from autofuse.results.tuning import Trial
 
 MIB = 2**20
 STEADY = Estimate(1.0, Interval(0.99, 1.01))

@@ -16,7 +16,7 @@ from autofuse.kernels.operation import OPERATIONS, Operation
 from autofuse.kernels.packages import TORCH, Package
 from autofuse.kernels.policy import using
 from autofuse.kernels.provider import Provider
-from autofuse.report.tuning import Result
+from autofuse.results.tuning import Result
 
 
 def _twice(x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from autofuse.kernels.packages import TORCH, Package
 from autofuse.kernels.policy import using
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.tuning import tune
-from autofuse.report.tuning import Result
+from autofuse.results.tuning import Result
 
 SLOW = 0.004  # seconds that a slow candidate sleeps: far beyond what the machine's noise can hide
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofuse.measure.statistics import FEWEST_PAIRS, RESOLUTION, control, estimate, judge, paired, paired_control
-from autofuse.report.comparison import Estimate, Interval, Verdict
+from autofuse.results.comparison import Estimate, Interval, Verdict
 
 EXPERIMENTS, RESAMPLES, PAIRS = 200, 300, 30
 Times = list[float]

@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autofuse.examples import text_of
-from autofuse.registry import load_rules
+from autofuse.loading.examples import text_of
+from autofuse.loading.registry import load_rules
 from autofuse.rule import CallRule, Fused, Kept
 from tests.spellings.harness import (
     DIM,

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import autofuse
-from autofuse.registry import load_rules
-from autofuse.source.check import Finding, proposals
+from autofuse.loading.registry import load_rules
+from autofuse.results.findings import Finding
+from autofuse.source.find.check import proposals
 from tests.metamorphic import changing, naming, spelling, structure, temporaries, typesetting
 from tests.metamorphic.draft import Draft
 from tests.metamorphic.programs import Program, arguments, differences, forgotten, instance, loaded, ran

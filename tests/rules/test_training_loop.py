@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from autofuse.source.check import Finding
+from autofuse.results.findings import Finding
 from tests.source.rewriting import findings, rewritten, source
 
 LOOP = """

@@ -9,10 +9,11 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from autofuse.registry import load_rules
-from autofuse.source.check import Finding, proposals
+from autofuse.loading.registry import load_rules
+from autofuse.results.findings import Finding
+from autofuse.source.find.check import proposals
 from autofuse.source.targets import DEFAULT
-from autofuse.source.write import applied
+from autofuse.source.write.file_edits import applied
 
 ROUNDS = 12
 

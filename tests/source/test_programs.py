@@ -13,9 +13,9 @@ import hypothesmith
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from autofuse.registry import load_rules
-from autofuse.source.check import proposals
-from autofuse.source.write import CannotWrite, applied
+from autofuse.loading.registry import load_rules
+from autofuse.source.find.check import proposals
+from autofuse.source.write.file_edits import CannotWrite, applied
 from tests.source.programs import HEAD, close, program, run
 from tests.source.rewriting import rewritten_bytes
 

@@ -28,7 +28,7 @@ same parameters and on the same batches, each rank on its own. A row holds if
 
 - the losses of all steps on all ranks, and the parameters in the end, are equal but for rounding. How much rounding
   explains is derived as verification derives it: a run in double says what is exact, runs that round each step at
-  random say how far rounding leads away from it ([architecture.md](architecture.md), `autofuse/fx/bounds.py`);
+  random say how far rounding leads away from it ([architecture.md](architecture.md), `autofuse/verify/bounds.py`);
 - torch's profiler saw the fused operators run in the last step, as many as there are places, times micro batches, times
   two where checkpoints recompute; and none in the plain model. Numbers that agree would prove nothing if every
   call had fallen back;

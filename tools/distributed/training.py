@@ -1,8 +1,8 @@
 """Ten steps of training, plain or wrapped, and what they should have come to.
 
 The truth is a run of the model alone, in double, on the batches of all ranks. Its randomly rounded runs say how far
-rounding may lead away from it, which is how autofuse verifies a place (autofuse.fx.bounds); here the results are the
-losses of all steps and the parameters in the end. Must not know how a model was wrapped.
+rounding may lead away from it, which is how autofuse verifies a place (autofuse.verify.bounds); here the results are
+the losses of all steps and the parameters in the end. Must not know how a model was wrapped.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ try:
 except ImportError:
     peft = None
 
-from autofuse.fx.arithmetic import InDouble, RandomlyRounded
-from autofuse.fx.bounds import DRAWS, gap
+from autofuse.verify.arithmetic import InDouble, RandomlyRounded
+from autofuse.verify.bounds import DRAWS, gap
 from tools.distributed.model import LENGTH, VOCABULARY, Decoder
 from tools.distributed.seen import Seen, seen
 

@@ -27,7 +27,7 @@ from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from torch.nn.parallel import DistributedDataParallel
 
 import autofuse
-from autofuse.fx import ranks
+from autofuse.fx.session import ranks
 from tools.distributed.model import Block, Decoder
 from tools.distributed.rows import Job, way
 from tools.distributed.seen import Seen, seen

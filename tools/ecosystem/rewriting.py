@@ -12,12 +12,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autofuse.source.check import Finding
-from autofuse.source.config import Settings
-from autofuse.source.project import SourceFile, Trouble
-from autofuse.source.rebuild import is_pragma
-from autofuse.source.run import Checked, Rewritten, Run
-from autofuse.source.workers import each
+from autofuse.project.config import Settings
+from autofuse.project.file_discovery import SourceFile, Trouble
+from autofuse.project.run import Checked, Rewritten, Run
+from autofuse.project.workers import each
+from autofuse.results.findings import Finding
+from autofuse.source.write.rebuild import is_pragma
 
 
 @dataclass(frozen=True)

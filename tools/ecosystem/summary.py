@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 
-from autofuse.registry import load_rules
-from autofuse.source.check import Finding
+from autofuse.loading.registry import load_rules
+from autofuse.results.findings import Finding
 from tools.ecosystem.rewriting import Looked
 from tools.ecosystem.running import Ran
 from tools.ecosystem.sources import Tree

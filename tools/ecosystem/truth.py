@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from autofuse.source.check import Finding
+from autofuse.results.findings import Finding
 from tools.ecosystem.rewriting import looked_at
 
 _FAMILY = {

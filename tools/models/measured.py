@@ -1,7 +1,8 @@
 """One row, measured: what was fused and why the rest was not, whether results agree, and whether fused code ran.
 
-Three independent questions: autofuse.fx.verify judges the optimized model as it stands, guards and all; five training
-steps of both are compared with the same steps in double; and a profile of one step counts the operators that ran.
+Three independent questions: autofuse.verify.modules judges the optimized model as it stands, guards and all; five
+training steps of both are compared with the same steps in double; and a profile of one step counts the operators that
+ran.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse import ops
-from autofuse.fx import bounds
-from autofuse.fx.arithmetic import AsWritten, InDouble, RandomlyRounded
-from autofuse.fx.runs import in_double
-from autofuse.fx.session import is_candidate
-from autofuse.fx.verify import verify
+from autofuse.fx.session.session import is_candidate
+from autofuse.fx.trace.twin import copied_object
+from autofuse.loading.registry import load_rules
 from autofuse.measure.operators import operators_of
 from autofuse.ops import plain
-from autofuse.registry import load_rules
+from autofuse.verify import bounds
+from autofuse.verify.arithmetic import AsWritten, InDouble, RandomlyRounded
+from autofuse.verify.modules import verify
+from autofuse.verify.runs import in_double
 from tools.models.row import Row
 
 STEPS = 5
@@ -117,7 +119,7 @@ def measured(row: Row) -> Measured:
     found.seconds = time.perf_counter() - before
     _tell(found, fused)
     found.missing = [rule for rule in row.expects if rule not in found.fused]
-    outcome = verify(model, fused, *call)
+    outcome = verify(model, fused, *call, copy_object=copied_object)
     found.difference, found.error, found.bound = outcome.reason, outcome.max_error, outcome.bound
     found.losses = _losses_gap(model, fused, call)
     found.operators = _operators(model, call), _operators(fused, call)

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autofuse.rule import Replacement
-from autofuse.source.express import Speller
 from autofuse.source.targets import apex, flash_attn, liger
 from autofuse.source.targets.autofuse import autofuse_call
 from autofuse.source.targets.call import Arguments, Call, NotInTarget, named
+from autofuse.source.targets.express import Speller
 from autofuse.source.targets.torch import OPERATIONS, RECENT
 
 __all__ = ["DEFAULT", "TARGETS", "Call", "NotInTarget", "call_of"]

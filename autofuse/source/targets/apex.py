@@ -6,11 +6,11 @@ targets, for `padding_idx` (0 unless another is given) clears losses but stays i
 
 from __future__ import annotations
 
-from autofuse.graph import is_const
-from autofuse.source.express import Speller
-from autofuse.source.printing import fill
+from autofuse.ir.graph import is_const
 from autofuse.source.targets.call import Arguments, Call, NotInTarget
+from autofuse.source.targets.express import Speller
 from autofuse.source.targets.losses import rows
+from autofuse.source.targets.printing import fill
 
 _NORMS = "apex.normalization.fused_layer_norm"
 _NEEDS = "the file then needs NVIDIA apex, compiled with its CUDA extensions, and tensors on CUDA devices"

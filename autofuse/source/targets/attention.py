@@ -6,12 +6,12 @@ Knows what that function takes: its default scale, and that its kernels want a d
 from __future__ import annotations
 
 from autofuse.canonical import PERMUTE
-from autofuse.graph import ATTRIBUTE, ITEM, Value, is_const
-from autofuse.source.express import Speller
-from autofuse.source.lengths import lengths_of
-from autofuse.source.printing import fill
+from autofuse.ir.graph import ATTRIBUTE, ITEM, Value, is_const
+from autofuse.source.capture.lengths import lengths_of
 from autofuse.source.targets.call import Arguments, Call
+from autofuse.source.targets.express import Speller
 from autofuse.source.targets.masks import is_causal, mask_of
+from autofuse.source.targets.printing import fill
 
 
 def attention(a: Arguments, s: Speller) -> Call:

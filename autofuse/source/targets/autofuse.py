@@ -5,12 +5,12 @@ Knows how arguments are passed on; the operations themselves are those of autofu
 
 from __future__ import annotations
 
-from autofuse.graph import ATTRIBUTE, ITEM, PARAMETER, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, ITEM, PARAMETER, Value, is_const
 from autofuse.rule import Constant, Replacement
-from autofuse.source.express import Speller
-from autofuse.source.printing import literal_text
 from autofuse.source.targets.call import Arguments, Call, named
+from autofuse.source.targets.express import Speller
 from autofuse.source.targets.masks import is_causal
+from autofuse.source.targets.printing import literal_text
 
 _NUMBERS = ("p", "eps", "training", "normalized_shape")
 

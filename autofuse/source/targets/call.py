@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autofuse.graph import Value
+from autofuse.ir.graph import Value
 from autofuse.rule import Constant, Replacement
-from autofuse.source.express import Speller
+from autofuse.source.targets.express import Speller
 
 Arguments = dict[str, Value]  # argument name -> what was captured for it
 

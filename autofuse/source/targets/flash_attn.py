@@ -7,12 +7,12 @@ key, so that it is torch's only where there are as many of both; heads in the th
 from __future__ import annotations
 
 from autofuse.canonical import PERMUTE
-from autofuse.graph import Value
-from autofuse.source.express import Speller, Unwritable
-from autofuse.source.printing import fill
+from autofuse.ir.graph import Value
 from autofuse.source.targets.attention import dropout, drops, scale_of, three_dimensional
 from autofuse.source.targets.call import Arguments, Call, NotInTarget
+from autofuse.source.targets.express import Speller, Unwritable
 from autofuse.source.targets.masks import is_causal
+from autofuse.source.targets.printing import fill
 
 _NEEDS = (
     "the file then needs flash-attn where it runs, which takes float16 or bfloat16 on CUDA devices of compute "

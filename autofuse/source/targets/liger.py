@@ -7,11 +7,11 @@ gradients, where others may have kept the operands.
 
 from __future__ import annotations
 
-from autofuse.graph import is_const
-from autofuse.source.express import Speller
-from autofuse.source.printing import fill
+from autofuse.ir.graph import is_const
 from autofuse.source.targets.call import Arguments, Call, NotInTarget
+from autofuse.source.targets.express import Speller
 from autofuse.source.targets.losses import linear_rows, options_of, rows
+from autofuse.source.targets.printing import fill
 
 _FUNCTIONS = "liger_kernel.transformers.functional"
 _NEEDS = "the file then needs liger-kernel, and tensors on CUDA devices"

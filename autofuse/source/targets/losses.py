@@ -5,10 +5,10 @@ Knows what torch's functions take and what its versions have.
 
 from __future__ import annotations
 
-from autofuse.graph import is_const
-from autofuse.source.express import Speller, Unwritable
-from autofuse.source.printing import fill
+from autofuse.ir.graph import is_const
 from autofuse.source.targets.call import Arguments, Call
+from autofuse.source.targets.express import Speller, Unwritable
+from autofuse.source.targets.printing import fill
 
 _OPTIONS = ("weight", "ignore_index", "reduction", "label_smoothing")
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autofuse.canonical import CAST
-from autofuse.canonical.masks import BOOLEAN
-from autofuse.graph import CHOICE, Value, is_const
-from autofuse.source.express import Speller, Unwritable
-from autofuse.source.lengths import lengths_of
-from autofuse.source.printing import fill, unused
+from autofuse.canonical.recognise.masks import BOOLEAN
+from autofuse.ir.graph import CHOICE, Value, is_const
+from autofuse.source.capture.lengths import lengths_of
 from autofuse.source.targets.call import Arguments
+from autofuse.source.targets.express import Speller, Unwritable
+from autofuse.source.targets.printing import fill, unused
 
 _READABLE = 72  # characters of an assignment with one condition in it
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autofuse.graph import is_const
-from autofuse.source.express import Speller
-from autofuse.source.printing import fill
+from autofuse.ir.graph import is_const
 from autofuse.source.targets.attention import attention
 from autofuse.source.targets.call import Arguments, Call
+from autofuse.source.targets.express import Speller
 from autofuse.source.targets.losses import cross_entropy, linear_cross_entropy, log_likelihood
+from autofuse.source.targets.printing import fill
 
 
 def _gelu(a: Arguments, s: Speller) -> Call:

@@ -1,0 +1,224 @@
+"""Activation functions, torch's and by hand, as one operation: activation(x, name).
+
+Names are those of autofuse.ops.ACTIVATIONS: gelu (by erf), gelu_tanh, quick_gelu, silu, relu, relu_squared, mish,
+hardswish; or a module that says it is one. Sources: Hendrycks & Gimpel, arXiv:1606.08415 (the GELUs); Elfwing et al.,
+arXiv:1702.03118 (SiLU); Misra, arXiv:1908.08681 (Mish); Howard et al., arXiv:1905.02244 (hard swish); So et al.,
+arXiv:2109.08668 (squared ReLU). Knows their formulas; knows nothing of what surrounds them.
+"""
+
+from __future__ import annotations
+
+import math
+
+from autofuse.canonical.arithmetic import (
+    RECOGNISED_IN_PRODUCTS,
+    RECOGNISED_IN_SUMS,
+    factors_of,
+    product,
+    total,
+    without,
+)
+from autofuse.canonical.recognise.pairs import HALVES, Part, part_of
+from autofuse.canonical.view import View, literal, rewrites
+from autofuse.ir.graph import ITEM, Value, is_const
+
+_DIGITS = 1e-5  # people write 0.7978845608 and 0.79788 for sqrt(2 / pi)
+_CUBIC = 0.044715
+_QUICK = 1.702
+_GATES = ("activation", "sigmoid")
+
+
+@rewrites("gelu", "fused_gelu")
+def _gelu(view: View, x: Value, approximate: Value) -> Value | None:
+    name = {"none": "gelu", "tanh": "gelu_tanh"}.get(str(approximate.data))
+    return activation(view, x, name) if name else None
+
+
+@rewrites("silu", "fused_silu")
+def _silu(view: View, x: Value) -> Value:
+    return activation(view, x, "silu")
+
+
+@rewrites("relu")
+def _relu(view: View, x: Value) -> Value:
+    return activation(view, x, "relu")
+
+
+@rewrites("mish", "fused_mish")
+def _mish(view: View, x: Value) -> Value:
+    return activation(view, x, "mish")
+
+
+@rewrites("hardswish", "fused_hardswish")
+def _hardswish(view: View, x: Value) -> Value:
+    return activation(view, x, "hardswish")
+
+
+@rewrites("relu6")
+def _relu6(view: View, x: Value) -> Value:
+    return view.make("clamp", x, view.const(0), view.const(6))
+
+
+@rewrites("clamp")
+def _clamp(view: View, x: Value, low: Value, high: Value) -> Value | None:
+    """Bounds as whole numbers where they are; clamp(min=0) is a ReLU."""
+    if literal(low) == 0 and is_const(high, None):
+        return activation(view, x, "relu")
+    bounds = [view.const(int(n)) if (n := literal(b)) is not None and n == int(n) else b for b in (low, high)]
+    return None if bounds == [low, high] else view.plain("clamp", x, *bounds)
+
+
+def activation(view: View, x: Value, name: str) -> Value:
+    return view.plain("activation", x, view.const(name))
+
+
+def _silu_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """x * sigmoid(x), or x * sigmoid(1.702 * x)."""
+    for gate in factors:
+        if gate.op != "sigmoid":
+            continue
+        x, name = gate.inputs[0], "silu"
+        if literal(factors_of(x)[-1]) is not None:
+            quick = _scaled_by(view, x, _QUICK)
+            if quick is None:
+                continue
+            x, name = quick, "quick_gelu"
+        rest = without(factors, (gate, *factors_of(x)))
+        if rest is not None:
+            return [*rest, activation(view, x, name)], constant
+    return None
+
+
+def _gated_halves(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """Two halves of one last dimension, one of them activated: taken by slices or split, they are those of chunk."""
+    parts = {f: part_of(view, f.inputs[0] if f.op in _GATES else f) for f in factors if _may_be_half(f)}
+    for gate, mine in parts.items():
+        for up, other in parts.items():
+            if gate.op not in _GATES or up.op in _GATES or mine is None or other is None:
+                continue
+            if mine.layout != HALVES or not mine.belongs_to(other) or mine.which == other.which:
+                continue
+            new = [_half(view, gate.inputs[0], mine), _half(view, up, other)]
+            if new == [gate.inputs[0], up]:
+                continue
+            rest = without(factors, (gate, up))
+            return [*(rest or []), view.make(gate.op, new[0], *gate.inputs[1:]), new[1]], constant
+    return None
+
+
+def _may_be_half(v: Value) -> bool:
+    return v.op == ITEM or v.op in _GATES and v.inputs[0].op == ITEM
+
+
+def _half(view: View, v: Value, part: Part) -> Value:
+    """`v`, a half, as an item of chunk."""
+    if v.inputs[0].op == "chunk":
+        return v
+    return view.plain(ITEM, view.plain("chunk", part.of, view.const(2), view.const(-1)), view.const(part.which))
+
+
+def _mish_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """x * tanh(softplus(x)), or with softplus(x) as log(1 + exp(x))."""
+    for gate in factors:
+        x = _of_softplus(gate.inputs[0]) if gate.op == "tanh" else None
+        rest = without(factors, (gate, *factors_of(x))) if x is not None else None
+        if x is not None and rest is not None:
+            return [*rest, activation(view, x, "mish")], constant
+    return None
+
+
+def _of_softplus(v: Value) -> Value | None:
+    """x where `v` is log(1 + exp(x))."""
+    if v.op == "softplus" and literal(v.inputs[1]) == 1 and literal(v.inputs[2]) == 20:
+        return v.inputs[0]
+    inner = v.inputs[0] if v.op == "log" else None
+    if inner is None or inner.op != "add" or len(inner.inputs) != 2 or literal(inner.inputs[1]) != 1:
+        return None
+    return inner.inputs[0].inputs[0] if inner.inputs[0].op == "exp" else None
+
+
+def _hardswish_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """x * clamp(x + 3, 0, 6) / 6."""
+    for gate in factors:
+        if gate.op != "clamp" or literal(gate.inputs[1]) != 0 or literal(gate.inputs[2]) != 6:
+            continue
+        shifted = gate.inputs[0]
+        if shifted.op != "add" or literal(shifted.inputs[-1]) != 3:
+            continue
+        x = total(view, shifted.inputs[:-1])
+        rest = without(factors, (gate, *factors_of(x)))
+        if rest is not None:
+            return [*rest, activation(view, x, "hardswish")], constant * 6
+    return None
+
+
+def _gelu_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """x * (1 + erf(x / sqrt(2))) or x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))), times one half."""
+    for cdf in factors:
+        found = _cdf_of(view, cdf)
+        if found is None:
+            continue
+        x, name = found
+        own = factors_of(x)
+        scale = literal(own[-1]) or 1.0
+        rest = without(factors, (cdf, *(own[:-1] if literal(own[-1]) is not None else own)))
+        if rest is not None:
+            return [*rest, activation(view, x, name)], constant / (0.5 * scale)
+    return None
+
+
+def _cdf_of(view: View, v: Value) -> tuple[Value, str] | None:
+    """(x, name) where `v` is twice the distribution function at x: 1 + erf(...) or 1 + tanh(...)."""
+    if v.op != "add" or len(v.inputs) != 2 or literal(v.inputs[1]) != 1:
+        return None
+    inner = v.inputs[0]
+    if inner.op == "erf" and (x := _scaled_by(view, inner.inputs[0], math.sqrt(0.5))) is not None:
+        return x, "gelu"
+    if inner.op == "tanh" and (cubic := _scaled_by(view, inner.inputs[0], math.sqrt(2 / math.pi))) is not None:
+        x = _cubic_of(view, cubic)
+        return None if x is None else (x, "gelu_tanh")
+    return None
+
+
+def _scaled_by(view: View, v: Value, factor: float) -> Value | None:
+    """y where `v` is y * factor."""
+    items = factors_of(v)
+    found = literal(items[-1]) if len(items) > 1 else None
+    if found is None:
+        return None
+    ratio = found / factor
+    if math.isclose(ratio, 1, rel_tol=_DIGITS):
+        return product(view, items[:-1])
+    return None
+
+
+def _cubic_of(view: View, v: Value) -> Value | None:
+    """x where `v` is x + 0.044715 * x ** 3, or that with x taken out."""
+    if v.op == "add" and len(v.inputs) == 2:
+        for cube, x in (v.inputs, v.inputs[::-1]):
+            term = _scaled_by(view, cube, _CUBIC)
+            if term is not None and term.op == "pow" and is_const(term.inputs[1], 3) and term.inputs[0] is x:
+                return x
+    if v.op == "mul":
+        for part in v.inputs:
+            rest = without(v.inputs, (part,))
+            x = product(view, rest) if rest else v
+            if part.op == "add" and len(part.inputs) == 2 and literal(part.inputs[1]) == 1:
+                square = _scaled_by(view, part.inputs[0], _CUBIC)
+                if square is not None and square.op == "square" and square.inputs[0] is x:
+                    return x
+    return None
+
+
+def _common_literal(view: View, terms: list[Value], constant: float) -> Value | None:
+    """0.5 + 0.5 * y is 0.5 * (1 + y)."""
+    if not constant or constant in (1, -1) or not terms:
+        return None
+    if all(t.op == "mul" and literal(t.inputs[-1]) == constant for t in terms):
+        inner = [product(view, t.inputs[:-1]) for t in terms]
+        return product(view, (total(view, [*inner, view.const(1)]), view.const(constant)))
+    return None
+
+
+RECOGNISED_IN_PRODUCTS += [_gated_halves, _silu_by_hand, _gelu_by_hand, _mish_by_hand, _hardswish_by_hand]
+RECOGNISED_IN_SUMS.append(_common_literal)

@@ -1,0 +1,138 @@
+"""Log-softmax, its normaliser and label smoothing, written out.
+
+Knows the arithmetic that leads to what losses.py introduces. Sources: label smoothing is that of Szegedy et al.,
+arXiv:1512.00567, as torch defines it: over all classes, the target's too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from autofuse.canonical.arithmetic import RECOGNISED_IN_SUMS, factors_of, product, terms_of, total, without
+from autofuse.canonical.recognise.losses import each, log_softmax_in
+from autofuse.canonical.view import View, literal, rewrites
+from autofuse.ir.graph import Value, is_const
+
+_UNDERFLOW = "where a probability underflows to 0, its logarithm was -inf and is finite now"
+_NONE_IGNORED = "assumes that no target is ignored"
+
+
+@rewrites("log")
+def _log(view: View, x: Value) -> Value | None:
+    if x.op == "softmax":
+        return view.assuming(view.plain("log_softmax", x.inputs[0], x.inputs[1]), _UNDERFLOW)
+    if x.op == "sum" and x.inputs[0].op == "exp":
+        return view.make("logsumexp", x.inputs[0].inputs[0], *x.inputs[1:])
+    return None
+
+
+def _signed(terms: Sequence[Value], op: str, sign: int) -> list[tuple[Value, Value]]:
+    """(term, v) of each term that is sign * v, v being an `op`."""
+    found = []
+    for t in terms:
+        negative = t.op == "mul" and len(t.inputs) == 2 and literal(t.inputs[1]) == -1
+        v = t.inputs[0] if negative else t
+        if v.op == op and negative == (sign < 0):
+            found.append((t, v))
+    return found
+
+
+def _log_softmax_by_hand(view: View, terms: list[Value], constant: float) -> Value | None:
+    """x - logsumexp(x, dim, keepdim=True)."""
+    for term, normaliser in _signed(terms, "logsumexp", -1):
+        x, dim, keepdim = normaliser.inputs
+        rest = without(terms, (term, *terms_of(x))) if is_const(keepdim, True) and not constant else None
+        if rest is not None:
+            return total(view, (view.make("log_softmax", x, dim, view.const(None)), *rest))
+    return None
+
+
+def _shifted_logsumexp(view: View, terms: list[Value], constant: float) -> Value | None:
+    """max + log(sum(exp(x - max))), with either sign."""
+    for sign in (1, -1):
+        for term, normaliser in _signed(terms, "logsumexp", sign):
+            shifted, dim, keepdim = normaliser.inputs
+            for lowered in shifted.inputs if shifted.op == "add" and is_const(keepdim, True) else ():
+                if lowered.op != "mul" or literal(lowered.inputs[-1]) != -1 or len(lowered.inputs) != 2:
+                    continue
+                shift = lowered.inputs[0] if sign > 0 else lowered
+                rest = without(terms, (term, shift))
+                inner = without(shifted.inputs, (lowered,))
+                if rest is not None and inner:
+                    made = view.plain("logsumexp", total(view, inner), dim, keepdim)
+                    return total(view, (product(view, (made, view.const(sign))), *rest, view.const(constant)))
+    return None
+
+
+def _normaliser_less_picked(view: View, terms: list[Value], constant: float) -> Value | None:
+    """logsumexp(x) - x[target], with either sign."""
+    for sign in (1, -1):
+        for term, normaliser in _signed(terms, "logsumexp", sign):
+            kept = is_const(normaliser.inputs[2], True)
+            for other, held in _signed(terms, "unsqueeze" if kept else "picked", -sign):
+                picked = held.inputs[0] if kept else held
+                if picked.op != "picked" or picked.inputs[0] is not normaliser.inputs[0]:
+                    continue
+                log_probs = view.make("log_softmax", *normaliser.inputs[:2], view.const(None))
+                dim = picked.inputs[1].data
+                found = log_softmax_in(view, log_probs, dim) if type(dim) is int else None
+                rest = without(terms, (term, other))
+                if found is None or rest is None:
+                    continue
+                of_each = each(view, found.assuming(view.assumption(picked)), picked.inputs[2])
+                made = view.plain("unsqueeze", of_each, held.inputs[1]) if kept else of_each
+                return total(view, (product(view, (made, view.const(sign))), *rest, view.const(constant)))
+    return None
+
+
+def _smoothed(view: View, terms: list[Value], constant: float) -> Value | None:
+    """(1 - s) * nll - s * log_probs.mean(dim): torch's label smoothing."""
+    for term in terms:
+        plain = next((f for f in factors_of(term) if f.op == "cross_entropy"), None)
+        for other in terms if plain is not None else ():
+            for spread in factors_of(other):
+                if plain is None or other is term or not _is_spread(view, spread, plain):
+                    continue
+                s = product(view, (*(without(factors_of(other), (spread,)) or ()), view.const(-1)))
+                share = product(view, without(factors_of(term), (plain,)) or [view.const(1)])
+                rest = without(terms, (term, other))
+                if rest is not None and _sum_to_one(view, share, s):
+                    return total(view, (_with_smoothing(view, plain, s), *rest, view.const(constant)))
+    return None
+
+
+def _is_spread(view: View, v: Value, plain: Value) -> bool:
+    """Whether `v` is the mean over the classes of what `plain` picks from, reduced as `plain` is."""
+    log_probs, _, weight, ignored, reduction, smoothing, _ = plain.inputs
+    if not is_const(weight, None) or not is_const(ignored, None, -100) or not is_const(smoothing, 0.0):
+        return False
+    if v.op == reduction.data == "mean" and v.inputs[0] is log_probs and is_const(v.inputs[1], None):
+        return True
+    if reduction.data in ("mean", "sum") and v.op == reduction.data and is_const(v.inputs[1], None):
+        v = v.inputs[0]
+    elif not is_const(reduction, "none"):
+        return False
+    return (
+        v.op == "mean"
+        and v.inputs[0] is log_probs
+        and v.inputs[1].data == log_probs.inputs[1].data
+        and is_const(v.inputs[2], False)
+    )
+
+
+def _sum_to_one(view: View, share: Value, s: Value) -> bool:
+    a, b = literal(share), literal(s)
+    if a is not None and b is not None:
+        return math.isclose(a + b, 1, rel_tol=1e-9)
+    return share is total(view, (product(view, (s, view.const(-1))), view.const(1)))
+
+
+def _with_smoothing(view: View, plain: Value, s: Value) -> Value:
+    *given, _, dim = plain.inputs
+    made = view.plain("cross_entropy", *given, s, dim)
+    ignored = _NONE_IGNORED if not is_const(plain.inputs[3], None) else ""
+    return view.assuming(made, "; ".join(filter(None, (view.assumption(plain), ignored))))
+
+
+RECOGNISED_IN_SUMS += [_shifted_logsumexp, _log_softmax_by_hand, _normaliser_less_picked, _smoothed]

@@ -1,0 +1,308 @@
+"""Cross entropy, however it is spelled out.
+
+Introduces log_softmax(x, dim), picked(x, dim, target), which is what stands at the target, and
+cross_entropy(log_softmax, target, weight, ignore_index, reduction, label_smoothing, dim). `dim` is where the classes
+are: 1 where they lie as torch wants them, whatever the rank. An `ignore_index` of None says that every target counts.
+Knows losses; the arithmetic that leads to them stands in likelihoods.py, and rows.py knows where the classes are.
+"""
+
+from __future__ import annotations
+
+from autofuse.canonical.arithmetic import factors_of, product, without
+from autofuse.canonical.recognise.rows import Straight, is_whole, second_or_last, straightened
+from autofuse.canonical.recognise.softmax import unshifted
+from autofuse.canonical.shapes import elements, from_end
+from autofuse.canonical.view import CAST, LEAF, View, bare, literal, rewrites
+from autofuse.ir.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const
+
+_TWO = "assumes that the logits have two dimensions"
+_ONE = "assumes that the target has one dimension"
+_AS_MANY = "assumes as many targets as there are rows"
+_NOT_NEGATIVE = "assumes one target for each row, none of them negative"
+_SHAPE_ONLY = ("unsqueeze", "squeeze", "view", "flatten")
+
+
+def _loss(
+    view: View, log_probs: Straight, target: Value, weight: Value, ignored: Value, reduction: Value, smoothing: Value
+) -> Value:
+    """The loss of a log_softmax whose classes are in `log_probs.dim`."""
+    dim = view.const(log_probs.dim)
+    made = view.plain("cross_entropy", log_probs.value, target, weight, ignored, reduction, smoothing, dim)
+    return view.assuming(made, log_probs.assumed)
+
+
+def each(view: View, log_probs: Straight, target: Value) -> Value:
+    """The loss of each target, all of which count."""
+    none = view.const(None)
+    return _loss(view, log_probs, target, none, none, view.const("none"), view.const(0.0))
+
+
+# torch's own.
+
+
+@rewrites("log_softmax")
+def _log_softmax(view: View, x: Value, dim: Value, dtype: Value | None = None) -> Value | None:
+    if dtype is None:
+        return None
+    if not is_const(dtype, None):
+        if dtype.op != ATTRIBUTE or dtype.data not in ("float32", "float"):
+            return None
+        x = view.make("float32", x)
+    if is_const(dim, None):  # what torch takes where nothing is said
+        rank = view.rank(x)
+        place = 1 if rank is None else -rank if rank in (1, 3) else second_or_last(rank)
+        return view.assuming(view.plain("log_softmax", x, view.const(place)), "" if rank else _TWO)
+    known = from_end(view, x, dim)
+    if known is None:
+        return view.plain("log_softmax", x, dim)
+    return view.plain("log_softmax", unshifted(view, x) if known == -1 else x, view.const(known))
+
+
+@rewrites("cross_entropy")
+def _cross_entropy(
+    view: View, x: Value, target: Value, weight: Value, average: Value, ignored: Value, reduce: Value, reduction: Value,
+    smoothing: Value,
+) -> Value | None:  # fmt: skip
+    if not is_const(average, None) or not is_const(reduce, None):
+        return None
+    rank = view.rank(x)
+    log_probs = view.plain("log_softmax", x, view.const(second_or_last(rank) if rank else 1))
+    return _loss(view, Straight(log_probs, 1), target, weight, ignored, reduction, smoothing)
+
+
+@rewrites("nll_loss")
+def _nll_loss(
+    view: View, x: Value, target: Value, weight: Value, average: Value, ignored: Value, reduce: Value, reduction: Value
+) -> Value | None:
+    if not is_const(average, None) or not is_const(reduce, None):
+        return None
+    found = log_softmax_in(view, x, 1, view.rank(target))
+    return None if found is None else _loss(view, found, target, weight, ignored, reduction, view.const(0.0))
+
+
+@rewrites("nll")
+def _nll(
+    view: View, x: Value, target: Value, dim: Value, weight: Value, ignored: Value, reduction: Value, smoothing: Value
+) -> Value | None:
+    """autofuse's, in a rule's `before`."""
+    if x.op != "log_softmax":
+        return None
+    return view.plain("cross_entropy", x, target, weight, ignored, reduction, smoothing, dim)
+
+
+def log_softmax_in(view: View, log_probs: Value, dim: int, targets: int | None = None) -> Straight | None:
+    """The log_softmax that log-probabilities with their classes in `dim` are; `targets` is the target's rank."""
+    rank = view.rank(log_probs) or (None if targets is None else targets + 1)
+    straight = straightened(view, Straight(log_probs, dim), rank, "log_softmax")
+    if straight is None:
+        return None
+    found, rank = straight
+    own = found.value.inputs[1].data
+    if type(own) is not int:
+        return None
+    if rank is not None:
+        at = second_or_last(rank)
+        asked = at if found.dim == 1 else found.dim
+        same = own % rank == asked % rank
+        return found.along(1 if asked % rank == at % rank else own % rank - rank) if same else None
+    if own == found.dim:
+        return found
+    asked = max(own, found.dim)
+    if min(own, found.dim) != -1 or asked < 1:
+        return None
+    return (
+        found.assuming(_TWO).along(1)
+        if asked == 1
+        else found.assuming(f"assumes that dimension {asked} is the last").along(-1)
+    )
+
+
+# What stands at the target.
+
+
+@rewrites("take_along_dim")
+def _take_along_dim(view: View, x: Value, index: Value, dim: Value) -> Value | None:
+    return _gather(view, x, dim, index)
+
+
+@rewrites("gather")
+def _gather(view: View, x: Value, dim: Value, index: Value) -> Value | None:
+    if type(dim.data) is not int:
+        return None
+    found = _target_in(view, index, dim.data)
+    if found is None:
+        return None
+    target, at, assumed = found
+    if _is_cut(target) and not _is_cut(x):
+        assumed = "; ".join(filter(None, (assumed, _AS_MANY)))
+    return view.plain("unsqueeze", _picked(view, x, at, target, assumed), view.const(at))
+
+
+def _is_cut(v: Value) -> bool:
+    """Whether `v` is a part of something longer: gather takes a target that is shorter than the rows."""
+    while v.op in (*_SHAPE_ONLY, "log_softmax", "long", "flat", CAST) or v.op == ITEM and not _has_slice(v.inputs[1]):
+        v = v.inputs[0]
+    return v.op == ITEM
+
+
+def _has_slice(index: Value) -> bool:
+    return any(p.op == SLICE and not is_whole(p) for p in (index.inputs if index.op == TUPLE else (index,)))
+
+
+def _picked(view: View, x: Value, dim: int, target: Value, assumed: str) -> Value:
+    found = log_softmax_in(view, x, dim, view.rank(target))
+    if found is None:
+        return view.assuming(view.plain("picked", x, view.const(dim), target), assumed)
+    return product(view, (each(view, found.assuming(assumed), target), view.const(-1)))
+
+
+def _target_in(view: View, index: Value, dim: int) -> tuple[Value, int, str] | None:
+    """(target, dim, assumption) where `index` is a target that got a dimension of size 1 at `dim`."""
+    if index.op == "long":
+        inner = _target_in(view, index.inputs[0], dim)
+        return None if inner is None else (view.make("long", inner[0]), *inner[1:])
+    if index.op == "view" and dim in (1, -1):
+        sizes = elements(index.inputs[1])
+        two = len(sizes) == 2 and is_const(sizes[1], 1)
+        return (_flat(view, index.inputs[0]), 1, "") if two else None
+    inserted = _inserted(view, index)
+    if inserted is None:
+        return None
+    target, at = inserted
+    rank = view.rank(target)
+    if at == dim or rank is not None and at % (rank + 1) == dim % (rank + 1):
+        return target, dim, ""
+    asked = max(at, dim)
+    if rank is not None or min(at, dim) != -1 or asked < 1:
+        return None
+    return (target, 1, _ONE) if asked == 1 else (target, -1, f"assumes that the target has {asked} dimensions")
+
+
+def _inserted(view: View, index: Value) -> tuple[Value, int] | None:
+    """(t, 1) of t.unsqueeze(1) and t[:, None]."""
+    if index.op == "unsqueeze" and type(index.inputs[1].data) is int:
+        return index.inputs[0], index.inputs[1].data
+    if index.op == ITEM and index.inputs[1].op == TUPLE:
+        *parts, last = index.inputs[1].inputs
+        if is_const(last, None) and all(p.op == SLICE for p in parts):
+            whole = all(map(is_whole, parts))
+            return index.inputs[0] if whole else view.plain(ITEM, index.inputs[0], view.plain(TUPLE, *parts)), len(
+                parts
+            )
+    return None
+
+
+def _flat(view: View, target: Value) -> Value:
+    """`target` with one dimension."""
+    return target if view.rank(target) == 1 else view.plain("flat", target)
+
+
+@rewrites(ITEM)
+def _item(view: View, x: Value, index: Value) -> Value | None:
+    """x[torch.arange(n), target], and [:, 0] or [..., 0] after gather."""
+    if index.op != TUPLE or len(index.inputs) != 2:
+        return None
+    first, second = index.inputs
+    if x.op == "unsqueeze" and is_const(second, 0):
+        at = -1 if is_const(first, ...) else 1 if is_whole(first) else None
+        return x.inputs[0] if at == x.inputs[1].data else None
+    if not _counts(first) or second.op in (SLICE, TUPLE) or is_const(second):
+        return None
+    return _picked(view, x, 1, second, _NOT_NEGATIVE)
+
+
+def _counts(v: Value) -> bool:
+    """torch.arange(n), range(n)."""
+    if v.op == "arange":
+        return len(v.inputs[0].inputs) == 1
+    call = v.data if v.op == LEAF else None
+    return isinstance(call, Value) and isinstance(call.data, tuple) and call.data[0] == "range"
+
+
+@rewrites("squeeze")
+def _squeeze(view: View, x: Value, dim: Value) -> Value | None:
+    """A dimension that was put in and is taken out again."""
+    numbers = [f for f in factors_of(x) if literal(f) is not None or view.number(f)]
+    rest = without(factors_of(x), numbers) or []
+    if len(rest) != 1 or rest[0].op != "unsqueeze":
+        return None
+    put_in = rest[0].inputs[1]
+    place = from_end(view, x, put_in)
+    if put_in is not dim and (place is None or place != from_end(view, x, dim)):
+        return None
+    return product(view, (rest[0].inputs[0], *numbers))
+
+
+# Sums and means.
+
+
+@rewrites("mean")
+def _mean(view: View, x: Value, dim: Value, keepdim: Value) -> Value | None:
+    return _reduced_loss(view, "mean", x) if is_const(dim, None) else None
+
+
+@rewrites("sum")
+def _sum(view: View, x: Value, dim: Value, keepdim: Value) -> Value | None:
+    if not is_const(keepdim, False):
+        return None
+    found = _one_hot(view, x, dim)
+    return _reduced_loss(view, "sum", x) if found is None and is_const(dim, None) else found
+
+
+def _reduced_loss(view: View, op: str, x: Value) -> Value | None:
+    """The mean or sum of the losses of all targets, times a number."""
+    while x.op in _SHAPE_ONLY:
+        x = x.inputs[0]
+    numbers = [f for f in factors_of(x) if literal(f) is not None or view.number(f)]
+    rest = without(factors_of(x), numbers) or []
+    if len(rest) == 1 and numbers and rest[0].op in _SHAPE_ONLY:
+        inner = _reduced_loss(view, op, rest[0])
+        return None if inner is None else product(view, (inner, *numbers))
+    if len(rest) != 1 or rest[0].op != "cross_entropy" or not is_const(rest[0].inputs[4], "none"):
+        return None
+    log_probs, target, weight, ignored, _, *others = rest[0].inputs
+    if op == "mean" and not (is_const(weight, None) and is_const(ignored, None)):
+        return None  # torch's mean is over what counts
+    made = view.plain("cross_entropy", log_probs, target, weight, ignored, view.const(op), *others)
+    return product(view, (view.assuming(made, view.assumption(rest[0])), *numbers))
+
+
+def _one_hot(view: View, x: Value, dim: Value) -> Value | None:
+    """(log_probs * one_hot(target)).sum(-1), or the sum over everything."""
+    for log_probs in x.inputs if x.op == "mul" else ():
+        for chosen in x.inputs:
+            target = _target_of(view, chosen)
+            rest = without(x.inputs, (log_probs, chosen)) if target is not None and log_probs is not chosen else None
+            if target is None or rest is None or not all(literal(r) is not None or view.number(r) for r in rest):
+                continue
+            found = log_softmax_in(view, log_probs, target[1], view.rank(target[0]))
+            each = None if found is None else _chosen(view, found, target, dim)
+            if each is not None:
+                return product(view, (each, view.const(-1), *rest))
+    return None
+
+
+def _chosen(view: View, log_probs: Straight, target: tuple[Value, int], dim: Value) -> Value | None:
+    """The loss of each target, or the sum of all where `dim` is None; `target` is with the dimension of its classes."""
+    if is_const(dim, None):
+        return _reduced_loss(view, "sum", each(view, log_probs, target[0]))
+    if type(dim.data) is not int:
+        return None
+    rank = view.rank(target[0])
+    if dim.data == target[1] or rank is not None and dim.data % (rank + 1) == target[1] % (rank + 1):
+        return each(view, log_probs, target[0])
+    if rank is not None or {dim.data, target[1]} != {1, -1}:
+        return None
+    return each(view, log_probs.assuming(_ONE).along(1), target[0])
+
+
+def _target_of(view: View, v: Value) -> tuple[Value, int] | None:
+    """(target, dimension of the classes) of one_hot(target) and zeros_like(x).scatter(1, target.unsqueeze(1), 1)."""
+    v = bare(v)
+    if v.op == "one_hot":
+        return v.inputs[0], -1
+    if v.op == "scatter" and bare(v.inputs[0]).op == "zeros_like" and is_const(v.inputs[3], 1, 1.0):
+        dim = v.inputs[1].data
+        found = _target_in(view, v.inputs[2], dim) if type(dim) is int else None
+        return (found[0], found[1]) if found and not found[2] else None
+    return None

@@ -1,0 +1,60 @@
+"""Linear layers, however they are multiplied out: `addmm` of flattened rows is one, as GPT-2 has it.
+
+Introduces linear(x, weight, bias), the weight (out, in) as torch keeps it. Knows products of a matrix; knows no layer.
+"""
+
+from __future__ import annotations
+
+from autofuse.canonical.shapes import elements, from_end
+from autofuse.canonical.view import View, rewrites
+from autofuse.ir import layout
+from autofuse.ir.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const
+
+
+@rewrites("view")
+def _view(view: View, x: Value, shape: Value) -> Value | None:
+    """addmm(bias, rows of x, weight), in the shape of x but for the last dimension."""
+    if x.op != "addmm" or not is_const(x.inputs[3], 1, 1.0) or not is_const(x.inputs[4], 1, 1.0):
+        return None
+    bias, rows, weight = x.inputs[:3]
+    whole = _whole(view, rows)
+    if whole is None or view.rank(weight) not in (None, 2) or not _same_but_last(view, whole, shape):
+        return None
+    return view.plain("linear", whole, view.permuted(weight, layout.SWAP), bias)
+
+
+def _whole(view: View, rows: Value) -> Value | None:
+    """x of x.view(-1, x.size(-1))."""
+    sizes = elements(rows.inputs[1]) if rows.op == "view" else ()
+    if len(sizes) == 2 and is_const(sizes[0], -1) and _is_size(view, sizes[1], rows.inputs[0], -1):
+        return rows.inputs[0]
+    return None
+
+
+def _same_but_last(view: View, x: Value, shape: Value) -> bool:
+    """Whether a shape is that of `x` but for the last size: (b, n, m), or x.size()[:-1] + (m,)."""
+    sizes = elements(shape)
+    if len(sizes) == 1 and sizes[0].op == "add" and len(sizes[0].inputs) == 2:
+        front, last = sorted(sizes[0].inputs, key=lambda v: v.op == TUPLE)
+        return last.op == TUPLE and len(last.inputs) == 1 and _is_front(x, front)
+    rank = view.rank(x)
+    return rank == len(sizes) and all(_is_size(view, s, x, i - rank) for i, s in enumerate(sizes[:-1]))
+
+
+def _is_front(x: Value, v: Value) -> bool:
+    """x.size()[:-1] or x.shape[:-1]."""
+    if v.op != ITEM or v.inputs[1].op != SLICE:
+        return False
+    start, stop, step = v.inputs[1].inputs
+    return _is_shape(x, v.inputs[0]) and is_const(start, None, 0) and is_const(stop, -1) and is_const(step, None)
+
+
+def _is_shape(x: Value, v: Value) -> bool:
+    whole = v.op == "size" and is_const(v.inputs[1], None) or v.op == ATTRIBUTE and v.data == "shape"
+    return whole and v.inputs[0] is x
+
+
+def _is_size(view: View, v: Value, x: Value, dim: int) -> bool:
+    if v.op == "size":
+        return v.inputs[0] is x and from_end(view, x, v.inputs[1]) == dim
+    return v.op == ITEM and _is_shape(x, v.inputs[0]) and from_end(view, x, v.inputs[1]) == dim

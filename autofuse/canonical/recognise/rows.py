@@ -1,0 +1,270 @@
+"""Logits in any arrangement: which dimension holds the classes once views, permutations, casts and slices are undone.
+
+A row is one set of classes. What is undone must keep each row together, and the rows in their order. Knows layout;
+knows no loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autofuse.canonical.shapes import elements, moved
+from autofuse.canonical.view import CAST, PERMUTE, View, order_of
+from autofuse.ir import layout
+from autofuse.ir.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const
+
+_THREE = "assumes that the logits have three dimensions"
+_TOGETHER = "assumes that the view keeps the classes of each row together"
+_UNCUT = "assumes that the index leaves the classes alone"
+
+
+@dataclass(frozen=True)
+class Straight:
+    """A value whose classes lie in `dim` (from the end where negative), if `assumed` is true."""
+
+    value: Value
+    dim: int
+    assumed: str = ""
+
+    def assuming(self, why: str) -> Straight:
+        known = self.assumed.split("; ") if self.assumed else []
+        return self if not why or why in known else replace(self, assumed="; ".join([*known, why]))
+
+    def along(self, dim: int) -> Straight:
+        return replace(self, dim=dim)
+
+
+def second_or_last(rank: int) -> int:
+    """Where torch's losses have the classes: the second dimension, or the only one."""
+    return 1 - rank if rank > 1 else -1
+
+
+def straightened(view: View, found: Straight, rank: int | None, op: str) -> tuple[Straight, int | None] | None:
+    """The `op` that `found` is a view or a permutation of, and its rank; `rank` is that of `found`. None: not known."""
+    while found.value.op != op:
+        inner = _undone(view, found, view.rank(found.value) or rank)
+        if inner is None:
+            return None
+        rank = view.rank(found.value) or rank if found.value.op in (PERMUTE, "transpose") else None
+        found = inner
+    return found, view.rank(found.value) or rank
+
+
+def _undone(view: View, found: Straight, rank: int | None) -> Straight | None:
+    """One view or permutation less."""
+    v, dim = found.value, found.dim
+    if dim >= 0 and rank is not None:
+        dim = second_or_last(rank) if dim == 1 else dim - rank
+    if v.op == PERMUTE:
+        return _unpermuted(replace(found, dim=dim), order_of(v))
+    if v.op == "transpose":
+        return _untransposed(replace(found, dim=dim))
+    if v.op == "rearrange":
+        return _unarranged(replace(found, dim=dim))
+    if v.op == ITEM and v.inputs[0].op == "log_softmax":
+        return _uncut(view, replace(found, dim=dim))
+    if v.op == "flatten" and dim == 1 and is_const(v.inputs[1], 0) and is_const(v.inputs[2], 1):
+        return replace(found, value=v.inputs[0], dim=-1).assuming(_THREE)
+    if v.op in ("view", "flatten") and (dim == -1 or dim == 1 and view.rank(v) == 2):
+        why = _kept_together(view, v)
+        return None if why is None else replace(found, value=v.inputs[0], dim=-1).assuming(why)
+    return None
+
+
+def _uncut(view: View, found: Straight) -> Straight | None:
+    """Some rows of a log_softmax are the log_softmax of these rows."""
+    log_probs, index = found.value.inputs
+    why = _cut(view, found.value)
+    parts = index.inputs if index.op == TUPLE else (index,)
+    if why is None or found.dim != -1 and not all(p.op == SLICE for p in parts):
+        return None
+    x = view.plain(ITEM, log_probs.inputs[0], index)
+    made = view.plain("log_softmax", x, log_probs.inputs[1])
+    return replace(found, value=view.in_place_of(log_probs, made)).assuming(why)
+
+
+def _unpermuted(found: Straight, order: layout.Tail) -> Straight | None:
+    dim = found.dim
+    if dim >= 0:
+        if dim != 1 or len(order) != 3:
+            return None
+        found, dim = found.assuming(_THREE), -2
+    rows = [source for place, source in enumerate(order, -len(order)) if place != dim]
+    if rows != sorted(rows):
+        return None
+    return replace(found, value=found.value.inputs[0], dim=moved(order, dim))
+
+
+def _untransposed(found: Straight) -> Straight | None:
+    """A transposition of dimensions that are not all known from the end."""
+    x, *ends = found.value.inputs
+    a, b = (e.data for e in ends)
+    if type(a) is not int or type(b) is not int or found.dim not in (a, b):
+        return None
+    other = b if found.dim == a else a
+    if abs(a - b) == 1 and min(a, b) >= 0:
+        inner = replace(found, value=x, dim=other)
+        return inner if other < 2 else inner.assuming(_THREE).along(-1)
+    return replace(found, value=x, dim=other).assuming(_THREE) if {a, b} == {1, -1} else None
+
+
+def _unarranged(found: Straight) -> Straight | None:
+    """einops: `b n c -> b c n`, `b n c -> (b n) c`."""
+    pattern = found.value.inputs[1].data
+    if not isinstance(pattern, str) or pattern.count("->") != 1:
+        return None
+    before, after = (side.replace("(", " ( ").replace(")", " ) ").split() for side in pattern.split("->"))
+    axes = _groups(after)
+    dim = found.dim - len(axes) if found.dim >= 0 else found.dim
+    if "(" in before or "..." in before + after or not -len(axes) <= dim < 0 or len(axes[dim]) != 1:
+        return None
+    letter = axes[dim][0]
+    rows = [w for i, axis in enumerate(axes, -len(axes)) if i != dim for w in axis]
+    if letter not in before or rows != [w for w in before if w != letter]:
+        return None
+    return replace(found, value=found.value.inputs[0], dim=before.index(letter) - len(before))
+
+
+def _groups(words: list[str]) -> list[list[str]]:
+    axes: list[list[str]] = []
+    inside = False
+    for w in words:
+        if w in "()":
+            inside = w == "("
+            axes += [[]] if inside else []
+        elif inside:
+            axes[-1].append(w)
+        else:
+            axes.append([w])
+    return axes
+
+
+def _kept_together(view: View, v: Value) -> str | None:
+    """What to assume for the last dimension of a view to be that of what it views; None where it is not."""
+    if v.op == "flatten":
+        return _kept_by_flatten(view, v)
+    sizes = elements(v.inputs[1])
+    if not sizes:
+        return None
+    return "" if _is_last_size(view, sizes[-1], v.inputs[0]) else None if is_const(sizes[-1], 1) else _TOGETHER
+
+
+def _kept_by_flatten(view: View, v: Value) -> str | None:
+    end, rank = v.inputs[2].data, view.rank(v.inputs[0])
+    if type(end) is not int or end == -1:
+        return None
+    if end < 0 or rank is not None:
+        return "" if rank is None or end % rank < rank - 1 else None
+    return _TOGETHER
+
+
+def _is_last_size(view: View, size: Value, of: Value) -> bool:
+    """x.size(-1), x.shape[-1]; or a number that is known to be it."""
+    if size.op == "size":
+        owner, dim = size.inputs
+    elif size.op == ITEM and size.inputs[0].op == ATTRIBUTE and size.inputs[0].data == "shape":
+        owner, dim = size.inputs[0].inputs[0], size.inputs[1]
+    else:
+        return False
+    rank = view.rank(of)
+    last = is_const(dim, -1) or rank is not None and is_const(dim, rank - 1)
+    return last and _same_sizes(owner, of)
+
+
+def _same_sizes(v: Value, of: Value) -> bool:
+    keeping = ("log_softmax", "softmax", CAST)
+    while v.op in keeping:
+        v = v.inputs[0]
+    while of.op in keeping:
+        of = of.inputs[0]
+    return v is of
+
+
+# What linear layers give.
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A linear layer whose rows are those of some logits, and whether those are cast to float32."""
+
+    linear: Value
+    in_float32: bool
+
+
+def rows_of(view: View, log_probs: Value) -> Rows | None:
+    """The linear layer that the logits of a log_softmax come from, however they were arranged on the way."""
+    x, dim = log_probs.inputs
+    if type(dim.data) is not int:
+        return None
+    found, wide = Straight(x, dim.data), False
+    rank = view.rank(found.value)
+    while found.value.op not in ("linear", ITEM):
+        if found.value.op in (CAST, "float32"):
+            if not _to_float32(view, found.value):
+                return None
+            found, wide = replace(found, value=found.value.inputs[0]), True
+            continue
+        inner = _undone(view, found, view.rank(found.value) or rank)
+        if inner is None:
+            return None
+        rank = view.rank(found.value) or rank if found.value.op in (PERMUTE, "transpose") else None
+        found = inner
+    if found.dim == 1 and (rank := view.rank(found.value) or rank) in (None, 2):
+        found = found.along(-1).assuming("" if rank else "assumes that the logits have two dimensions")
+    return _sliced(view, found, wide) if found.dim == -1 else None
+
+
+def _sliced(view: View, found: Straight, wide: bool) -> Rows | None:
+    """The linear layer under slices of its rows, which can as well be taken of its input."""
+    indices: list[Value] = []
+    v = found.value
+    while v.op in (ITEM, CAST, "float32"):
+        if v.op == ITEM:
+            why = _cut(view, v)
+            if why is None:
+                return None
+            found = found.assuming(why)
+            indices.append(v.inputs[1])
+        elif _to_float32(view, v):
+            wide = True
+        else:
+            return None
+        v = v.inputs[0]
+    if v.op != "linear":
+        return None
+    x, *layer = v.inputs
+    for index in reversed(indices):
+        x = view.plain(ITEM, x, index)
+    linear = view.plain("linear", x, *layer) if indices else v
+    return Rows(view.assuming(linear, found.assumed), wide)
+
+
+def _cut(view: View, item: Value) -> str | None:
+    """What to assume for an index to take whole rows; None where it does not."""
+    container, index = item.inputs
+    parts = index.inputs if index.op == TUPLE else (index,)
+    if not all(p.op == SLICE or is_const(p) and (p.data is ... or type(p.data) is int) for p in parts):
+        return None
+    if any(is_const(p, ...) for p in parts):
+        return "" if is_whole(parts[-1]) else None
+    rank = view.rank(container)
+    if rank is not None:
+        return "" if len(parts) < rank or is_whole(parts[-1]) else None
+    return None if len(parts) > 2 and not is_whole(parts[-1]) else _UNCUT
+
+
+def is_whole(v: Value) -> bool:
+    return v.op == SLICE and all(is_const(part, None) for part in v.inputs)
+
+
+def _to_float32(view: View, v: Value) -> bool:
+    """Whether a cast is one to float32, as the program spells it."""
+    if v.op == "float32":
+        return True
+    for o in view.originals(v):
+        if o.op == "float":
+            return True
+        targets = o.inputs[1].inputs if o.op == "to" else ()
+        if len(targets) == 1 and targets[0].op == ATTRIBUTE and targets[0].data in ("float32", "float"):
+            return True
+    return False

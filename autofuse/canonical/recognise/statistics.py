@@ -1,0 +1,258 @@
+"""Means, variances and norms, however they are spelled out.
+
+Introduces two operations: layer_norm(x, axes, eps) and rms_norm(x, axes, eps) without weight or bias, whose `axes` is
+-n for the last n dimensions. Knows statistics; knows no layout beyond which dimension is meant.
+"""
+
+from __future__ import annotations
+
+import math
+
+from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, product, total, without
+from autofuse.canonical.shapes import elements, from_end
+from autofuse.canonical.sizes import is_size, lengths
+from autofuse.canonical.view import View, bare, literal, rewrites
+from autofuse.ir.graph import ATTRIBUTE, CONST, ITEM, SLICE, TUPLE, Value, is_const
+
+
+def _reducer(op: str) -> None:
+    @rewrites(op)
+    def _over_last(view: View, x: Value, dim: Value, keepdim: Value) -> Value | None:
+        last = _dimension(view, x, dim)
+        return view.make(op, x, last, keepdim) if last is not None and last is not dim else None
+
+
+for _op in ("mean", "sum", "amax", "max", "logsumexp"):
+    _reducer(_op)
+
+
+@rewrites("var")
+def _var(view: View, x: Value, dim: Value, unbiased: Value, keepdim: Value) -> Value | None:
+    """The biased variance is the mean of squared distances; the unbiased one is left alone."""
+    if not is_const(unbiased, False, 0):
+        return None
+    centred = total(view, (x, product(view, (view.make("mean", x, dim, view.const(True)), view.const(-1)))))
+    return view.make("mean", view.make("square", centred), dim, keepdim)
+
+
+@rewrites("std")
+def _std(view: View, x: Value, dim: Value, unbiased: Value, keepdim: Value) -> Value | None:
+    return view.make("sqrt", view.make("var", x, dim, unbiased, keepdim)) if is_const(unbiased, False, 0) else None
+
+
+@rewrites("var_mean")
+def _var_mean(view: View, x: Value, dim: Value, unbiased: Value, keepdim: Value) -> Value:
+    return view.plain(TUPLE, view.make("var", x, dim, unbiased, keepdim), view.make("mean", x, dim, keepdim))
+
+
+def _mean_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """sum(x, -1) / x.size(-1)."""
+    for found in factors:
+        if found.op != "sum" or not is_const(found.inputs[1], -1):
+            continue
+        length = next(
+            (f for f in factors if f.op == "reciprocal" and _is_length(view, f.inputs[0], found.inputs[0])), None
+        )
+        rest = without(factors, (found, length)) if length else None
+        if rest is not None:
+            return [view.make("mean", *found.inputs), *rest], constant
+        known = _known_length(view, found.inputs[0])
+        if known and math.isclose(constant * known, 1):
+            return [view.make("mean", *found.inputs), *(without(factors, (found,)) or [])], 1
+    return None
+
+
+def _is_length(view: View, v: Value, x: Value) -> bool:
+    """x.size(-1) or x.shape[-1], read off `x` or off what it is the square of."""
+    return is_size(view, v, x, -1) or bare(x).op == "square" and is_size(view, v, bare(x).inputs[0], -1)
+
+
+def _known_length(view: View, x: Value) -> int | None:
+    """The last size of `x`, or of what it is the square of, as a number."""
+    while bare(x).op in ("square", "add", "mul"):
+        x = bare(x).inputs[0]
+    known = lengths(view, x)
+    return known[-1] if known and type(known[-1]) is int else None
+
+
+@rewrites("norm", "vector_norm")
+def _vector_norm(view: View, x: Value, order: Value, dim: Value, keepdim: Value, dtype: Value) -> Value | None:
+    """The root of the sum of squares."""
+    if not is_const(order, 2, 2.0, "fro", None) or is_const(dim, None) or not is_const(dtype, None):
+        return None
+    return view.make("sqrt", view.make("sum", view.make("square", x), dim, keepdim))
+
+
+def _variance_by_hand(view: View, terms: list[Value], constant: float) -> Value | None:
+    """mean(x ** 2) - mean(x) ** 2."""
+    if constant or len(terms) != 2:
+        return None
+    for squares, square in (terms, terms[::-1]):
+        mean = square.inputs[0].inputs[0] if _negated_square(square) else None
+        if (
+            mean is not None
+            and mean.op == squares.op == "mean"
+            and squares.inputs[0].op == "square"
+            and squares.inputs[0].inputs[0] is mean.inputs[0]
+            and squares.inputs[1:] == mean.inputs[1:]
+        ):
+            return view.make("var", mean.inputs[0], mean.inputs[1], view.const(False), mean.inputs[2])
+    return None
+
+
+def _negated_square(v: Value) -> bool:
+    return v.op == "mul" and len(v.inputs) == 2 and v.inputs[0].op == "square" and literal(v.inputs[1]) == -1
+
+
+# Norms.
+
+
+def _norm_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
+    """(x - mean(x)) * rsqrt(var(x) + eps), or x * rsqrt(mean(x ** 2) + eps), among `factors`."""
+    for root in factors:
+        if (without_eps := _norm_and_root(view, factors, constant, root)) is not None:
+            return without_eps
+        found = _squares_and_eps(view, root)
+        if found is None:
+            continue
+        squared, eps = found
+        for taken in _same_but_for_casts(factors, squared):
+            rest = without(factors, (root, *taken))
+            if rest is not None:
+                return [*rest, _norm(view, squared, eps)], constant
+    return None
+
+
+def _norm_and_root(view: View, factors: list[Value], constant: float, root: Value) -> tuple[list[Value], float] | None:
+    """x / norm(x) * sqrt(x.size(-1)): an RMS norm whose eps is 0."""
+    total_of = bare(root).inputs[0] if bare(root).op == "rsqrt" else None
+    if total_of is None or bare(total_of).op != "sum" or not _keeps_last(bare(total_of)):
+        return None
+    squares = bare(bare(total_of).inputs[0])
+    if squares.op != "square":
+        return None
+    width = next((f for f in factors if _is_root_of_length(view, f, squares)), None)
+    known = None if width else _known_length(view, squares)
+    if width is None and not (known and math.isclose(constant, math.sqrt(known))):
+        return None
+    for taken in _same_but_for_casts(factors, squares.inputs[0]):
+        rest = without(factors, (root, *taken, *([width] if width else [])))
+        if rest is not None:
+            return [*rest, _norm(view, squares.inputs[0], view.const(0.0))], constant if width else 1
+    return None
+
+
+def _keeps_last(reduction: Value) -> bool:
+    return is_const(reduction.inputs[1], -1) and is_const(reduction.inputs[2], True)
+
+
+def _is_root_of_length(view: View, v: Value, x: Value) -> bool:
+    """sqrt(x.size(-1)), x.shape[-1] ** 0.5."""
+    if v.op in ("pow", "number_pow") and is_const(v.inputs[1], 0.5) or v.op in ("number_sqrt", "sqrt"):
+        size = v.inputs[0].inputs[0] if v.inputs[0].op == "number" else v.inputs[0]
+        return _is_length(view, size, x)
+    return False
+
+
+def _squares_and_eps(view: View, root: Value) -> tuple[Value, Value] | None:
+    """(y, eps) where `root` is rsqrt(mean(y ** 2, -1, keepdim) + eps); without one, it is 0."""
+    root = bare(root)
+    if root.op != "rsqrt":
+        return None
+    terms = root.inputs[0].inputs if root.inputs[0].op == "add" else (root.inputs[0],)
+    means = [t for t in terms if bare(t).op == "mean"]
+    if len(means) != 1:
+        return None
+    squares, dim, keepdim = bare(means[0]).inputs
+    if bare(squares).op != "square" or not is_const(dim, -1) or not is_const(keepdim, True):
+        return None
+    rest = [t for t in terms if t is not means[0]]
+    return bare(squares).inputs[0], total(view, rest) if rest else view.const(0.0)
+
+
+def _same_but_for_casts(factors: list[Value], wanted: Value) -> list[tuple[Value, ...]]:
+    """The factors that together are `wanted`."""
+    found: list[tuple[Value, ...]] = [(f,) for f in factors if bare(f) is bare(wanted)]
+    return [*found, bare(wanted).inputs] if bare(wanted).op == "mul" else found
+
+
+def _norm(view: View, squared: Value, eps: Value) -> Value:
+    x = _centred(squared)
+    op, operand = ("rms_norm", squared) if x is None else ("layer_norm", x)
+    return view.plain(op, operand, view.const(-1), eps)
+
+
+def _centred(v: Value) -> Value | None:
+    """x where `v` is x - mean(x, -1, keepdim)."""
+    if v.op != "add":
+        return None
+    for term in v.inputs:
+        if term.op != "mul" or len(term.inputs) != 2 or literal(term.inputs[1]) != -1:
+            continue
+        mean = bare(term.inputs[0])
+        if mean.op != "mean" or not is_const(mean.inputs[1], -1) or not is_const(mean.inputs[2], True):
+            continue
+        rest = without(v.inputs, (term,))
+        of = mean.inputs[0]
+        if rest is not None and (rest == [of] or of.op == "add" and set(rest) == set(of.inputs)):
+            return of
+    return None
+
+
+@rewrites("layer_norm")
+def _layer_norm(view: View, x: Value, shape: Value, weight: Value, bias: Value, eps: Value) -> Value:
+    """torch's own, in the terms of the one by hand."""
+    normed = view.plain("layer_norm", x, _axes(view, shape), eps)
+    return _affine(view, normed, weight, bias)
+
+
+@rewrites("rms_norm")
+def _rms_norm(view: View, x: Value, shape: Value, weight: Value, eps: Value) -> Value:
+    return _affine(view, view.plain("rms_norm", x, _axes(view, shape), eps), weight, view.const(None))
+
+
+@rewrites("fused_layer_norm")
+def _fused_layer_norm(view: View, x: Value, weight: Value, bias: Value, eps: Value) -> Value:
+    return _affine(view, view.plain("layer_norm", x, view.const(-1), eps), weight, bias)
+
+
+@rewrites("fused_rms_norm")
+def _fused_rms_norm(view: View, x: Value, weight: Value, eps: Value) -> Value:
+    return _affine(view, view.plain("rms_norm", x, view.const(-1), eps), weight, view.const(None))
+
+
+def _affine(view: View, normed: Value, weight: Value, bias: Value) -> Value:
+    scaled = normed if is_const(weight, None) else product(view, (normed, weight))
+    return scaled if is_const(bias, None) else total(view, (scaled, bias))
+
+
+def _axes(view: View, shape: Value) -> Value:
+    """-n where `shape` is known to have n elements, as the shape of the last n dimensions has; else `shape` itself."""
+    if shape.op == CONST and isinstance(shape.data, tuple):
+        return view.const(-len(shape.data))
+    if shape.op == TUPLE:
+        return view.const(-len(shape.inputs))
+    if shape.op == CONST or view.number(shape) or _last_of_a_shape(shape):
+        return view.const(-1)
+    return shape
+
+
+def _last_of_a_shape(v: Value) -> bool:
+    """x.shape[-1:] or x.size()[-1:]."""
+    if v.op != ITEM or v.inputs[1].op != SLICE or not is_const(v.inputs[1].inputs[0], -1):
+        return False
+    owner = v.inputs[0]
+    return owner.op == ATTRIBUTE and owner.data == "shape" or owner.op == "size" and is_const(owner.inputs[1], None)
+
+
+def _dimension(view: View, x: Value, dim: Value) -> Value | None:
+    """The one dimension that `dim` names, counted from the end."""
+    if dim.op == TUPLE:
+        inner = elements(dim)
+        return _dimension(view, x, inner[0]) or inner[0] if len(inner) == 1 else None
+    place = from_end(view, x, dim)
+    return None if place is None else view.const(place)
+
+
+RECOGNISED_IN_PRODUCTS += [_mean_by_hand, _norm_by_hand]
+RECOGNISED_IN_SUMS.append(_variance_by_hand)

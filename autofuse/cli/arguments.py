@@ -1,0 +1,118 @@
+"""What a command line may say. Knows options and their help; runs nothing."""
+
+from __future__ import annotations
+
+import argparse
+
+from autofuse.cli.profile_arguments import add_profile_commands
+
+STDIN = "-"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of everything but `demo`, whose options are its own. `command` is the name of the command."""
+    main = argparse.ArgumentParser(
+        "autofuse",
+        description="Finds layers of PyTorch models that are spelled out op by op and swaps in fused ones.",
+        epilog="`autofuse COMMAND --help` tells what a command takes.",
+    )
+    main.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = main.add_subparsers(dest="command", metavar="COMMAND")
+
+    rewrite = commands.add_parser("rewrite", help="write the safe edits into the files")
+    _add_file_options(rewrite)
+    rewrite.add_argument("--diff", action="store_true", help="show the edits and write nothing")
+    rewrite.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file would change")
+    rewrite.add_argument("--unsafe", action="store_true", help="include edits that rest on a stated assumption")
+
+    check = commands.add_parser("check", help="report what could be fused, and write nothing")
+    _add_file_options(check)
+    check.add_argument("--format", choices=("text", "json", "github"), default="text", help="default: text")
+    check.add_argument("--declined", action="store_true", help="also places that nearly matched, and why they do not")
+
+    explain = commands.add_parser("explain", help="say what a rule does, with examples")
+    explain.add_argument("codes", nargs="+", metavar="CODE", type=str.upper, help="such as AF101, or AF1 for a family")
+
+    rules = commands.add_parser("rules", help="list the rules")
+    rules.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+
+    _add_kernel_commands(commands)
+    add_profile_commands(commands)
+    commands.add_parser("demo", help="train a small GPT eager and optimized, and compare (needs torch)", add_help=False)
+    return main
+
+
+def _add_kernel_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    kernels = commands.add_parser("kernels", help="list what operations can be computed by, here")
+    kernels.add_argument("operations", nargs="*", metavar="OPERATION", help="such as rms_norm; all if none is named")
+    kernels.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+
+    tune = commands.add_parser("tune", help="measure which kernels are best on this machine (needs torch)")
+    tune.add_argument(
+        "--op", action="append", metavar="OPERATION", help="such as rms_norm; may be repeated; all if none"
+    )
+    tune.add_argument("--shape", action="append", type=_shape, metavar="SIZES", help="as 2048x768, for one --op")
+    tune.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16", "float64"), help="float32; bfloat16 on cuda"
+    )
+    tune.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    modes = tune.add_mutually_exclusive_group()
+    modes.add_argument("--training", action="store_true", help="time forward and backward together (the default)")
+    modes.add_argument("--inference", action="store_true", help="time the forward alone")
+    for name, size, what in _MODEL:
+        tune.add_argument(f"--{name}", type=_size, default=size, metavar="N", help=f"{what} (default: {size})")
+    tune.add_argument("--hidden", type=_size, metavar="N", help="width inside of an MLP (default: 4 times --width)")
+    tune.add_argument("--policy", choices=("speed", "memory", "accuracy"), help="what decides (default: speed)")
+    tune.add_argument("--deterministic", action="store_true", help="leave out kernels that give other bits each time")
+    tune.add_argument("--providers", metavar="NAMES", help="only these, as torch,triton")
+    tune.add_argument("--seconds", type=float, default=0.3, metavar="S", help="for each candidate (default: 0.3)")
+    tune.add_argument("--keep", action="store_true", help="do not measure again what was decided before")
+    tune.add_argument("--all", action="store_true", help="show every candidate of every call")
+    tune.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+
+    cache = commands.add_parser("cache", help="show, list or clear what was measured on this machine")
+    cache.add_argument(
+        "action", nargs="?", choices=("show", "path", "list", "clear"), default="show",
+        help="where it is and how large (the default); its folder alone; every decision; remove it",
+    )  # fmt: skip
+    cache.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+
+
+_MODEL = (
+    ("batch", 4, "sequences in a batch"),
+    ("length", 512, "tokens in a sequence"),
+    ("width", 768, "width of a token"),
+    ("heads", 12, "heads of attention"),
+    ("vocabulary", 32000, "tokens in the vocabulary"),
+)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = text.lower().split("x")
+    if not all(size.isdecimal() and int(size) for size in sizes):
+        raise argparse.ArgumentTypeError(f"{text!r} is no shape: write its sizes with an x between them, as 2048x768")
+    return tuple(map(int, sizes))
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def _add_file_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("paths", nargs="+", metavar="PATH", help="files and folders; - reads standard input")
+    command.add_argument("--select", action="extend", type=_codes, metavar="CODES", help="only these rules, as AF1,AF2")
+    command.add_argument("--ignore", action="extend", type=_codes, metavar="CODES", help="not these rules")
+    command.add_argument(
+        "--target", choices=("auto", "torch", "autofuse", "flash-attn", "apex", "liger"),
+        help="what new code calls: torch, or autofuse.ops where torch has no such operation (auto, the default); "
+        "torch alone; or autofuse.ops alone",
+    )  # fmt: skip
+    command.add_argument("--stdin-filename", metavar="PATH", help="the name that standard input goes by")
+    command.add_argument("--force-exclude", action="store_true", help="apply `exclude` to files that are named, too")
+    command.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
+
+
+def _codes(text: str) -> list[str]:
+    return [c.strip().upper() for c in text.split(",") if c.strip()]

@@ -1,0 +1,128 @@
+"""`autofuse cache`: where decisions are kept, what was decided, and away with it. Needs no torch.
+
+Knows options and how to write; must not know what decisions are made by.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from autofuse.display import terminal
+from autofuse.kernels import cache
+from autofuse.results.comparison import milliseconds
+from autofuse.results.table import Cell, Column, Table
+from autofuse.results.tuning import Result
+
+_DONE, _FAILED = 0, 2
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of the cache. `belongs_to` and `results` are empty where it cannot be read."""
+
+    path: Path
+    size: int
+    belongs_to: dict[str, str]
+    results: dict[str, Result]
+
+
+def main(options: Namespace) -> int:
+    """Does what `options.action` asks for: show, path, list or clear. Returns 0, or 2 where it cannot be done."""
+    console, aside = Console(), Console(stderr=True)
+    here = cache.folder()
+    if here is None:
+        aside.print("autofuse: there is no home folder to keep a cache in: set AUTOFUSE_CACHE_DIR.", soft_wrap=True)
+        return _FAILED
+    if options.action == "path":
+        console.file.write(f"{here}\n")
+        return _DONE
+    if options.action == "clear":
+        return _cleared(console, aside)
+    found = list(_files())
+    if options.format == "json":
+        console.file.write(json.dumps(_as_dict(here, found), indent=2, allow_nan=False) + "\n")
+    elif options.action == "list":
+        _list(console, found)
+    else:
+        _show(console, here, found)
+    return _DONE
+
+
+def _cleared(console: Console, aside: Console) -> int:
+    try:
+        gone = cache.clear()
+    except OSError as error:
+        aside.print(f"autofuse: the cache cannot be cleared: {error}.", markup=False, soft_wrap=True)
+        return _FAILED
+    console.print(f"{len(gone)} {'file' if len(gone) == 1 else 'files'} removed", highlight=False)
+    return _DONE
+
+
+def _files() -> Iterator[_File]:
+    for path in cache.files():
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            results = {key: Result.from_dict(entry) for key, entry in content["entries"].items()}
+            yield _File(path, path.stat().st_size, dict(content["belongs_to"]), results)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            yield _File(path, path.stat().st_size if path.exists() else 0, {}, {})
+
+
+def _as_dict(here: Path, found: list[_File]) -> dict[str, Any]:
+    files = [
+        {
+            "path": str(f.path),
+            "bytes": f.size,
+            "belongs_to": f.belongs_to,
+            "decisions": {key: result.to_dict() for key, result in f.results.items()},
+        }
+        for f in found
+    ]
+    return {"version": cache.FORMAT_VERSION, "folder": str(here), "files": files}
+
+
+def _show(console: Console, here: Path, found: list[_File]) -> None:
+    console.print(str(here), markup=False, highlight=False, soft_wrap=True)
+    if not found:
+        console.print("Nothing has been decided by measurement yet: `autofuse tune` does that.", highlight=False)
+        return
+    columns = (Column("device"), Column("processor", wraps=True), Column("torch"), Column("decisions", align="right"),
+               Column("KiB", align="right"), Column("file"))  # fmt: skip
+    rows = tuple(
+        (
+            Cell(f.belongs_to.get("device", "cannot be read")),
+            Cell(f.belongs_to.get("processor", "")),
+            Cell(f.belongs_to.get("torch", "")),
+            Cell(str(len(f.results))),
+            Cell(f"{f.size / 1024:.1f}"),
+            Cell(f.path.name, "quiet"),
+        )
+        for f in found
+    )
+    console.print(terminal.drawn(Table("", columns, rows)))
+
+
+def _list(console: Console, found: list[_File]) -> None:
+    columns = (Column("decision", wraps=True), Column("goes to"), Column("a call", align="right"),
+               Column("why", wraps=True))  # fmt: skip
+    for file in (f for f in found if f.results):
+        rows = tuple(
+            (Cell(key), Cell(result.winner, "good"), Cell(_time(result)), Cell(result.why, "quiet"))
+            for key, result in sorted(file.results.items())
+        )
+        about = ", ".join(f"{name} {value}" for name, value in file.belongs_to.items())
+        console.print(terminal.drawn(Table(file.path.name, columns, rows, about)))
+    if not any(f.results for f in found):
+        console.print("No decision is kept.", highlight=False)
+
+
+def _time(result: Result) -> str:
+    seconds = next((t.seconds for t in result.trials if t.name == result.winner), None)
+    return "" if seconds is None else milliseconds(seconds)

@@ -1,0 +1,125 @@
+"""`autofuse compare`: two files side by side, and what may be said of the difference. Runs nothing, needs no torch."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from autofuse.cli.gate import Gate
+from autofuse.cli.profile_results import FAILED, say
+from autofuse.display import terminal
+from autofuse.display.changes import changes
+from autofuse.display.difference_terminal import of_both, told
+from autofuse.results import quantities
+from autofuse.results.comparison import FORMAT_VERSION, Comparison
+from autofuse.results.conditions import NotACondition, Outcome, Quantity, condition
+from autofuse.results.data import dumped
+from autofuse.results.difference import Difference, of_comparison, of_comparisons, of_profiles
+from autofuse.results.parts import Memory
+from autofuse.results.profile import Profile
+from autofuse.results.reading import NotOurs, read
+
+
+def main(options: Namespace) -> int:
+    """Results go to stdout, what is said about them to stderr. Returns 0, 1 where a condition of --fail-if holds, or 2
+    for files that cannot be compared and conditions that are none."""
+    try:
+        gate = Gate(tuple(condition(text) for text in options.fail_if), options.strict)
+        before = read(options.before)
+        after = read(options.after) if options.after else None
+        difference, known = _compared(before, after, options.anyway)
+        outcomes = gate.outcomes(known)
+    except (NotOurs, NotACondition) as error:
+        say(str(error))
+        return FAILED
+    if options.format == "json":
+        print_json(_data(before, after, difference, outcomes))
+    else:
+        print_text(_drawn(before, after, difference))
+    return gate.code(outcomes, say)
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """On stdout, as strict JSON."""
+    Console().file.write(json.dumps(dumped(data), indent=2, allow_nan=False) + "\n")
+
+
+def print_text(renderable: RenderableType) -> None:
+    """On stdout."""
+    terminal.stdout().print(renderable)
+
+
+def _compared(
+    before: Profile | Comparison, after: Profile | Comparison | None, anyway: bool
+) -> tuple[Difference, dict[str, Quantity]]:
+    """Raises NotOurs where the two are not of one kind."""
+    if isinstance(before, Comparison) and after is None:
+        return of_comparison(before), quantities.of_comparison(before)
+    if after is None:
+        raise NotOurs("There is one profile, and nothing to compare it with: pass BEFORE.json and AFTER.json.")
+    if isinstance(before, Profile) and isinstance(after, Profile):
+        difference = of_profiles(before, after, anyway=anyway)
+        return difference, quantities.of_both(before, after, difference.ratio)
+    if isinstance(before, Comparison) and isinstance(after, Comparison):
+        difference = of_comparisons(before, after, anyway=anyway)
+        return difference, quantities.of_comparisons(before, after, difference.ratio)
+    raise NotOurs("One file is a profile and the other a comparison: pass two of a kind, or one comparison alone.")
+
+
+def _drawn(before: Profile | Comparison, after: Profile | Comparison | None, difference: Difference) -> RenderableType:
+    if isinstance(before, Profile) and isinstance(after, Profile):
+        return of_both(before, after, difference)
+    if after is None:
+        return Group(told(difference), Text(), before)
+    return told(difference)
+
+
+def _data(
+    before: Profile | Comparison, after: Profile | Comparison | None, difference: Difference,
+    outcomes: tuple[Outcome, ...],
+) -> dict[str, Any]:  # fmt: skip
+    """See docs/json.md."""
+    ratio = difference.ratio
+    data: dict[str, Any] = {
+        "version": FORMAT_VERSION,
+        "type": "difference",
+        "verdict": difference.verdict,
+        "reason": difference.reason,
+        "interleaved": difference.interleaved,
+        "ratio": ratio.ratio if ratio else None,
+        "interval": list(ratio.interval) if ratio else None,
+        "caveats": list(difference.caveats),
+        "conditions": [asdict(outcome) for outcome in outcomes],
+    }
+    if isinstance(before, Profile) and isinstance(after, Profile):
+        data |= _parts(before, after)
+    return data
+
+
+def _parts(before: Profile, after: Profile) -> dict[str, Any]:
+    sides = {"before": before, "after": after}
+    names = [rung.name for rung in before.ladder] or [rung.name for rung in after.ladder]
+    rungs = {side: {rung.name: rung.value for rung in profile.ladder} for side, profile in sides.items()}
+    categories = dict.fromkeys([*before.categories, *after.categories])
+    return {
+        "step_seconds": {side: p.timing.median if p.timing.seconds else None for side, p in sides.items()},
+        "memory": {side: _memory(p.memory) for side, p in sides.items()},
+        "ladder": [{"name": name, **{side: rungs[side].get(name) for side in sides}} for name in names],
+        "layers": [asdict(change) for change in changes(before, after)],
+        "categories": {
+            name: {
+                side: asdict(p.categories[name]) if name in p.categories else None for side, p in sides.items()
+            }
+            for name in categories
+        },
+    }  # fmt: skip
+
+
+def _memory(memory: Memory) -> dict[str, Any]:
+    return {k: v for k, v in asdict(memory).items() if k != "reason"}

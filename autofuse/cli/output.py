@@ -1,0 +1,28 @@
+"""Standard output and error, and what an exit code means. Results go to the one, what is said of a run to the other."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable
+
+DONE, FINDINGS, FAILED, INTERRUPTED = 0, 1, 2, 130
+
+Piece = tuple[str, str]  # text, and a rich style or ""
+
+
+class Output:
+    """Standard output and error, with colours where there is a terminal that shows them."""
+
+    def write(self, pieces: Iterable[Piece]) -> None:
+        """Results: exactly the text that they hold, unless they go to a terminal."""
+        if not sys.stdout.isatty():
+            sys.stdout.writelines(text for text, _ in pieces)
+            return
+        console, text = importlib.import_module("rich.console"), importlib.import_module("rich.text")
+        console.Console(soft_wrap=True, highlight=False).print(text.Text.assemble(*pieces), end="")
+
+    def say(self, sentence: str) -> None:
+        """What is to be said about the run."""
+        sys.stdout.flush()  # or it would stand before the results it sums up
+        print(sentence, file=sys.stderr)

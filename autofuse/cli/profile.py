@@ -1,0 +1,119 @@
+"""`autofuse profile` of what runs here: a script, a module or what a factory makes. Options -> a run -> files, summary.
+
+Knows options and in what order things are asked, so that bad input is told before minutes of work; measures nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from autofuse.cli.profile_results import FAILED, TRACE, Results, Unwritable, say
+from autofuse.display.progress import spoken
+from autofuse.profiling.live import program
+from autofuse.profiling.live.assemble import assembled
+from autofuse.profiling.live.conductor import Conductor, Schedule
+from autofuse.profiling.live.factories import NoSubject, load
+from autofuse.profiling.live.measured import Measured
+from autofuse.profiling.live.profile import profile
+from autofuse.profiling.live.program import NoProgram, Program
+from autofuse.profiling.live.script import run
+from autofuse.profiling.live.workload import OnMeta
+from autofuse.results.profile import Profile
+
+_INTERRUPTED = 130
+
+
+def main(options: Namespace) -> int:
+    """Results go to stdout, what is said about the run to stderr. Returns 0; 1 where a condition of --fail-if holds;
+    2 for what cannot be profiled, or not as a whole; 130 after Ctrl-C. What was measured until then is written."""
+    if options.ncu:
+        say("--ncu adds to what a trace tells: pass the trace of the same program with --trace.")
+        return FAILED
+    try:
+        results = Results.of(options, _rank())
+        if options.module:
+            return _program(program.module(options.module[0], options.module[1:]), options, results)
+        target, *arguments = _target(options)
+        if ":" in target and not Path(target).exists():
+            return _factory(target, arguments, options, results)
+        return _program(program.script(target, arguments), options, results)
+    except (NoProgram, NoSubject, Unwritable) as error:
+        say(str(error))
+        return FAILED
+
+
+def _target(options: Namespace) -> list[str]:
+    given = list(options.target or ())
+    given = given[1:] if given[:1] == ["--"] else given
+    if not given:
+        raise NoProgram("say what to profile: a script, module:factory, -m module, or --trace with files.")
+    return given
+
+
+def _factory(target: str, arguments: list[str], options: Namespace, results: Results) -> int:
+    if arguments:
+        raise NoSubject(f"A factory is called without arguments, and {arguments[0]!r} stands behind {target}.")
+    try:
+        with _aside(options):
+            made = load(target)
+            found = profile(
+                made.subject, made.inputs, step=made.step, warmup=options.warmup, steps=options.steps,
+                traced=options.trace_steps, samples=options.samples, tokens=options.tokens,
+                trace=results.path(TRACE), name=made.name,
+            )  # fmt: skip
+    except NoSubject:
+        raise
+    except OnMeta as error:
+        raise NoSubject(f"{target} cannot be profiled. {error}") from error
+    except SystemExit as error:
+        raise NoSubject(f"{target} cannot be profiled: it ended the program, with exit code {error.code}.") from error
+    except Exception as error:
+        traceback.print_exc()
+        raise NoSubject(f"{target} cannot be profiled: it raised {type(error).__name__}.") from error
+    return results.finish(replace(found, trace_file=results.name(TRACE)))
+
+
+def _program(what: Program, options: Namespace, results: Results) -> int:
+    def profile_of(measured: Measured, together: bool) -> Profile:
+        found = assembled(measured, together)
+        if measured.save is None:
+            return found
+        measured.save(results.path(TRACE))
+        return replace(found, trace_file=results.name(TRACE))
+
+    schedule = Schedule(options.warmup, options.steps, options.trace_steps, options.samples, options.tokens)
+    conductor = Conductor(schedule, what.name, profile_of, spoken(what.name), options.to_the_end)
+    with what.in_place() as start, _aside(options):
+        outcome = run(start, what.name, conductor, options.inference)
+    if outcome.trouble:
+        say(outcome.trouble)
+    code = FAILED
+    if conductor.profile is not None:
+        by = f"A step is what lies between {outcome.by}."
+        code = results.finish(replace(conductor.profile, notes=(by, *conductor.profile.notes)))
+    if outcome.interrupted:
+        return _INTERRUPTED
+    return code if conductor.complete else FAILED
+
+
+def _rank() -> int:
+    """The number of this process in the job that torchrun or the like started; 0 for one by itself."""
+    text = os.environ.get("RANK", "0")
+    return int(text) if text.isdecimal() else 0
+
+
+@contextlib.contextmanager
+def _aside(options: Namespace) -> Iterator[None]:
+    """With --format json, what the program prints goes to stderr: stdout is for the profile."""
+    if options.format != "json":
+        yield
+        return
+    with contextlib.redirect_stdout(sys.stderr):
+        yield

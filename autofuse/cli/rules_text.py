@@ -1,0 +1,91 @@
+"""Rules as documentation: what `autofuse rules` lists and `autofuse explain` shows.
+
+Everything comes from the rule's own file: its docstrings, `before`, `after` and examples. Prints nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from autofuse.display.findings import Piece
+from autofuse.loading.examples import text_of
+from autofuse.rule import Fused, Kept, Rule
+
+if TYPE_CHECKING:
+    from autofuse.match.matcher import LoadedRule
+
+
+def listed(rules: Sequence[LoadedRule]) -> Iterator[Piece]:
+    """A line for each rule."""
+    width = max((len(r.rule.__name__) for r in rules), default=0)
+    for rule in (r.rule for r in rules):
+        yield rule.code, "bold red"
+        yield f"  {rule.__name__:{width}}  {title(rule)}\n", ""
+
+
+def as_json(rules: Sequence[LoadedRule]) -> dict[str, object]:
+    """The object that `autofuse rules --format json` prints."""
+    return {"version": 1, "rules": [_facts(r.rule) for r in rules]}
+
+
+def explained(loaded: LoadedRule, rewritten: Callable[[str, Sequence[LoadedRule]], str]) -> Iterator[Piece]:
+    """What a rule does and why, its two sides, and its examples with what `rewritten` makes of their text."""
+    rule = loaded.rule
+    yield f"{rule.code} {rule.__name__}\n", "bold"
+    yield f"{title(rule)}\n\n", ""
+    if why(rule):
+        yield why(rule) + "\n\n", ""
+    yield from _code(source_of(rule.before))
+    yield from _code(source_of(rule.after))
+    for example in rule.examples:
+        text = text_of(example)
+        if isinstance(example, Kept):
+            yield f"Left alone: {example.why}\n\n", "yellow"
+            yield from _code(text)
+            continue
+        yield f"Fused: {example.why}\n\n", "green"
+        yield from _code(text)
+        result = rewritten(text, [loaded])
+        unedited = "is reported" if loaded.change else "is reported in files, and fused in live models"
+        yield ("becomes" if result != text else unedited) + "\n\n", ""
+        yield from _code(result) if result != text else ()
+    yield f"Switch it off with `# autofuse: ignore[{rule.code}]`, or in [tool.autofuse] of pyproject.toml.\n\n", "dim"
+
+
+def title(rule: type[Rule]) -> str:
+    """The first line of the rule's docstring."""
+    return (inspect.getdoc(rule) or rule.__name__).splitlines()[0]
+
+
+def why(rule: type[Rule]) -> str:
+    """The docstring of the rule's file without its first line: why the fused operation is better."""
+    text = inspect.cleandoc(sys.modules[rule.__module__].__doc__ or "")
+    return text.partition("\n")[2].strip()
+
+
+def source_of(function: Callable[..., object]) -> str:
+    """A function as its author wrote it, without decorators."""
+    lines = textwrap.dedent(inspect.getsource(function)).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("def "))
+    return "\n".join(lines[start:])
+
+
+def _facts(rule: type[Rule]) -> dict[str, object]:
+    return {
+        "code": rule.code,
+        "rule": rule.__name__,
+        "title": title(rule),
+        "why": why(rule),
+        "before": source_of(rule.before),
+        "after": source_of(rule.after),
+        "fused": [{"why": e.why, "source": text_of(e)} for e in rule.examples if isinstance(e, Fused)],
+        "kept": [{"why": e.why, "source": text_of(e)} for e in rule.examples if isinstance(e, Kept)],
+    }
+
+
+def _code(source: str) -> Iterator[Piece]:
+    yield textwrap.indent(source.rstrip(), "    ") + "\n\n", "cyan"

@@ -1,0 +1,1 @@
+"""Draws results: terminal, notebook, HTML page. Knows what results hold; never how they were obtained."""

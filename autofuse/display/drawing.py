@@ -1,0 +1,87 @@
+"""How each kind of result is drawn: on a terminal, as text, in a notebook. One place, so that they agree.
+
+A result with `tables` is drawn as these. Profiles and plans have drawings of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import singledispatch
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from autofuse.display import markup, profile_page, profile_terminal, terminal
+from autofuse.display.scaling import scaling_sentences, scaling_tables
+from autofuse.results.before_after import BeforeAfter
+from autofuse.results.plan import Plan
+from autofuse.results.profile import Profile
+
+
+@singledispatch
+def renderable(result: Any) -> RenderableType:
+    """`result` for a rich console."""
+    return Group(*map(terminal.drawn, result.tables()))
+
+
+@singledispatch
+def notebook(result: Any) -> str:
+    """`result` as a fragment of HTML."""
+    return "".join(map(markup.table, result.tables()))
+
+
+def text(result: Any) -> str:
+    """`result` as plain text, as wide as the terminal."""
+    return terminal.text(renderable(result))
+
+
+@singledispatch
+def page(result: Any, diff: str = "") -> str:
+    """`result` as one HTML page; `diff`: what was changed, as a unified diff."""
+    raise TypeError(f"autofuse has no page for a {type(result).__name__}: profiles and pairs of them have one.")
+
+
+@page.register
+def _(result: Profile, diff: str = "") -> str:
+    return profile_page.html(result)
+
+
+@page.register
+def _(result: BeforeAfter, diff: str = "") -> str:
+    return profile_page.html_of_both(result.before, result.after, result.comparison, diff)
+
+
+@renderable.register
+def _(result: Profile) -> RenderableType:
+    return profile_terminal.summary(result)
+
+
+@notebook.register
+def _(result: Profile) -> str:
+    return profile_terminal.notebook({"": result})
+
+
+@renderable.register
+def _(result: BeforeAfter) -> RenderableType:
+    return profile_terminal.summary_of_both(result.before, result.after, result.comparison)
+
+
+@notebook.register
+def _(result: BeforeAfter) -> str:
+    return profile_terminal.notebook({"before": result.before, "after": result.after}, result.comparison)
+
+
+@renderable.register
+def _(result: Plan) -> RenderableType:
+    parts: list[RenderableType] = [terminal.drawn(replace(result.table, caption="")), *map(Text, result.sentences)]
+    if result.scaling is not None:
+        parts += [terminal.drawn(table) for table in scaling_tables(result.scaling)]
+        parts += map(Text, scaling_sentences(result.scaling))
+    return Group(*parts)
+
+
+@notebook.register
+def _(result: Plan) -> str:
+    tables = scaling_tables(result.scaling) if result.scaling is not None else ()
+    return "".join(map(markup.table, (result.table, *tables)))

@@ -1,0 +1,88 @@
+"""Findings and diffs of the door for files, as text with styles, JSON and CI annotations.
+
+Text comes as (text, style) pieces, so that it is exact where there are no colours. Prints nothing, opens no file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import tokenize
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from autofuse.results.findings import Finding
+
+Piece = tuple[str, str]  # text, and a rich style or ""
+
+_STYLES = {"safe": "green", "unsafe": "yellow", "report": "cyan", "declined": "dim"}
+_DIFF_STYLES = (("---", "bold"), ("+++", "bold"), ("@@", "cyan"), ("-", "red"), ("+", "green"))
+
+
+def line_of(finding: Finding) -> list[Piece]:
+    """`model.py:12:9: AF101 [safe] Block.forward: what is found (why it is no more than that); what to change`."""
+    reason = finding.reason if finding.reason not in finding.message else ""
+    return [
+        (finding.path, "bold"),
+        (f"{finding.place.removeprefix(finding.path)}:{finding.column}: ", ""),
+        (finding.code, "bold red"),
+        (f" [{finding.status}] ", _STYLES.get(finding.status, "")),
+        (f"{finding.symbol}: {finding.message}", ""),
+        (f" ({reason})" if reason else "", "dim"),
+        (f" [mask: {finding.mask}]" if finding.mask else "", "dim"),
+        (f"; {finding.advice}" if finding.advice else "", ""),
+        ("\n", ""),
+    ]
+
+
+def annotation_of(finding: Finding) -> str:
+    """A workflow command that puts the finding beside the line in a pull request on GitHub."""
+    level = "warning" if finding.status in ("safe", "unsafe") else "notice"
+    place = f"file={_property(finding.path)}"
+    if finding.cell is None:  # the lines of a notebook's cell are not those of its file
+        place += f",line={finding.line},endLine={finding.end_line},col={finding.column}"
+    reason = f" ({finding.reason})" if finding.reason and finding.reason not in finding.message else ""
+    reason += f"; {finding.advice}" if finding.advice else ""
+    title = _property(f"{finding.code} {finding.rule}")
+    within = f"cell {finding.cell}, line {finding.line}: " if finding.cell is not None else ""
+    return f"::{level} {place},title={title}::{_escaped(within + finding.message + reason)}\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _escaped(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def counted(findings: Sequence[Finding]) -> str:
+    """`3 findings: 2 safe, 1 unsafe`."""
+    if not findings:
+        return "nothing found"
+    statuses = Counter(f.status for f in findings)
+    parts = ", ".join(f"{statuses[s]} {s}" for s in _STYLES if statuses[s])
+    return f"{plural(len(findings), 'finding')}: {parts}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 edit`, `2 edits`."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def diff_of(path: str, before: bytes, after: bytes) -> Iterator[Piece]:
+    """A unified diff that `patch -p0` applies."""
+    old, new = _lines(before), _lines(after)
+    for line in difflib.unified_diff(old, new, path, path):
+        style = next((s for start, s in _DIFF_STYLES if line.startswith(start)), "")
+        yield line, style
+        if not line.endswith("\n"):
+            yield "\n\\ No newline at end of file\n", "dim"
+
+
+def _lines(source: bytes) -> list[str]:
+    """The lines as the file has them: str.splitlines would also break at form feeds and more."""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    text = source.decode("utf-8" if encoding == "utf-8-sig" else encoding)
+    parts = text.split("\n")
+    return [p + "\n" for p in parts[:-1]] + ([parts[-1]] if parts[-1] else [])

@@ -1,0 +1,224 @@
+"""Layers that repeat, as one: "h.*.attn" for twelve of them. Knows names and sums, not how they are shown."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TypeVar
+
+from autofuse.results.analysis import where
+from autofuse.results.parts import Layer, Place, PlaceStatus, Regime, Work
+
+_N = TypeVar("_N", int, float)
+_BLOCK = re.compile(r"(?<=[A-Za-z_]\.)\d+(?=\.|\b)")  # its number, within a dotted name
+_NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(?<=\d)")
+_ENOUGH = 3  # siblings of one kind beside others of another kind are blocks; two are the two layers of an MLP
+
+
+@dataclass(frozen=True)
+class PlaceFold:
+    """The same thing found at several places: one rule, one status, and of what is not fused one reason.
+
+    seconds, predicted_saving, measured_saving: summed over the places that know theirs. predicted_gain: the step's time
+    before / after if all of them were fused: what each would save of the step, together. part_of: the larger place
+    whose saving has theirs in it.
+    """
+
+    name: str
+    rule: str
+    status: PlaceStatus
+    reason: str
+    operation: str
+    count: int
+    seconds: float | None
+    predicted_saving: float | None
+    measured_saving: float | None
+    predicted_gain: float | None
+    saved_bytes: int | None
+    saved_flops: int | None
+    where: str
+    part_of: str = ""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Layers of one kind whose names differ in the numbers of repeated blocks only; one layer is a fold too.
+
+    All of it is their own, without the modules that they call, summed; roofline and sm_efficiency are averaged over
+    own seconds, among the layers that know theirs. share: of the step's time.
+    """
+
+    name: str
+    kind: str
+    layers: tuple[Layer, ...]
+
+    @property
+    def count(self) -> int:
+        """How many layers."""
+        return len(self.layers)
+
+    @property
+    def forward(self) -> Work:
+        """Of one step."""
+        return reduce(Work.__add__, (layer.own_forward for layer in self.layers))
+
+    @property
+    def backward(self) -> Work:
+        """Of one step."""
+        return reduce(Work.__add__, (layer.own_backward for layer in self.layers))
+
+    @property
+    def work(self) -> Work:
+        """Forward and backward."""
+        return self.forward + self.backward
+
+    @property
+    def seconds(self) -> float:
+        """Forward and backward with everything below."""
+        return sum(layer.seconds for layer in self.layers)
+
+    @property
+    def share(self) -> float:
+        """Of the step's time, a fraction of 1."""
+        return sum(own_share(layer) for layer in self.layers)
+
+    @property
+    def roofline(self) -> float | None:
+        """What they attain of what is attainable."""
+        return _mean((layer.roofline, layer.own_seconds) for layer in self.layers)
+
+    @property
+    def sm_efficiency(self) -> float | None:
+        """Estimated."""
+        return _mean((layer.sm_efficiency, layer.own_seconds) for layer in self.layers)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Of the memory at the step's peak."""
+        return _sum(layer.peak_bytes for layer in self.layers)
+
+    @property
+    def regime(self) -> Regime:
+        """The one in which most of their time is spent."""
+        seconds: defaultdict[Regime, float] = defaultdict(float)
+        for layer in self.layers:
+            seconds[layer.regime] += layer.own_seconds
+        return max(seconds, key=lambda regime: seconds[regime])
+
+    @property
+    def places(self) -> tuple[PlaceFold, ...]:
+        """What was found in them, equal things as one."""
+        return folded_places([(self.name, place) for layer in self.layers for place in layer.places])
+
+
+def own_share(layer: Layer) -> float:
+    """Of the step's time, what the layer takes without the modules that it calls; scaled as its `share` is."""
+    return layer.share * layer.own_seconds / layer.seconds if layer.seconds else 0.0
+
+
+def folded(layers: Sequence[Layer]) -> list[Fold]:
+    """The layers by pattern of name and kind; those that take longest first."""
+    patterns = patterns_of({layer.fqn: layer.kind for layer in layers})
+    groups: defaultdict[tuple[str, str], list[Layer]] = defaultdict(list)
+    for layer in layers:
+        groups[patterns[layer.fqn], layer.kind].append(layer)
+    folds = [Fold(name, kind, tuple(members)) for (name, kind), members in groups.items()]
+    return sorted(folds, key=lambda fold: -fold.work.seconds)
+
+
+def folded_places(places: Iterable[tuple[str, Place]]) -> tuple[PlaceFold, ...]:
+    """Places with the (folded) names of their layers; the greatest predicted saving first, then the longest."""
+    groups: defaultdict[tuple[str, ...], list[Place]] = defaultdict(list)
+    for name, place in places:
+        # What is or would be fused is the same thing wherever it stands; what is not, for each reason another.
+        reason = "" if place.status in ("applies", "fused") else _pattern_of(place.reason)
+        groups[name, place.rule, place.status, place.operation, reason, _pattern_of(place.part_of)].append(place)
+    folds = (_place_fold(key[0], members) for key, members in groups.items())
+    return tuple(sorted(folds, key=lambda f: (-(f.predicted_saving or 0.0), -(f.seconds or 0.0))))
+
+
+def _place_fold(name: str, places: list[Place]) -> PlaceFold:
+    first = places[0]
+    reason = _common([place.reason for place in places])
+    part_of = _common([place.part_of for place in places])
+    return PlaceFold(
+        name, first.rule, first.status, reason, first.operation, len(places),
+        _sum(p.seconds for p in places), _sum(p.predicted_saving for p in places),
+        _sum(p.measured_saving for p in places), gain_together([p.predicted_gain for p in places]),
+        _sum(p.saved_bytes for p in places), _sum(p.saved_flops for p in places),
+        where(first.file, first.line), part_of,
+    )  # fmt: skip
+
+
+def _pattern_of(text: str) -> str:
+    return _NUMBER.sub("…", _BLOCK.sub("*", text))
+
+
+def _common(texts: Sequence[str]) -> str:
+    """Texts that differ in numbers only as one: "*" for those of blocks, "…" for others, what is equal as it is.
+
+    "" where they differ in more.
+    """
+    if all(text == texts[0] for text in texts):
+        return texts[0]
+    if len(set(map(_pattern_of, texts))) > 1:
+        return ""
+    starred = [_BLOCK.sub("*", text) for text in texts]
+    numbers = zip(*(_NUMBER.findall(text) for text in starred), strict=True)
+    shown = iter([each[0] if len(set(each)) == 1 else "…" for each in numbers])
+    return _NUMBER.sub(lambda _: next(shown), starred[0])
+
+
+def gain_together(gains: Iterable[float | None]) -> float | None:
+    """The gain of a step in which several are had at once: each saves 1 - 1/gain of it, and the shares add up.
+
+    None where none is known, or where they add up to the whole step, which cannot be.
+    """
+    saved = [1 - 1 / gain for gain in gains if gain]
+    return 1 / (1 - sum(saved)) if saved and sum(saved) < 1 else None
+
+
+def patterns_of(kinds: Mapping[str, str]) -> dict[str, str]:
+    """Each module's name with the numbers of repeated blocks as "*". `kinds`: the class of every module, by name.
+
+    A number is a repeated block's where all its siblings, 0 to the last, are of its class, or at least three are; so
+    the layers of a small nn.Sequential keep their numbers.
+    """
+    siblings: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for name in kinds:
+        parts = name.split(".")
+        for i, part in enumerate(parts):
+            if part.isdecimal():
+                siblings[".".join(parts[:i])][part] = kinds.get(".".join(parts[: i + 1]), "")
+    return {name: _pattern(name, siblings) for name in kinds}
+
+
+def _pattern(name: str, siblings: Mapping[str, Mapping[str, str]]) -> str:
+    parts = name.split(".")
+    shown = [
+        "*" if part.isdecimal() and _repeats(part, siblings[".".join(parts[:i])]) else part
+        for i, part in enumerate(parts)
+    ]
+    return ".".join(shown)
+
+
+def _repeats(number: str, siblings: Mapping[str, str]) -> bool:
+    alike = sum(kind == siblings[number] for kind in siblings.values())
+    whole = alike == len(siblings) == 1 + max(map(int, siblings))
+    return alike >= _ENOUGH or (alike > 1 and whole)
+
+
+def _sum(values: Iterable[_N | None]) -> _N | None:
+    known = [value for value in values if value is not None]
+    return sum(known[1:], known[0]) if known else None
+
+
+def _mean(weighed: Iterable[tuple[float | None, float]]) -> float | None:
+    known = [(value, weight) for value, weight in weighed if value is not None]
+    total = sum(weight for _, weight in known)
+    if not total:
+        return known[0][0] if known else None
+    return sum(value * weight for value, weight in known) / total

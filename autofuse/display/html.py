@@ -1,0 +1,130 @@
+"""One self-contained HTML page: no script, no request, light and dark. It knows parts of pages, not their subject."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Protocol
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup, escape
+
+from autofuse.results.table import Cell, Table, Tone
+
+_TEMPLATE = "page.html.j2"
+_DIFF_CLASSES = {"+": "added", "-": "removed", "@": "place"}
+
+
+@dataclass(frozen=True)
+class Code:
+    """Source text. Where it is a unified diff, added and removed lines are coloured."""
+
+    text: str
+    is_diff: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number that matters, large at the top of the page: its label, its value, and what it rests on."""
+
+    label: str
+    value: str
+    note: str = ""
+    tone: Tone = "plain"
+
+
+class Chart(Protocol):
+    """Something drawn. legend, where it has one: what the classes of its marks stand for."""
+
+    @property
+    def title(self) -> str: ...
+
+    def svg(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Details:
+    """What is folded away until somebody opens it; `summary` is the line that does."""
+
+    summary: str
+    parts: tuple[Part, ...]
+
+
+# A str is a paragraph.
+Part = str | Table | Code | Details | Chart
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it, in order. note: a quiet sentence that says what is seen."""
+
+    heading: str
+    parts: tuple[Part, ...]
+    note: str = ""
+
+
+def page(title: str, summary: str, sections: Sequence[Section], figures: Sequence[Figure] = ()) -> str:
+    """The page as one text to be written as UTF-8. Everything that is passed in is text, and is escaped."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(files("autofuse.display").joinpath(_TEMPLATE).read_text(encoding="utf-8"))
+    drawn = [(section.heading, section.note, [drawn_part(part) for part in section.parts]) for section in sections]
+    return template.render(title=title, summary=summary, figures=figures, sections=drawn) + "\n"
+
+
+def drawn_part(part: Part) -> Markup:
+    """One part as an HTML fragment that is safe to stand in a page."""
+    if isinstance(part, str):
+        return Markup("<p>{}</p>").format(part)
+    if isinstance(part, Table):
+        return _table(part)
+    if isinstance(part, Code):
+        return Markup("<pre><code>{}</code></pre>").format(_lines(part))
+    if isinstance(part, Details):
+        inner = Markup().join(map(drawn_part, part.parts))
+        return Markup("<details><summary>{}</summary>{}</details>").format(part.summary, inner)
+    drawn = Markup('<div class="scrolls">{}</div><figcaption>{}</figcaption>{}')
+    return Markup("<figure>{}</figure>").format(drawn.format(Markup(part.svg()), part.title, _legend(part)))
+
+
+def _legend(chart: Chart) -> Markup:
+    entries: Mapping[str, str] = getattr(chart, "legend", {})
+    item = Markup('<li><svg class="swatch" aria-hidden="true"><rect class="fill {}"/></svg>{}</li>')
+    drawn = Markup().join(item.format(kind, name) for kind, name in entries.items())
+    return Markup('<ul class="legend">{}</ul>').format(drawn) if entries else Markup()
+
+
+def _table(table: Table) -> Markup:
+    """Classes for the style sheet, where markup.table has styles for a page that has none."""
+    kinds = [f"{column.align}{' wraps' if column.wraps else ''}" for column in table.columns]
+    title = Markup("<caption>{}</caption>").format(table.title) if table.title else Markup()
+    headings = zip(kinds, table.columns, strict=True)
+    head = Markup().join(Markup('<th scope="col" class="{}">{}</th>').format(k, column.name) for k, column in headings)
+    rows = Markup().join(Markup("<tr>{}</tr>").format(_cells(kinds, row)) for row in table.rows)
+    below = Markup('<p class="note">{}</p>').format(table.caption) if table.caption else Markup()
+    inner = Markup("<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(title, head, rows)
+    # A keyboard scrolls it too, and then it is told what it is about.
+    named = table.title or ", ".join(column.name for column in table.columns if column.name)
+    region = Markup('<div class="scrolls" role="region" aria-label="{}" tabindex="0">{}</div>{}')
+    return region.format(named, inner, below)
+
+
+def _cells(kinds: Sequence[str], row: Sequence[Cell]) -> Markup:
+    # The first column is what the row is about: a reader who hears the table is told it with each number.
+    first = Markup('<th scope="row" class="{} {}">{}</th>').format(kinds[0], row[0].tone, row[0].text)
+    rest = (
+        Markup('<td class="{} {}">{}</td>').format(kind, cell.tone, cell.text)
+        for kind, cell in zip(kinds[1:], row[1:], strict=True)
+    )
+    return first + Markup().join(rest)
+
+
+def _lines(code: Code) -> Markup:
+    if not code.is_diff:
+        return escape(code.text)
+    return Markup("\n").join(_diff_line(line) for line in code.text.splitlines())
+
+
+def _diff_line(line: str) -> Markup:
+    kind = "" if line.startswith(("+++", "---")) else _DIFF_CLASSES.get(line[:1], "")
+    return Markup('<span class="{}">{}</span>').format(kind, line) if kind else escape(line)

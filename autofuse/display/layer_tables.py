@@ -1,0 +1,284 @@
+"""The tables of layers and of the places found in them. Knows what stands in them, not how it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autofuse.display.folding import Fold, PlaceFold, folded, folded_places, gain_together, own_share, patterns_of
+from autofuse.results import units
+from autofuse.results.parts import OUTSIDE, Layer, Regime, Work
+from autofuse.results.table import Cell, Column, Table, Tone, without_columns, without_empty_columns
+
+if TYPE_CHECKING:
+    from autofuse.results.profile import Profile
+
+STATUS_TONES: dict[str, Tone] = {"fused": "good", "applies": "warn", "declined": "quiet", "rolled-back": "bad"}
+REGIMES: dict[Regime, str] = {
+    "compute": "compute", "memory": "memory", "overhead": "overhead", "inconclusive": "inconclusive", "unknown": "",
+}  # fmt: skip
+
+
+def layers_table(profile: Profile, most: int | None = None) -> Table:
+    """Repeated layers as one row, those that take longest by themselves first; `most` rows, and the rest as one."""
+    folds = folded(profile.layers)
+    shown = folds if most is None or len(folds) <= most else folds[:most]
+    rows = [_fold_row(fold) for fold in shown]
+    if len(shown) < len(folds):
+        rows.append(_rest_row(folds[len(shown) :]))
+    return _without_rules(Table("", _LAYER_COLUMNS, tuple(rows)), profile)
+
+
+def short_layers_table(profile: Profile, most: int) -> Table:
+    """The same in few columns: plain numbers under their units, and the rules on a second line."""
+    folds = folded(profile.layers)
+    rows = [_short_row(fold) for fold in folds[:most]]
+    if len(folds) > most:
+        rest = _together(folds[most:])
+        count = Cell(f"{rest.count} more layers", "quiet")
+        rows.append((count, *_short_numbers(rest)[:3], *(Cell("") for _ in _SHORT_COLUMNS[4:])))
+    return without_empty_columns(Table("", _SHORT_COLUMNS, tuple(rows)))
+
+
+def both_layers_table(before: Profile, after: Profile, most: int | None = None) -> Table:
+    """Layers of the same name before and after; the longest on either side first.
+
+    A fused operation that stands in for its children takes over their time: whole is with all below, and compares.
+    """
+    sides = [{fold.name: fold for fold in folded(profile.layers)} for profile in (before, after)]
+    names = dict.fromkeys(name for side in sides for name in side)
+    longest = {name: max(side[name].work.seconds for side in sides if name in side) for name in names}
+    order = sorted(names, key=lambda name: -longest[name])[:most]
+    rules = {fold.name: rule_cell(fold.places) for fold in folded(telling((before, after)).layers)}
+    rows = tuple(_both_row(name, sides, rules.get(name, Cell(""))) for name in order)
+    return _without_rules(Table("", _BOTH_COLUMNS, rows), before, after)
+
+
+def every_layer_table(profile: Profile) -> Table:
+    """One row for each layer in the model's order, with what its modules take in it, and its places in full."""
+    return _without_rules(Table("", _EVERY_COLUMNS, tuple(map(_layer_row, profile.layers))), profile)
+
+
+def _without_rules(table: Table, *profiles: Profile) -> Table:
+    """Without empty columns; and where nobody looked for rules, "none" would be said of what is not known."""
+    looked = any(layer.places for profile in profiles for layer in profile.layers)
+    return without_empty_columns(table if looked else without_columns(table, ("rule",)))
+
+
+def places_table(profile: Profile, most: int | None = None) -> Table:
+    """What was found in the layers: the rule, what it would save, or why it is not fused."""
+    folds = all_places(profile)
+    rows = tuple(_place_row(fold) for fold in folds[:most])
+    rest = len(folds) - len(rows)
+    return without_empty_columns(Table("", _PLACE_COLUMNS, rows, f"and {rest} more" if rest else ""))
+
+
+def short_places_table(profile: Profile, most: int) -> Table:
+    """The same in one line each."""
+    places = all_places(profile)
+    rows = tuple(_short_place_row(place) for place in places[:most])
+    rest = len(places) - len(rows)
+    return without_empty_columns(Table("", _SHORT_PLACE_COLUMNS, rows, f"and {rest} more" if rest else ""))
+
+
+def telling(profiles: Sequence[Profile]) -> Profile:
+    """Of a model before and after, the profile whose places say most: what was measured stands in those before."""
+    told = [p for p in profiles if any(place.measured_seconds is not None for _, place in p.places)]
+    return (*told, *(p for p in reversed(profiles) if p.places), profiles[-1])[0]
+
+
+def all_places(profile: Profile) -> tuple[PlaceFold, ...]:
+    """Every place, equal ones of repeated layers as one."""
+    patterns = patterns_of({layer.fqn: layer.kind for layer in profile.layers})
+    return folded_places((patterns[layer.fqn], place) for layer, place in profile.places)
+
+
+_NUMBERS = tuple(
+    Column(name, "right")
+    for name in (
+        "forward", "backward", "share", "FLOPs", "bytes", "FLOP/byte", "roofline", "limit", "SM eff.", "kernels",
+        "at peak",
+    )
+)  # fmt: skip
+_LAYER_COLUMNS = (Column("layer", wraps=True), Column("rule", wraps=True), *_NUMBERS)
+_EVERY_COLUMNS = (
+    Column("layer"), Column("class"), Column("calls", "right"), Column("with all below", "right"), *_NUMBERS,
+    Column("why this limit", wraps=True), Column("rule", wraps=True),
+)  # fmt: skip
+_SHORT_COLUMNS = (
+    Column("layer", wraps=True),
+    *(
+        Column(name, "right")
+        for name in ("fwd ms", "bwd ms", "share", "GFLOP", "FLOP/B", "roof", "limit", "ops", "MiB")
+    ),
+)
+_BOTH_COLUMNS = (
+    Column("layer", wraps=True),
+    Column("own before", "right"),
+    Column("own after", "right"),
+    Column("whole before", "right"),
+    Column("whole after", "right"),
+    Column("rule", wraps=True),
+)
+_SHORT_PLACE_COLUMNS = (
+    Column("rule"),
+    Column("layer", wraps=True),
+    Column("takes", "right"),
+    Column("would save", "right"),
+    Column("step gains", "right"),
+    Column("becomes, or reason", wraps=True),
+)
+_PLACE_COLUMNS = (
+    Column("rule"),
+    Column("layer", wraps=True),
+    Column("status"),
+    Column("takes", "right"),
+    Column("would save", "right"),
+    Column("step gains", "right"),
+    Column("saved", "right"),
+    Column("becomes, or reason", wraps=True),
+)
+
+
+def named(fqn: str) -> str:
+    """A layer's name for people: the model itself and what runs in no module have one too."""
+    return {"": "(the model itself)", OUTSIDE: "(outside of modules)"}.get(fqn, fqn)
+
+
+def titled(fold: Fold | PlaceFold) -> str:
+    """ "h.*.attn ×12"."""
+    return named(fold.name) + (f" ×{fold.count}" if fold.count > 1 else "")
+
+
+def _numbers(forward: Work, backward: Work, part: Fold | Layer, share: float) -> tuple[Cell, ...]:
+    work = forward + backward
+    return (
+        Cell(units.duration(forward.seconds)),
+        Cell(units.duration(backward.seconds)),
+        Cell(units.percent(share)),
+        Cell(units.amount(work.flops, "") if work.flops else ""),
+        Cell(units.size(work.bytes) if work.bytes else ""),
+        Cell("" if not work.flops or work.intensity is None else units.digits(work.intensity)),
+        Cell("" if part.roofline is None else units.percent(part.roofline)),
+        Cell(REGIMES[part.regime]),
+        Cell("" if part.sm_efficiency is None else units.percent(part.sm_efficiency)),
+        Cell(str(work.operators) if work.operators else ""),
+        Cell("" if part.peak_bytes is None else units.size(part.peak_bytes)),
+    )
+
+
+def _fold_row(fold: Fold) -> tuple[Cell, ...]:
+    numbers = _numbers(fold.forward, fold.backward, fold, fold.share)
+    return (Cell(titled(fold)), rule_cell(fold.places), *numbers)
+
+
+def _rest_row(folds: Sequence[Fold]) -> tuple[Cell, ...]:
+    rest = _together(folds)
+    numbers = _numbers(rest.forward, rest.backward, rest, rest.share)
+    kept = [Cell(cell.text if i in (0, 1, 2) else "", "quiet") for i, cell in enumerate(numbers)]
+    return (Cell(f"{rest.count} more", "quiet"), Cell(""), *kept)
+
+
+def _together(folds: Sequence[Fold]) -> Fold:
+    return Fold("", "", tuple(layer for fold in folds for layer in fold.layers))
+
+
+def _short_row(fold: Fold) -> tuple[Cell, ...]:
+    rules = "".join(f"\n  {rule}" for rule in rules_in_words(fold.places))
+    return (Cell(titled(fold) + rules, rule_cell(fold.places).tone if rules else "plain"), *_short_numbers(fold))
+
+
+def _short_numbers(fold: Fold) -> tuple[Cell, ...]:
+    work = fold.work
+    return (
+        Cell(f"{1e3 * fold.forward.seconds:.2f}"),
+        Cell(f"{1e3 * fold.backward.seconds:.2f}"),
+        Cell(f"{100 * fold.share:.1f} %"),
+        Cell(f"{work.flops / 1e9:.2f}" if work.flops else ""),
+        Cell(units.digits(work.intensity) if work.flops and work.intensity else ""),
+        Cell("" if fold.roofline is None else f"{100 * fold.roofline:.0f} %"),
+        Cell(REGIMES[fold.regime]),
+        Cell(str(work.operators) if work.operators else ""),
+        Cell("" if fold.peak_bytes is None else f"{fold.peak_bytes / 2**20:,.1f}"),
+    )
+
+
+def _both_row(name: str, sides: Sequence[Mapping[str, Fold]], rule: Cell) -> tuple[Cell, ...]:
+    folds = [side.get(name) for side in sides]
+    there = [fold for fold in folds if fold is not None]
+    times = [Cell(units.duration(fold.work.seconds) if fold else units.NOT_KNOWN) for fold in folds]
+    whole = [Cell(units.duration(fold.seconds) if fold else units.NOT_KNOWN, "quiet") for fold in folds]
+    return (Cell(titled(there[0])), *times, *whole, rule)
+
+
+def _layer_row(layer: Layer) -> tuple[Cell, ...]:
+    numbers = _numbers(layer.own_forward, layer.own_backward, layer, own_share(layer))
+    places = folded_places((layer.fqn, place) for place in layer.places)
+    return (
+        Cell(named(layer.fqn)), Cell(layer.kind, "quiet"), Cell(str(layer.calls)), Cell(units.duration(layer.seconds)),
+        *numbers, Cell(layer.why, "quiet"), rule_cell(places, reasons=True),
+    )  # fmt: skip
+
+
+def rule_cell(places: Sequence[PlaceFold], reasons: bool = False) -> Cell:
+    """The rules of a layer with what they are predicted to gain, or have; "none" where no rule applies."""
+    if not places:
+        return Cell("none", "quiet")
+    tone = min((STATUS_TONES[place.status] for place in places), key=("bad", "warn", "good", "quiet").index)
+    told = [place_in_words(place, True) for place in places] if reasons else rules_in_words(places)
+    return Cell("; ".join(told), tone)
+
+
+def rules_in_words(places: Sequence[PlaceFold]) -> list[str]:
+    """Each rule once for each status, with the gain of all its places together."""
+    groups: dict[tuple[str, ...], list[PlaceFold]] = {}
+    for place in places:
+        groups.setdefault((place.rule, place.status, place.part_of.partition(" ")[0]), []).append(place)
+    gains = (gain_together(place.predicted_gain for place in group) for group in groups.values())
+    return [
+        place_in_words(replace(group[0], predicted_gain=gain))
+        for group, gain in zip(groups.values(), gains, strict=True)
+    ]
+
+
+def place_in_words(place: PlaceFold, reason: bool = False) -> str:
+    """ "AF101 applies: 1.21x", "AF301 in AF304: 1.05x", "AF201 declined"; with the reason where that is asked for."""
+    words = f"{place.rule} {place.status}"
+    if place.status == "applies":
+        words = f"{place.rule} in {place.part_of.partition(' ')[0]}" if place.part_of else words
+        words += f": {units.gain(place.predicted_gain)}" if place.predicted_gain is not None else ""
+    return f"{words}; {place.reason}" if reason and place.reason else words
+
+
+def _short_place_row(place: PlaceFold) -> tuple[Cell, ...]:
+    _, layer, status, takes, saving, gains, *_ = _place_row(place)
+    told = place.reason if place.status == "declined" or not place.operation else place.operation
+    told += f", in {place.part_of}" if place.part_of and told == place.operation else ""
+    tone = STATUS_TONES[place.status]
+    rule = Cell(f"{place.rule} {status.text}", tone)
+    return (rule, layer, takes, saving, gains, Cell(told.removeprefix("autofuse."), "quiet"))
+
+
+def _flop(count: float | None) -> str:
+    return units.amount(count, "FLOP")
+
+
+def _saved(count: int, shown: Callable[[float | None], str]) -> str:
+    """What is saved, or what more is needed."""
+    return shown(count) if count > 0 else f"{shown(-count)} more"
+
+
+def _place_row(place: PlaceFold) -> tuple[Cell, ...]:
+    saving = units.duration(place.predicted_saving) if place.predicted_saving is not None else ""
+    if place.measured_saving is not None:
+        saving = f"{saving} (measured {units.duration(place.measured_saving)})".strip()
+    saved = [_saved(place.saved_bytes, units.size)] if place.saved_bytes else []
+    saved += [_saved(place.saved_flops, _flop)] if place.saved_flops else []
+    told = "; ".join(part for part in (place.operation, place.reason, place.where) if part)
+    return (
+        Cell(place.rule), Cell(titled(place)), Cell(place.status, STATUS_TONES[place.status]),
+        Cell(units.duration(place.seconds) if place.seconds is not None else ""), Cell(saving),
+        Cell(units.gain(place.predicted_gain) if place.predicted_gain is not None else ""), Cell(", ".join(saved)),
+        Cell(told),
+    )  # fmt: skip

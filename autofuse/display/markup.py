@@ -1,0 +1,45 @@
+"""Tables as HTML fragments that can stand in any page or notebook: inline styles only, everything escaped."""
+
+from __future__ import annotations
+
+from html import escape
+
+from autofuse.results.table import Cell, Column, Table, Tone
+
+# Middle tones: a notebook may be white or near-black, and each of these is legible on both.
+TONES: dict[Tone, str] = {
+    "plain": "inherit",
+    "good": "#1a8754",
+    "bad": "#d6453d",
+    "warn": "#b0740c",
+    "quiet": "#808080",
+}
+_CELL = "padding:.25em .8em;vertical-align:top;border-bottom:1px solid rgba(128,128,128,.3)"
+
+
+def table(content: Table) -> str:
+    """The table as one `<div>`: title, `<table>`, caption. Wide tables scroll inside it."""
+    head = "".join(f'<th scope="col" style="{_style(column)}">{escape(column.name)}</th>' for column in content.columns)
+    body = "".join(_row(content.columns, row) for row in content.rows)
+    title = _line(content.title, "font-weight:600")
+    rows = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    caption = _line(content.caption, f"color:{TONES['quiet']}")
+    inner = f'{title}<table style="border-collapse:collapse;font-size:.9em">{rows}</table>{caption}'
+    return f'<div style="overflow-x:auto">{inner}</div>'
+
+
+def _row(columns: tuple[Column, ...], row: tuple[Cell, ...]) -> str:
+    return f"<tr>{''.join(_cell(column, cell) for column, cell in zip(columns, row, strict=True))}</tr>"
+
+
+def _cell(column: Column, cell: Cell) -> str:
+    return f'<td style="{_style(column)};color:{TONES[cell.tone]}">{escape(cell.text)}</td>'
+
+
+def _line(text: str, style: str) -> str:
+    return f'<div style="{style}">{escape(text)}</div>' if text else ""
+
+
+def _style(column: Column) -> str:
+    wrap = "normal;min-width:16em" if column.wraps else "nowrap"
+    return f"{_CELL};text-align:{column.align};white-space:{wrap}"

@@ -1,0 +1,284 @@
+"""A profile, or two of one model, as one HTML page. Knows in what order a reader wants the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from autofuse.display.html import Code, Details, Figure, Part, Section, page
+from autofuse.display.layer_tables import (
+    all_places,
+    both_layers_table,
+    every_layer_table,
+    layers_table,
+    places_table,
+    telling,
+)
+from autofuse.display.profile_charts import (
+    categories_chart,
+    ladder_chart,
+    layers_chart,
+    losses_chart,
+    memory_chart,
+    roofline_chart,
+    shares_chart,
+    steps_chart,
+    timeline_chart,
+)
+from autofuse.display.profile_tables import (
+    Sides,
+    categories_table,
+    formulas_table,
+    ladder_table,
+    memory_table,
+    ranks_table,
+    shares_table,
+)
+from autofuse.results import units
+from autofuse.results.comparison import TONES, Comparison, Estimate
+from autofuse.results.ladder import Rung
+from autofuse.results.table import Cell, Column, Table
+
+if TYPE_CHECKING:
+    from autofuse.results.profile import Profile
+
+_SHOWN = 12  # groups of layers in sight; every layer is one click away
+
+
+def html(profile: Profile) -> str:
+    """The page of one profile, to be written as UTF-8. It needs nothing but itself."""
+    return page(f"Profile: {profile.name}", _summary(profile), _sections({"": profile}), _figures(profile))
+
+
+def html_of_both(before: Profile, after: Profile, comparison: Comparison | None = None, diff: str = "") -> str:
+    """The page of one model before and after, with the measurement of one against the other and what was changed."""
+    sides = {"before": before, "after": after}
+    figures = [*_verdict(comparison), *_figures_of_both(before, after)]
+    sections = _sections(sides, comparison, diff)
+    return page(f"Before and after: {before.name}", _summary(after), sections, figures)
+
+
+def _summary(profile: Profile) -> str:
+    origin = {
+        "live": "Training steps of this process.",
+        "script": "Training steps of a script.",
+        "trace": "Read from traces that were taken elsewhere.",
+    }[profile.kind]
+    return " ".join(part for part in (f"{profile.roof.device}." if profile.roof.device else "", origin) if part)
+
+
+def _figures(profile: Profile) -> list[Figure]:
+    timing, memory, figures = profile.timing, profile.memory, []
+    low, high = (units.duration(end) for end in timing.interval)
+    steps = len(timing.seconds)
+    note = f"{low} to {high}, {steps} steps" if steps > 1 else "one step" if steps else "no step was timed"
+    figures.append(Figure("step", units.duration(timing.median), note))
+    for value, unit in ((timing.tokens_per_second, "tokens"), (timing.samples_per_second, "samples")):
+        if value is not None:
+            figures.append(Figure(f"{unit} a second", units.digits(value)))
+    figures += [Figure(rung.kind.title, units.percent(rung.value)) for rung in _leading(profile)]
+    if memory.peak_bytes is not None:
+        figures.append(Figure("peak memory", units.size(memory.peak_bytes), memory.source))
+    if profile.power.watts is not None:
+        per = profile.power.tokens_per_joule
+        told = "" if per is None else f"{units.digits(per)} tokens a joule"
+        figures.append(Figure("power", f"{units.digits(profile.power.watts)} W", told))
+    return figures
+
+
+def _leading(profile: Profile) -> list[Rung]:
+    """The rung that says most of those that are known, and busy time to set it against."""
+    known = {rung.name: rung for rung in profile.ladder if rung.value is not None}
+    telling = next((known[n] for n in ("mfu", "hfu", "tensor_active", "sm_efficiency") if n in known), None)
+    return [rung for rung in (known.get("busy"), telling) if rung]
+
+
+def _verdict(comparison: Comparison | None) -> Iterator[Figure]:
+    if comparison is not None:
+        estimate = Estimate(comparison.ratio, comparison.interval)
+        within = f"{comparison.verdict}, {estimate.interval.low:.2f} to {estimate.interval.high:.2f}"
+        yield Figure("faster by", units.gain(comparison.ratio), within, TONES[comparison.verdict])
+
+
+def _figures_of_both(before: Profile, after: Profile) -> Iterator[Figure]:
+    sides = (before, after)
+    yield Figure("step", _change(units.duration(p.timing.median) for p in sides))
+    known = [{rung.name: rung.value for rung in p.ladder} for p in sides]
+    if all(side.get("mfu") is not None for side in known):
+        yield Figure("model FLOPs utilisation", _change(units.percent(side["mfu"]) for side in known))
+    if all(p.memory.peak_bytes is not None for p in sides):
+        yield Figure("peak memory", _change(units.size(p.memory.peak_bytes) for p in sides))
+
+
+def _change(values: Iterable[str]) -> str:
+    """Before and after; the line breaks at the arrow, and not between a number and its unit."""
+    return " → ".join(value.replace(" ", "\N{NO-BREAK SPACE}") for value in values)
+
+
+def _sections(sides: Sides, comparison: Comparison | None = None, diff: str = "") -> list[Section]:
+    profiles = list(sides.values())
+    after = profiles[-1]
+    made = [
+        _section("How much of the machine it uses", _ladder(sides), _LADDER_NOTE),
+        _section("Where the step goes", _step(sides)),
+        _section(
+            "Where the time is, layer by layer", _layers(sides), _LAYERS_NOTE + (_FUSED_NOTE if len(sides) > 1 else "")
+        ),
+        _section("Where fusing helps", _places(telling(profiles))),
+        _section("How near the roof each layer is", _roofline(sides), _ROOFLINE_NOTE),
+        _section("Kinds of operators", _categories(sides)),
+        _section("Memory", _memory(sides)),
+        _section("The processes of the job", [ranks_table(after)] if len(after.ranks) > 1 else []),
+        _section("One step as it ran", _timeline(sides)),
+        _section("Step times", _times(sides, comparison)),
+        _section("The loss", [chart for chart in (losses_chart(sides),) if chart]),
+        _section("What was changed", [Code(diff, is_diff=True)] if diff else []),
+        _section("How these numbers come about", _origins(sides)),
+    ]
+    return [section for section in made if section]
+
+
+_LADDER_NOTE = (
+    "The same question in ever stricter ways. Time and memory decide whether a change is worth it, never one rung: a "
+    "kernel can be at its fastest with few threads in flight."
+)
+_LAYERS_NOTE = (
+    "A layer's own time leaves out the modules that it calls, the whole has them in. Layers that repeat are added up."
+)
+_FUSED_NOTE = " What is fused takes over the time of the layers that it reads: compare the whole of what holds them."
+_ROOFLINE_NOTE = (
+    "Left of the bend memory is the limit, right of it compute. A dot on the line cannot get faster without moving or "
+    "computing less; a large dot far below it is worth a look."
+)
+
+
+def _section(heading: str, parts: list[Part], note: str = "") -> Section | None:
+    return Section(heading, tuple(parts), note) if parts else None
+
+
+def _ladder(sides: Sides) -> list[Part]:
+    return [
+        ladder_chart(sides),
+        Details("What each rung was read from, or why it is missing and how to get it", (ladder_table(sides),)),
+        Details("Formulas and sources", (formulas_table(),)),
+    ]
+
+
+def _step(sides: Sides) -> list[Part]:
+    if not any(profile.shares for profile in sides.values()):
+        return []
+    chart = shares_chart(sides)
+    probes = [_probe(side, profile) for side, profile in sides.items()]
+    return [*([chart] if chart else []), shares_table(sides), *filter(None, probes)]
+
+
+def _probe(side: str, profile: Profile) -> str:
+    probe = profile.probe
+    start = f"Twice the batch{f' {side}' if side else ''}:"
+    if probe.ratio is None:
+        return f"{start} {units.because(probe.reason)}." if probe.reason else ""
+    within = f" ({probe.interval.low:.2f} to {probe.interval.high:.2f})" if probe.interval else ""
+    return f"{start} {probe.ratio:.2f}x the time{within}. What limits the step: {probe.verdict}."
+
+
+def _layers(sides: Sides) -> list[Part]:
+    after = list(sides.values())[-1]
+    if not after.layers:
+        return []
+    chart = layers_chart(sides)
+    parts: list[Part] = [chart] if chart else []
+    if len(sides) > 1:
+        parts.append(both_layers_table(sides["before"], after, _SHOWN))
+    else:
+        parts.append(layers_table(after, _SHOWN))
+    for side, profile in sides.items():
+        named = f"Every layer {side}".strip()
+        parts.append(Details(f"{named}, all {len(profile.layers)} by name", (every_layer_table(profile),)))
+    return [*parts, *_attribution(after)]
+
+
+def _attribution(profile: Profile) -> list[Part]:
+    told = profile.attribution
+    if told.forward is None and told.backward is None:
+        return list(told.notes)
+    shares = f"{units.percent(told.forward)} of the forward's and {units.percent(told.backward)} of the backward's"
+    sentence = f"{shares} time was given to modules."
+    if told.overhead is not None:
+        sentence += f" The steps that were looked at took {told.overhead:.2f}x as long as those that were timed."
+    return [" ".join((sentence, *told.notes))]
+
+
+def _places(profile: Profile) -> list[Part]:
+    places = all_places(profile)
+    table = places_table(profile)
+    telling = [i for i, place in enumerate(places) if place.status != "declined"]
+    declined = [i for i, place in enumerate(places) if place.status == "declined"]
+    parts: list[Part] = [_rows(table, telling)] if telling else []
+    if declined:
+        named = f"Where a rule nearly applies, and why it does not ({len(declined)})"
+        parts.append(Details(named, (_rows(table, declined),)))
+    return parts
+
+
+def _rows(table: Table, kept: list[int]) -> Table:
+    return Table(table.title, table.columns, tuple(table.rows[i] for i in kept), table.caption)
+
+
+def _roofline(sides: Sides) -> list[Part]:
+    chart = roofline_chart(sides)
+    if chart is None:
+        return []
+    roof = chart.roof
+    known = [
+        f"Compute roof: {units.amount(roof.flops_per_second, 'FLOP/s')} in {roof.dtype} ({roof.flops_source})."
+        if roof.flops_per_second else "Compute roof: n/a.",
+        f"Memory roof: {units.amount(roof.bytes_per_second, 'B/s')} ({roof.bytes_source})."
+        if roof.bytes_per_second else "Memory roof: n/a.",
+        f"They meet at {units.digits(roof.balance)} FLOPs a byte." if roof.balance else "",
+    ]  # fmt: skip
+    return [chart, " ".join(filter(None, known))]
+
+
+def _categories(sides: Sides) -> list[Part]:
+    chart = categories_chart(sides)
+    return [chart, categories_table(sides)] if chart else []
+
+
+def _memory(sides: Sides) -> list[Part]:
+    chart = memory_chart(sides)
+    reasons = dict.fromkeys(p.memory.reason for p in sides.values() if p.memory.peak_bytes is None and p.memory.reason)
+    return [chart, memory_table(sides)] if chart else [f"{units.because(reason)}." for reason in reasons]
+
+
+def _timeline(sides: Sides) -> list[Part]:
+    charts = [chart for chart in map(timeline_chart, sides.values()) if chart]
+    if len(sides) > 1:
+        return [part for side, chart in zip(sides, charts, strict=False) for part in (f"{side}:", chart)]
+    return list(charts)
+
+
+def _times(sides: Sides, comparison: Comparison | None) -> list[Part]:
+    chart = steps_chart(sides)
+    parts: list[Part] = [chart] if chart else []
+    return parts + ([comparison.table()] if comparison else [])
+
+
+def _origins(sides: Sides) -> list[Part]:
+    notes = dict.fromkeys(note for profile in sides.values() for note in profile.notes)
+    files = dict.fromkeys(profile.trace_file for profile in sides.values() if profile.trace_file)
+    traces = [f"The trace itself is {name}: Perfetto and chrome://tracing open it." for name in files]
+    counted = dict.fromkeys(p.flops.basis or p.flops.reason for p in sides.values())
+    flops = [f"FLOPs: {told}" for told in counted if told]
+    power = dict.fromkeys(f"Power: {units.because(p.power.reason)}." for p in sides.values() if p.power.reason)
+    environments = {side: profile.environment for side, profile in sides.items()}
+    table = [_environment(environments)] if any(environments.values()) else []
+    return [*notes, *flops, *power, *traces, *table]
+
+
+def _environment(sides: Mapping[str, Mapping[str, str]]) -> Table:
+    """One column where both sides were measured in the same place."""
+    values = list(sides.values())
+    shown = sides if any(value != values[0] for value in values) else {"": values[0]}
+    keys = dict.fromkeys(key for value in shown.values() for key in value)
+    columns = (Column("environment"), *(Column(side, wraps=True) for side in shown))
+    return Table("", columns, tuple((Cell(k), *(Cell(v.get(k, "")) for v in shown.values())) for k in keys))

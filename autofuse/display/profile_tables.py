@@ -1,0 +1,188 @@
+"""A profile's tables, the same on a terminal, in a notebook and on a page. Knows what stands in them, not how it looks.
+
+Every table takes sides: one profile under "", or two under "before" and "after".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from autofuse.results import units
+from autofuse.results.ladder import RUNGS, Rung
+from autofuse.results.parts import Memory, Share
+from autofuse.results.table import Cell, Column, Table
+
+if TYPE_CHECKING:
+    from autofuse.results.profile import Profile
+
+Sides = Mapping[str, "Profile"]
+
+MEMORY_PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries", "inputs", "buffers")
+BESIDE = ("host", "communication", "exposed communication")  # these run while something else does
+
+
+def ladder_table(sides: Sides) -> Table:
+    """Every rung in order: its value, what of the step is lost on it, and how it was had, or why not and how to."""
+    columns = [Column("rung", wraps=True)]
+    for side in sides:
+        columns += [Column(_headed(side, "value"), "right"), Column(_headed(side, "lost"), "right")]
+    columns.append(Column("from, or why there is none and how to get it", wraps=True))
+    return Table("", tuple(columns), tuple(_rung_row(rungs) for rungs in rungs_of(sides)))
+
+
+def rungs_of(sides: Sides) -> list[dict[str, Rung]]:
+    """The rungs in their order, each with its side; one that a side lacks is there without a value."""
+    known = {side: {rung.name: rung for rung in profile.ladder} for side, profile in sides.items()}
+    order = dict.fromkeys([kind.name for kind in RUNGS] + [name for rungs in known.values() for name in rungs])
+    return [
+        {side: rungs.get(name) or Rung(name, reason="the profile does not tell") for side, rungs in known.items()}
+        for name in order
+    ]
+
+
+def loss_in_words(rungs: Mapping[str, Rung]) -> str:
+    """ "5.9 % of the step lost", "77 % → 66.7 % below busy"; "" where a rung has no loss."""
+    losses = [rung for rung in rungs.values() if rung.loss is not None]
+    if not losses:
+        return ""
+    above = losses[0].kind.above or ""
+    words = {"": "of the step lost", "busy": "below busy", "hfu": "below HFU"}.get(above, "lost")
+    return f"{' → '.join(units.percent(rung.loss) for rung in losses)} {words}"
+
+
+def missing(rung: Rung) -> str:
+    """Why a rung has no value, and what to do: "n/a, because ...; get it: ..."."""
+    return missing_in_words(rung.reason, rung.kind.get)
+
+
+def missing_in_words(reason: str, get: str) -> str:
+    """The same; what to do stands there once, also where the reason says it already."""
+    why = units.because(reason)
+    return why if not get or get in reason else f"{why}; to get it, {get}"
+
+
+def formulas_table() -> Table:
+    """What each rung asks, by formula and source."""
+    columns = (Column("rung"), Column("formula", wraps=True), Column("source", wraps=True))
+    return Table("", columns, tuple((Cell(k.title), Cell(k.formula), Cell(k.source)) for k in RUNGS))
+
+
+def shares_table(sides: Sides) -> Table:
+    """Where a step goes; what runs beside the rest comes last."""
+    columns = [Column("part of the step")]
+    for side in sides:
+        columns += [Column(_headed(side, "time"), "right"), Column(_headed(side, "share"), "right")]
+    columns.append(Column("how it was told", wraps=True))
+    return Table("", tuple(columns), tuple(_share_row(name, sides) for name in share_names(sides)))
+
+
+def share_names(sides: Sides) -> list[str]:
+    """The parts that any side names, those beside the rest last."""
+    names = dict.fromkeys(share.name for profile in sides.values() for share in profile.shares)
+    return sorted(names, key=lambda name: name in BESIDE)
+
+
+def memory_table(sides: Sides) -> Table:
+    """The bytes at the step's peak, by what they are for."""
+    columns = [Column("memory at the peak")]
+    for side in sides:
+        columns += [Column(_headed(side, "bytes"), "right"), Column(_headed(side, "share"), "right")]
+    known = {side: profile.memory for side, profile in sides.items()}
+    rows = [(Cell(part), *_memory_cells(part, known)) for part in MEMORY_PARTS]
+    peak = [cell for memory in known.values() for cell in (Cell(units.size(memory.peak_bytes)), Cell(""))]
+    sources = dict.fromkeys(m.source or m.reason for m in known.values() if m.source or m.reason)
+    return Table("", tuple(columns), (*rows, (Cell("together"), *peak)), "; ".join(sources))
+
+
+def categories_table(sides: Sides) -> Table:
+    """The operators or kernels of one step by category, the longest first."""
+    columns = [Column("category")]
+    for side in sides:
+        columns += [Column(_headed(side, "count"), "right"), Column(_headed(side, "time"), "right")]
+    columns.append(Column("most frequent", wraps=True))
+    return Table("", tuple(columns), tuple(_category_row(name, sides) for name in category_names(sides)))
+
+
+def category_names(sides: Sides) -> list[str]:
+    """The longest first, on whichever side that is."""
+    seconds: dict[str, float] = {}
+    for profile in sides.values():
+        for name, category in profile.categories.items():
+            seconds[name] = max(seconds.get(name, 0.0), category.seconds)
+    return sorted(seconds, key=lambda name: -seconds[name])
+
+
+def ranks_table(profile: Profile) -> Table:
+    """The processes of a job, the slowest marked."""
+    slowest = max((rank.seconds for rank in profile.ranks), default=0.0)
+    rows = tuple(
+        (
+            Cell(str(rank.rank)),
+            Cell(units.duration(rank.seconds)),
+            Cell(units.percent(rank.busy)),
+            Cell(units.duration(rank.communication)),
+            Cell(units.duration(rank.exposed)),
+            Cell(units.duration(rank.waiting)),
+            Cell("slowest" if rank.seconds == slowest and len(profile.ranks) > 1 else ""),
+        )
+        for rank in profile.ranks
+    )  # fmt: skip
+    columns = ("rank", "step", "busy", "communication", "of it exposed", "of it waiting", "")
+    return Table("", tuple(Column(name, "right" if name else "left") for name in columns), rows)
+
+
+def _headed(side: str, name: str) -> str:
+    return f"{side} {name}".strip()
+
+
+def _rung_row(rungs: Mapping[str, Rung]) -> tuple[Cell, ...]:
+    cells, told = [], []
+    for rung in rungs.values():
+        known = rung.value is not None
+        cells.append(Cell(units.percent(rung.value), "plain" if known else "quiet"))
+        cells.append(Cell("" if rung.loss is None else units.percent(rung.loss), "quiet"))
+        told.append(rung.basis or rung.kind.source if known else missing(rung))
+    first = next(iter(rungs.values()))
+    return (Cell(first.kind.title), *cells, Cell("; ".join(dict.fromkeys(told)), "quiet"))
+
+
+def _share_row(name: str, sides: Sides) -> tuple[Cell, ...]:
+    shares = [share_of(profile, name) for profile in sides.values()]
+    cells = [
+        cell for share in shares for cell in (Cell(units.duration(share.seconds)), Cell(units.percent(share.share)))
+    ]
+    told = dict.fromkeys(share.basis if share.seconds is not None else share.reason for share in shares)
+    return (Cell(share_title(name)), *cells, Cell("; ".join(filter(None, told)), "quiet"))
+
+
+def share_of(profile: Profile, name: str) -> Share:
+    """The share of that name; one that cannot be told where the profile has none."""
+    return next((share for share in profile.shares if share.name == name), Share(name, None, None))
+
+
+def share_title(name: str) -> str:
+    """ "host" is what the host spends on launching work."""
+    return "host overhead" if name == "host" else name
+
+
+def _memory_cells(part: str, known: Mapping[str, Memory]) -> list[Cell]:
+    cells = []
+    for memory in known.values():
+        count = getattr(memory, part) if memory.peak_bytes is not None else None
+        share = count / memory.peak_bytes if memory.peak_bytes and count is not None else None
+        cells += [Cell(units.size(count)), Cell("" if share is None else units.percent(share), "quiet")]
+    return cells
+
+
+def _category_row(name: str, sides: Sides) -> tuple[Cell, ...]:
+    cells: list[Cell] = []
+    operators: dict[str, int] = {}
+    for profile in sides.values():
+        category = profile.categories.get(name)
+        cells += [
+            Cell(str(category.count) if category else "0"), Cell(units.duration(category.seconds if category else 0.0))
+        ]  # fmt: skip
+        operators.update(category.operators if category else {})
+    most = sorted(operators, key=lambda operator: -operators[operator])[:4]
+    return (Cell(name), *cells, Cell(", ".join(f"{o} ×{operators[o]}" for o in most), "quiet"))

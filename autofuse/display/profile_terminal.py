@@ -1,0 +1,184 @@
+"""A profile on a terminal: what matters on one screen. The full lists are in its HTML page and its JSON."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text
+
+from autofuse.display import markup, terminal
+from autofuse.display.layer_tables import (
+    all_places,
+    both_layers_table,
+    layers_table,
+    places_table,
+    short_layers_table,
+    short_places_table,
+    telling,
+)
+from autofuse.display.profile_facts import end, facts_of, facts_of_both, step_of, title_of
+from autofuse.display.profile_tables import (
+    Sides,
+    categories_table,
+    ladder_table,
+    loss_in_words,
+    memory_table,
+    missing_in_words,
+    rungs_of,
+    shares_table,
+)
+from autofuse.results import units
+from autofuse.results.comparison import TONES, Comparison
+from autofuse.results.ladder import ON_CPU, Rung
+from autofuse.results.table import Table
+
+if TYPE_CHECKING:
+    from autofuse.results.profile import Profile
+
+_BAR = 24
+_ON_GPU = "profile on a GPU"  # its page and its JSON say for each rung what that takes
+_LAYERS, _PLACES = 8, 5
+_QUIET = terminal.STYLES["quiet"]
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A table that leaves columns out where the terminal is narrow, in the order of `give_way`."""
+
+    table: Table
+    give_way: tuple[tuple[str, ...], ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        drawn = terminal.drawn(terminal.fitted(self.table, options.max_width, self.give_way))
+        drawn.show_edge = False  # its heading stands right above
+        yield drawn
+
+
+def summary(profile: Profile) -> RenderableType:
+    """One profile, for a terminal of about 100 columns and 50 lines."""
+    sides = {"": profile}
+    return Group(
+        Text(title_of(profile), "bold"),
+        _facts(facts_of(profile)),
+        *_headed("how much of the machine it uses", ladder(sides)),
+        *_layers(profile),
+        *_headed("where fusing would help", *places(profile)),
+        *_notes(profile),
+    )
+
+
+def summary_of_both(before: Profile, after: Profile, comparison: Comparison | None = None) -> RenderableType:
+    """Two profiles of one model side by side, with the verdict of the measurement that set one against the other."""
+    sides = {"before": before, "after": after}
+    verdict = [Text(comparison.summary, terminal.STYLES[TONES[comparison.verdict]])] if comparison else []
+    why = [("why", Text(comparison.reason))] if comparison else []
+    steps = [(side, step_of(profile)) for side, profile in sides.items()]
+    return Group(
+        Text(f"{title_of(before)}, before and after", "bold"),
+        *verdict,
+        _facts([*why, *steps, *facts_of_both(sides)]),
+        *_headed("how much of the machine it uses", ladder(sides)),
+        *_layers_of_both(before, after),
+        *_headed("what fusing was predicted to save, and saved", *places(telling((before, after)))),
+        *_notes(after),
+    )
+
+
+def notebook(sides: Sides, comparison: Comparison | None = None) -> str:
+    """The same as HTML tables that can stand in a notebook."""
+    tables = [comparison.table()] if comparison else []
+    tables += [ladder_table(sides), shares_table(sides), memory_table(sides), categories_table(sides)]
+    for profile in sides.values():
+        tables += [layers_table(profile, _LAYERS), places_table(profile, _PLACES)]
+    return "".join(markup.table(table) for table in tables if table.rows)
+
+
+def ladder(sides: Sides) -> RenderableType:
+    """The rungs that are known with bars; the others by the reason why they are not."""
+    rungs = rungs_of(sides)
+    known = [row for row in rungs if any(rung.value is not None for rung in row.values())]
+    grid = Grid.grid(padding=(0, 2))
+    for _ in range(1 + 2 * len(sides)):
+        grid.add_column(no_wrap=True)
+    for row in known:
+        grid.add_row(*_rung_cells(row))
+    unknown: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in rungs:
+        if row not in known:
+            first = next(iter(row.values()))
+            get = _ON_GPU if first.reason == ON_CPU else first.kind.get
+            unknown[first.reason, get].append(first.kind.title)
+    lines = [_missing(names, reason, get) for (reason, get), names in unknown.items()]
+    return Group(*((grid,) if known else ()), *lines)
+
+
+def _rung_cells(row: Mapping[str, Rung]) -> Iterator[Text]:
+    rungs = list(row.values())
+    yield Text(rungs[0].kind.title)
+    for rung in rungs:
+        yield _bar(rung, _BAR if len(rungs) == 1 else _BAR // 2)
+        yield Text(units.percent(rung.value).rjust(7), "" if rung.value is not None else _QUIET)
+    yield Text(loss_in_words(row), _QUIET)
+
+
+def _bar(rung: Rung, width: int) -> Text:
+    if rung.value is None:
+        return Text(" " * width)
+    full = round(width * min(1.0, max(0.0, rung.value)))
+    return Text.assemble(("█" * full, "blue"), ("░" * (width - full), _QUIET))
+
+
+def _missing(names: list[str], reason: str, get: str) -> Text:
+    return Text(f"{', '.join(names)}: {missing_in_words(reason, get)}", _QUIET)
+
+
+def _layers(profile: Profile) -> list[RenderableType]:
+    if not profile.layers:
+        return []
+    table = _Fitted(short_layers_table(profile, _LAYERS), (("ops",), ("MiB",), ("FLOP/B",), ("GFLOP",), ("roof",)))
+    return _headed("layers by the time they take themselves", table, _attribution(profile))
+
+
+def _layers_of_both(before: Profile, after: Profile) -> list[RenderableType]:
+    if not before.layers or not after.layers:
+        return []
+    table = _Fitted(both_layers_table(before, after, _LAYERS), (("whole before", "whole after"),))
+    return _headed("layers by the time they take themselves", table)
+
+
+def _attribution(profile: Profile) -> Text:
+    told = profile.attribution
+    shares = f"{units.percent(told.forward)} of the forward, {units.percent(told.backward)} of the backward"
+    parts = [f"given to modules: {shares}"]
+    if told.overhead is not None:
+        parts.append(f"under the instruments a step took {told.overhead:.2f}x as long")
+    return Text("; ".join((*parts, *map(end, told.notes))), _QUIET)
+
+
+def places(profile: Profile) -> list[RenderableType]:
+    if not all_places(profile):
+        return []
+    return [_Fitted(short_places_table(profile, _PLACES), (("takes",),))]
+
+
+def _headed(heading: str, *parts: RenderableType) -> list[RenderableType]:
+    return [Text(), Text(heading, "bold"), *parts] if parts else []
+
+
+def _notes(profile: Profile) -> list[RenderableType]:
+    if not profile.notes:
+        return []
+    return _headed("notes", *(Padding(Text(note), (0, 0, 0, 2)) for note in profile.notes))
+
+
+def _facts(rows: Iterable[tuple[str, Text]]) -> Grid:
+    grid = Grid.grid(padding=(0, 2))
+    for label, content in rows:
+        grid.add_row(Text(label, _QUIET), content)
+    return grid

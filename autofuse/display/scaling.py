@@ -1,0 +1,45 @@
+"""How a step would scale, as a plan holds it, in tables. It knows neither torch nor how that was worked out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from autofuse.results.table import Cell, Column, Table
+from autofuse.results.units import duration, percent, size
+
+_TITLES = {
+    "strong": "strong scaling: the same batch over all devices",
+    "weak": "weak scaling: the batch on each device",
+}
+
+
+def scaling_tables(scaling: Mapping[str, Any]) -> tuple[Table, ...]:
+    """For each mode, a row for each strategy and number of devices: bytes sent, the step and the efficiency, at worst
+    and at best."""
+    names = ("a device sends", "step at worst", "at best", "efficiency at worst", "at best")
+    columns = (Column("devices", "right"), Column("split"), *(Column(name, "right") for name in names))
+    tables = []
+    for mode, title in _TITLES.items():
+        rows = tuple(_row(e) for e in scaling["estimates"] if e["mode"] == mode)
+        tables.append(Table(f"{title} (simulated)", columns, rows))
+    return tuple(tables)
+
+
+def scaling_sentences(scaling: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is advised and why, what one device would hold, and what was assumed."""
+    advice = scaling["advice"]
+    split = f"Split to take: {advice['strategy']}. " if advice["strategy"] else ""
+    held = ", ".join(f"{s} {size(b)}" for s, b in scaling["bytes_per_device"].items() if b is not None)
+    told = [f"{split}{advice['why']}"]
+    if held:
+        told.append(f"One of {scaling['devices'][-1]} devices would hold: {held}.")
+    return (*told, *scaling["notes"], "At worst nothing that is sent is hidden behind computing, at best all that can.")
+
+
+def _row(found: Mapping[str, Any]) -> tuple[Cell, ...]:
+    return (
+        Cell(str(found["devices"])), Cell(found["strategy"]), Cell(size(found["sent"])),
+        Cell(duration(found["worst"])), Cell(duration(found["best"])),
+        Cell(percent(found["efficiency_worst"])), Cell(percent(found["efficiency_best"])),
+    )  # fmt: skip

@@ -1,0 +1,71 @@
+"""Tables drawn with rich, on a terminal or as plain text. It knows tables, not what they are about."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Sequence
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from autofuse.results.table import Table, Tone, without_columns
+
+STYLES: dict[Tone, str] = {"plain": "", "good": "green", "bad": "bold red", "warn": "yellow", "quiet": "dim"}
+_WIDTH_WITHOUT_TERMINAL = 100
+_WIDTH_OF_A_FILE = 120
+_WRAPPED = 24  # what a column that wraps needs at least to be read
+
+
+def stdout() -> Console:
+    """Of standard output; where that is no terminal, wide enough for every column."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDTH_OF_A_FILE
+    return console
+
+
+def drawn(table: Table) -> RichTable:
+    """The table as a rich renderable: columns that wrap give way first where room is short."""
+    result = RichTable(
+        title=table.title or None,
+        caption=table.caption or None,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    for column in table.columns:
+        result.add_column(column.name, justify=column.align, overflow="fold", no_wrap=not column.wraps)
+    for row in table.rows:
+        # Text, never markup: a reason may contain square brackets.
+        result.add_row(*(Text(cell.text, STYLES[cell.tone]) for cell in row))
+    return result
+
+
+def fitted(table: Table, width: int, give_way: Sequence[tuple[str, ...]]) -> Table:
+    """The table without the first few groups of columns in `give_way`: as many as must go for it to be drawn."""
+    for names in give_way:
+        if _width(table) <= width:
+            break
+        table = without_columns(table, names)
+    return table
+
+
+def _width(table: Table) -> int:
+    """Columns of the terminal that the table wants; one that wraps is content with less."""
+    cells = [[column.name, *(row[i].text for row in table.rows)] for i, column in enumerate(table.columns)]
+    wanted = [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in cells]
+    return sum(min(w, _WRAPPED) if c.wraps else w for w, c in zip(wanted, table.columns, strict=True)) + 3 * len(wanted)
+
+
+def text(renderable: RenderableType, width: int | None = None) -> str:
+    """What the renderable looks like without colours, `width` columns wide (the terminal's, or 100 without one)."""
+    wide = width or shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
+    console = Console(file=io.StringIO(), width=wide, color_system=None, force_terminal=False, legacy_windows=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")

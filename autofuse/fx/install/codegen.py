@@ -1,0 +1,181 @@
+"""An fx graph and its guards -> Python source for a forward with the original's exact signature.
+
+The source looks for a variant whose guards hold (conditions.py) and runs it; else it asks for a new one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import linecache
+import re
+import types
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from autofuse.fx.install.conditions import FOUND, Asked, Written, explained, written
+from autofuse.fx.install.guard_code import identity
+from autofuse.fx.install.guarded_reads import handed
+from autofuse.fx.install.lowering import lower
+from autofuse.fx.trace.ambient_state import Ambient
+from autofuse.fx.trace.guards import in_words
+from autofuse.fx.trace.tracer import Trace
+from autofuse.fx.trace.twin import signature_of
+
+Forward = Callable[..., Any]
+_SERIAL = itertools.count()
+_OF_A_REPETITION = re.compile(r"dtype|autocast|requires_grad|_unwatched|_unhooked|_plain|_holds_")
+_STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A rewritten forward for one kind of call: `source` defines it, `tests` say when it may stand in.
+
+    `inputs` are what it is handed after self, in the guards' language (trace/guards.py), as the tests are.
+    """
+
+    source: str
+    tests: tuple[str, ...]
+    inputs: tuple[str, ...]
+    names: tuple[tuple[str, Any], ...]  # what the tests name
+    globals: tuple[tuple[str, Any], ...]  # what the source names
+    training: bool
+
+    @property
+    def relaxed(self) -> Variant:
+        """The same forward for the very call it was traced for, whatever dtype that is repeated in."""
+        return replace(self, tests=(f"self.training is {self.training}",))
+
+    @property
+    def loosened(self) -> Variant:
+        """The same forward for calls of that kind, whatever dtype and whatever gradients they are repeated with."""
+        return replace(self, tests=tuple(t for t in self.tests if not _OF_A_REPETITION.search(t)))
+
+    @cached_property
+    def key(self) -> Hashable:
+        """Equal for variants that are interchangeable."""
+        return self.source, self.tests, self.inputs, tuple((n, identity(v)) for n, v in (*self.names, *self.globals))
+
+    @cached_property
+    def run(self) -> Forward:
+        """run(self, in0, ...), compiled once for all modules with this variant."""
+        namespace: dict[str, Any] = dict(self.globals)
+        _execute(self.source, namespace)
+        return namespace["forward"]  # type: ignore[no-any-return]
+
+    def words(self, test: int) -> str:
+        """One of the tests, for people."""
+        return in_words(self.tests[test], dict(self.names))
+
+
+def variant_of(trace: Trace) -> Variant:
+    """The variant that a rewritten trace is."""
+    _add_ambient(trace.guards.add, trace.around)
+    lower(trace)
+    inputs = (*trace.inputs, *handed(trace, len(trace.inputs)))
+    for node in trace.graph.nodes:
+        if node.name == "self":
+            node._rename("self_1")  # a child named `self` would shadow the argument
+    code = trace.graph.python_code("self", verbose=False)
+    names = tuple(trace.guards.names.items())
+    return Variant(code.src, tuple(trace.guards.tests), inputs, names, tuple(code.globals.items()), trace.twin.training)
+
+
+def _add_ambient(add: Callable[[str], None], around: Ambient) -> None:
+    for state in around.autocast:
+        if state.enabled:
+            add(f'_autocast("{state.device}")')
+            add(f'_autocast_dtype("{state.device}") is _torch.{str(state.dtype)[6:]}')
+        elif state.device == "cpu" or torch.cuda.is_available():
+            add(f'not _autocast("{state.device}")')
+
+
+def forward_of(base: Forward, variants: tuple[Variant, ...], missed: Forward) -> Forward:
+    """A function with the signature of `base` that runs the first variant whose tests hold, else `missed`.
+
+    `missed(self, ...)` gets the arguments as `base` would.
+    """
+    signature = signature_of(base)
+    receiver = next(iter(signature.parameters))
+    variants = merged(variants)
+    asked = [Asked(v.tests, v.inputs, dict(v.names)) for v in variants]
+    body = written(asked, receiver) if asked else Written()
+    scope: dict[str, Any] = {**body.scope, "_missed": missed}
+    lines = [f"def forward({_parameters(signature, scope)}):", *("    " + line for line in body.lines)]
+    for i, variant in enumerate(variants):
+        scope[f"_run{i}"] = variant.run
+        lines += [f"    if {FOUND} == {i}:", f"        return _run{i}({', '.join([receiver, *body.inputs[i]])})"]
+    lines.append(f"    return _missed({_passed(signature)})")
+    _execute("\n".join(lines) + "\n", scope)
+    forward: types.FunctionType = scope["forward"]
+    forward.__qualname__, forward.__module__, forward.__doc__ = base.__qualname__, base.__module__, base.__doc__
+    forward.__wrapped__ = base  # type: ignore[attr-defined]
+    return forward
+
+
+_MODES = ("self.training is False", "self.training is True")
+
+
+def merged(variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
+    """The variants, those that do the same in both modes as one, which takes the place of the later."""
+    found: dict[Hashable, Variant] = {}
+    for variant in variants:
+        either = replace(variant, tests=tuple(t for t in variant.tests if t not in _MODES))
+        known = found.get(either.key)
+        if known is not None and {*known.tests, *variant.tests} >= {*_MODES}:
+            del found[either.key]
+            found[variant.key] = either
+        else:
+            found[variant.key if known is not None else either.key] = variant
+    return tuple(found.values())
+
+
+def asker_of(base: Forward, variant: Variant) -> Callable[..., list[int]]:
+    """A function with the signature of `base` that tells the places of the tests of `variant` that fail."""
+    signature = signature_of(base)
+    body, scope = explained(Asked(variant.tests, variant.inputs, dict(variant.names)), next(iter(signature.parameters)))
+    lines = [f"def ask({_parameters(signature, scope)}):", *("    " + line for line in body)]
+    _execute("\n".join(lines) + "\n", scope)
+    return scope["ask"]  # type: ignore[no-any-return]
+
+
+def _parameters(signature: inspect.Signature, scope: dict[str, Any]) -> str:
+    """The parameter list, annotations left out, defaults by name."""
+    parts: list[str] = []
+    starred = False
+    parameters = list(signature.parameters.values())
+    for place, p in enumerate(parameters):
+        if p.kind is p.KEYWORD_ONLY and not starred:
+            parts.append("*")
+            starred = True
+        starred = starred or p.kind is p.VAR_POSITIONAL
+        text = _STARS.get(p.kind, "") + p.name
+        if p.default is not p.empty:
+            scope[f"_default_{p.name}"] = p.default
+            text += f"=_default_{p.name}"
+        parts.append(text)
+        following = parameters[place + 1 : place + 2]
+        if p.kind is p.POSITIONAL_ONLY and not (following and following[0].kind is p.POSITIONAL_ONLY):
+            parts.append("/")
+    return ", ".join(parts)
+
+
+def _passed(signature: inspect.Signature) -> str:
+    named = inspect.Parameter.KEYWORD_ONLY
+    texts = (
+        f"{p.name}={p.name}" if p.kind is named else _STARS.get(p.kind, "") + p.name
+        for p in signature.parameters.values()
+    )
+    return ", ".join(texts)
+
+
+def _execute(source: str, namespace: dict[str, Any]) -> None:
+    """Run generated source, which tracebacks can show."""
+    name = f"<autofuse {next(_SERIAL)}>"
+    linecache.cache[name] = len(source), None, source.splitlines(True), name
+    exec(compile(source, name, "exec"), namespace)

@@ -1,0 +1,155 @@
+"""The guards' language (trace/guards.py) spelled out in plain Python, as cheap to run as the same question can be.
+
+A module's state is read out of its `__dict__`: Python looks a name up there three times as fast as on a module. What is
+compared with a number or a text must be one: a tensor equals numbers too, and what a tensor equals is no constant.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autofuse.fx.install.mask_contents import holds_form, holds_number
+from autofuse.fx.trace.plain_children import GLOBAL_HOOKS, OWN_HOOKS, PLAIN_TENSORS
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+_STATE = frozenset({"training", *_TABLES, *OWN_HOOKS})
+_TYPED = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+_NAMED = re.compile(r"_c\d+")
+SCOPE: Mapping[str, Any] = {
+    "_Tensor": Tensor, "_Parameter": nn.Parameter, "_PLAIN": PLAIN_TENSORS, "_torch": torch, "_Error": Exception,
+    "_EMPTY": frozenset(), "_holds_form": holds_form, "_holds_number": holds_number,
+    "_autocast": torch.is_autocast_enabled, "_autocast_dtype": torch.get_autocast_dtype,
+    "_any_autocast": torch._C._is_any_autocast_enabled,
+    **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_HOOKS)},
+}  # fmt: skip
+
+
+class Spelled(ast.NodeTransformer):
+    """Spells out the words of the guards' language, for a receiver of any name."""
+
+    def __init__(self, receiver: str, names: Mapping[str, Any], constant: Callable[[Any], ast.Name]) -> None:
+        self._receiver, self._names, self._constant = receiver, names, constant
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if _NAMED.fullmatch(node.id):
+            return self._constant(self._names[node.id])
+        return ast.Name(self._receiver) if node.id == "self" else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        owner = self.visit(node.value)
+        if node.attr in _STATE and self._is_module(owner):
+            return self._state(owner, node.attr)
+        return _attribute(owner, node.attr)
+
+    def _is_module(self, tree: ast.expr) -> bool:
+        match tree:
+            case ast.Name(name):
+                return name == self._receiver
+            case ast.Subscript(ast.Subscript(ast.Attribute(_, "__dict__"), ast.Constant("_modules"))):
+                return True
+        return False
+
+    def _state(self, module: ast.expr, name: str) -> ast.expr:
+        return ast.Subscript(_attribute(module, "__dict__"), ast.Constant(name))
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        args = [self.visit(a) for a in node.args]
+        match node.func:
+            case ast.Name("_unwatched"):
+                return self._unwatched(args[0])
+            case ast.Name("_unhooked"):
+                return ast.BoolOp(ast.And(), [_not(ast.Name(f"_hooks{i}")) for i in range(len(GLOBAL_HOOKS))])
+            case ast.Name("_plain"):
+                return parsed("type({0}) is _Parameter or type({0}) in _PLAIN", *args)
+            case ast.Name("_held"):
+                table = self._state(args[0], args[1].value)
+                return parsed("{1}[{2}] if {2} in {1} else getattr({0}, {2})", args[0], table, args[2])
+            case ast.Name("_lacks"):
+                return self._lacks(*args)
+            case ast.Name("_autocast"):
+                return ast.BoolOp(ast.And(), [parsed("_any_autocast()"), ast.Call(node.func, args, [])])
+        return ast.Call(self.visit(node.func), args, [])
+
+    def _unwatched(self, module: ast.expr) -> ast.expr:
+        inside = _attribute(module, "__dict__")
+        tests = [_not(self._state(module, h)) for h in OWN_HOOKS]
+        tests.append(parsed('"forward" not in {0}', inside))
+        tests.append(parsed('not ("_compiled_call_impl" in {0} and {0}["_compiled_call_impl"])', inside))
+        return ast.BoolOp(ast.And(), tests)
+
+    def _lacks(self, module: ast.expr, name: ast.expr) -> ast.expr:
+        if not self._is_module(module):
+            return parsed("not hasattr({0}, {1})", module, name)
+        places = [_attribute(module, "__dict__"), *(self._state(module, t) for t in _TABLES)]
+        absent = [ast.Compare(name, [ast.NotIn()], [p]) for p in places]
+        return ast.BoolOp(ast.And(), [*absent, parsed("not hasattr(type({0}), {1})", module, name)])
+
+    def visit_Set(self, node: ast.Set) -> ast.expr:
+        return self._constant(frozenset(ast.literal_eval(node)))
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        operand = self.visit(node.operand)
+        return _not(operand) if isinstance(node.op, ast.Not) else ast.UnaryOp(node.op, operand)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        made = ast.Compare(self.visit(node.left), node.ops, [self.visit(c) for c in node.comparators])
+        match made:
+            case ast.Compare(ast.Call(ast.Attribute(table, "keys")), [ast.Eq()], [ast.Name("_EMPTY")]):
+                return _not(table)
+            case ast.Compare(left, [ast.Eq()], [ast.Call(ast.Name("min"), [same, most])]) if _same(left, same):
+                return ast.Compare(left, [ast.LtE()], [most])
+            case ast.Compare(left, [ast.Eq()], [value]) if _is_read(left):
+                return self._typed(left, value, node.comparators[0], made)
+        return made
+
+    def _typed(self, left: ast.expr, right: ast.expr, written: ast.expr, made: ast.expr) -> ast.expr:
+        """Tensors equal numbers too, and what a tensor equals is no constant."""
+        if isinstance(written, ast.Constant):
+            value = written.value
+        elif isinstance(written, ast.Name) and written.id in self._names:
+            value = self._names[written.id]
+        else:
+            return made
+        if isinstance(value, torch.dtype):
+            return ast.Compare(left, [ast.Is()], [right])
+        if not isinstance(value, _TYPED):
+            return made
+        kind = self._constant(type(value))
+        return ast.BoolOp(ast.And(), [parsed("type({0}) is {1}", left, kind), made])
+
+
+def _is_read(tree: ast.expr) -> bool:
+    """Whether `tree` names an argument, an attribute or an element: not a size, which is an integer or a symbol."""
+    sized = any(isinstance(n, ast.Attribute) and n.attr in ("shape", "ndim") for n in ast.walk(tree))
+    return isinstance(tree, (ast.Name, ast.Attribute, ast.Subscript)) and not sized
+
+
+def parsed(template: str, *parts: ast.expr) -> ast.expr:
+    return ast.parse(template.format(*(f"({ast.unparse(p)})" for p in parts)), mode="eval").body
+
+
+def _attribute(owner: ast.expr, name: str) -> ast.expr:
+    return ast.Attribute(owner, name)
+
+
+def _same(a: ast.expr, b: ast.expr) -> bool:
+    return ast.unparse(a) == ast.unparse(b)
+
+
+def _not(tree: ast.expr) -> ast.expr:
+    """`not tree`, as tests of their own where it is a choice."""
+    if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.Or):
+        return ast.BoolOp(ast.And(), [_not(v) for v in tree.values])
+    return ast.UnaryOp(ast.Not(), tree)
+
+
+def identity(value: Any) -> Hashable:
+    """A hashable that is equal for the same object, and for equal small constants."""
+    plain = isinstance(value, (torch.dtype, torch.device, float, int, str, frozenset))
+    return (type(value), value) if plain else id(value)

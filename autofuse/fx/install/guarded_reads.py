@@ -1,0 +1,47 @@
+"""What a rewritten forward reads of its module, handed to it by the guards, which have read it already.
+
+A module finds a parameter or a child by a Python function of its own; guards know the way through its dicts. Only
+what the guards vouch for is read that way: the module's own tensors, and what pristine children hold
+(trace/plain_children.py).
+"""
+
+from __future__ import annotations
+
+from torch import fx, nn
+
+from autofuse.fx.trace.attribute_reads import guard_inside, guard_path
+from autofuse.fx.trace.operation_names import erase_dead
+from autofuse.fx.trace.tracer import Trace
+
+
+def handed(trace: Trace, count: int) -> list[str]:
+    """Turn reads of attributes into inputs, numbered from `count`; how a guard reaches each."""
+    texts: list[str] = []
+    made: dict[str, fx.Node] = {}
+    first = next(n for n in trace.graph.nodes if n.op != "placeholder")
+    for node in [n for n in trace.graph.nodes if n.op == "get_attr"]:
+        target = str(node.target)
+        text = _reach(trace, target)
+        if text is None:
+            continue
+        if target not in made:
+            with trace.graph.inserting_before(first):
+                made[target] = trace.graph.placeholder(f"in{count + len(texts)}")
+            made[target].meta = dict(node.meta)
+            texts.append(text)
+        node.replace_all_uses_with(made[target])
+    erase_dead(trace.graph)
+    return texts
+
+
+def _reach(trace: Trace, target: str) -> str | None:
+    """How a guard reaches an attribute; None if a forward had better ask the module."""
+    owner, _, name = target.rpartition(".")
+    reach = guard_path(owner)
+    if owner and f"_unwatched({reach})" not in trace.guards.tests:
+        return None
+    module = trace.twin.get_submodule(owner)
+    for table in ("_parameters", "_buffers"):
+        if name in module.__dict__[table]:
+            return f'_held({reach}, "{table}", "{name}")'
+    return guard_inside(owner, name) if not isinstance(module.__dict__.get(name, module), nn.Module) else None

@@ -1,0 +1,106 @@
+"""The last step before code is written: a call that decides at run time what the graph has decided becomes plainer.
+
+An operation of `autofuse.ops` looks at its operands at each call: their rank, their widths, autocast. Where the trace
+and its guards have settled that, the operation that takes it for granted stands in. What is computed stays the same,
+and where the trace's example was not typical, the kernel is slower at most.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import defaultdict
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx
+
+from autofuse import ops
+from autofuse.fx.trace.ambient_state import Ambient
+from autofuse.fx.trace.tracer import Trace
+from autofuse.ops import plain
+
+_FOUR = 4  # batch, heads, length, width
+
+
+def lower(trace: Trace) -> None:
+    """Make the operations of a rewritten trace as plain as it allows."""
+    for node in list(trace.graph.nodes):
+        if node.target is ops.attention and _is_plain(node, trace.around):
+            _make_plain(trace, node)
+        elif node.target is ops.gelu and len(node.args) == 1 and node.kwargs.get("approximate", "none") == "none":
+            node.target = F.gelu
+        elif node.target is ops.silu:
+            node.target = F.silu
+    _ask_sizes_at_once(trace.graph)
+
+
+def _is_plain(node: fx.Node, around: Ambient) -> bool:
+    """Whether attention gets what the kernel takes: operands of four dimensions, one width and one dtype."""
+    operands = [t for a in node.args if isinstance(a, fx.Node) and isinstance(t := a.meta.get("v"), Tensor)]
+    if len(operands) != len(node.args) or any(state.enabled for state in around.autocast):
+        return False
+    if not isinstance(node.kwargs.get("scale", 1.0), (int, float)) or not _is_plain_mask(node):
+        return False
+    alike = {(t.dtype, t.shape[:-2], t.shape[-1]) for t in operands}
+    return len(alike) == 1 and all(t.ndim == _FOUR and t.stride(-1) == 1 for t in operands)
+
+
+def _is_plain_mask(node: fx.Node) -> bool:
+    mask = node.kwargs.get("mask")
+    if mask is None:
+        return True
+    found = mask.meta.get("v") if isinstance(mask, fx.Node) else None
+    told = any(node.kwargs.get(name) for name in ("is_causal", "mask_is_causal"))
+    boolean = isinstance(found, Tensor) and found.dtype is torch.bool and found.ndim in (2, _FOUR)
+    return boolean and not told and node.kwargs.get("fill") is None
+
+
+def _make_plain(trace: Trace, node: fx.Node) -> None:
+    given = node.kwargs
+    p, training = given.get("dropout_p", 0.0), given.get("training", False)
+    drops = not (p == 0.0 or training is False)
+    operands: tuple[Any, ...] = (
+        *node.args, given.get("mask"), _scale(trace, node), bool(given.get("is_causal")),
+    )  # fmt: skip
+    sources = {_source(n) for n in node.all_input_nodes[:3]}
+    guarded = {n for n in trace.graph.nodes if n.op == "placeholder"}
+    operands = *operands, len(sources) == 1 or sources <= guarded
+    node.target, node.kwargs = plain.attention, {}
+    node.args = (*operands, p, training) if drops else operands
+
+
+def _scale(trace: Trace, node: fx.Node) -> float | None:
+    """What the scores are multiplied with; None where it is what the kernel takes by itself, which is quicker."""
+    scale, query = float(node.kwargs.get("scale", 1.0)), node.all_input_nodes[0]  # type: ignore[arg-type]
+    width, sizes = query.meta["v"].shape[-1], trace.sizes.get(query, ())
+    fixed = bool(sizes) and f"{sizes[-1]} == {width}" in trace.guards.tests
+    return None if fixed and math.isclose(scale, width**-0.5, rel_tol=1e-12) else scale
+
+
+_SAME_DTYPE = frozenset("view reshape transpose permute contiguous split chunk unbind unflatten flatten".split())
+
+
+def _source(node: fx.Node) -> fx.Node:
+    """The node whose entries `node` holds in another order: it has the same dtype in every call."""
+    owner = node.all_input_nodes[0] if node.target is operator.getitem or node.target in _SAME_DTYPE else None
+    if owner is None or node.target is operator.getitem and owner.target not in _SAME_DTYPE:
+        return node
+    return _source(owner)
+
+
+def _ask_sizes_at_once(graph: fx.Graph) -> None:
+    """`x.size(0)`, `x.size(1)`: one call, whose result is indexed."""
+    asked: dict[fx.Node, list[fx.Node]] = defaultdict(list)
+    for node in graph.nodes:
+        if node.op == "call_method" and node.target == "size" and len(node.args) == 2 and not node.kwargs:
+            asked[node.all_input_nodes[0]].append(node)
+    written = {n for node in graph.nodes for n in node.meta.get("writes", ())}
+    for tensor, nodes in asked.items():
+        if len(nodes) < 2 or tensor in written:
+            continue
+        with graph.inserting_before(nodes[0]):
+            whole = graph.call_method("size", (tensor,))
+        for node in nodes:
+            node.op, node.target, node.args = "call_function", operator.getitem, (whole, node.args[1])

@@ -1,0 +1,320 @@
+"""An fx trace -> the dataflow graph of the core.
+
+Knows which fx node computes which value, what a live tensor's rank, dtype and content are, and which children are
+layers of the vocabulary. Decides nothing about what may be rewritten.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from autofuse.fx.install.mask_contents import buffer_form, buffer_number
+from autofuse.fx.rewrite.inlined_children import are_scores, entered, may_add_to_scores, may_enter, parameters_of
+from autofuse.fx.rewrite.narrow_calls import is_narrow_call
+from autofuse.fx.trace.attribute_reads import guard_inside, guard_path, is_known
+from autofuse.fx.trace.operation_names import called, erase_dead, is_harmless, operation_of
+from autofuse.fx.trace.plain_children import is_pristine
+from autofuse.fx.trace.tracer import Trace
+from autofuse.ir.binding import bound_arguments, like_another
+from autofuse.ir.facts import Known
+from autofuse.ir.graph import ATTRIBUTE, CALL, CONST, ITEM, MODULE, OPAQUE, PARAMETER, SINK, SLICE, TUPLE, Graph, Value
+from autofuse.ir.vocabulary import MODULES, OPS
+
+Look = Callable[[nn.Module, fx.Node], Trace | None]
+
+
+@dataclass(frozen=True)
+class Inner:
+    """What computes a value inside a child that was read in place of its call."""
+
+    node: fx.Node
+    call: fx.Node  # of the child, in the parent's trace
+    target: str  # the child's name
+    values: dict[fx.Node, Value]  # what the child's nodes compute
+
+
+@dataclass
+class Captured:
+    """A trace and its graph."""
+
+    trace: Trace
+    graph: Graph = field(default_factory=Graph)
+    known: dict[Value, Known] = field(default_factory=dict)
+    nodes: dict[Value, fx.Node] = field(default_factory=dict)  # value -> the node that computes it first
+    values: dict[fx.Node, Value] = field(default_factory=dict)
+    paths: dict[Value, str] = field(default_factory=dict)  # attributes of the module -> where they are
+    entered: dict[fx.Node, Trace] = field(default_factory=dict)  # calls of children -> what was read in their place
+    inner: dict[Value, Inner] = field(default_factory=dict)  # values that only such a child computes
+
+
+def captured(trace: Trace, look: Look | None = None) -> Captured:
+    """The graph of a trace; nodes that nothing needs are erased from the trace first.
+
+    `look` traces a child of the user's own, which is then read in place of its call.
+    """
+    erase_dead(trace.graph)
+    out = Captured(trace)
+    lowering = _Lowering(out, look)
+    for node in trace.graph.nodes:
+        lowering.add(node)
+    return out
+
+
+class _Lowering:
+    def __init__(self, out: Captured, look: Look | None = None) -> None:
+        self.out, self.graph, self.values = out, out.graph, out.values
+        self.look = look
+        self.root = self.graph.value(PARAMETER, data="self")
+        self.fixed = dict(map(_fixed, filter(_FIXED.fullmatch, out.trace.guards.tests)))  # sizes that are guarded
+        self.storages: dict[int, list[fx.Node]] = {}  # memory -> the nodes whose results lie in it
+
+    def add(self, node: fx.Node) -> None:
+        value = self.lowered(node)
+        self.values[node] = value
+        if value.op != CONST:
+            self.out.nodes.setdefault(value, node)
+            self.know(value, node)
+        for tensor in _direct(node.meta.get("v")):
+            self.storages.setdefault(_storage(tensor), []).append(node)
+        if node.meta.get("writes"):
+            self.write(node, value)
+
+    def know(self, value: Value, node: fx.Node) -> None:
+        """Facts of a live value. What is known already, such as a buffer's content, stays."""
+        found = _known(node.meta.get("v"))
+        if node in self.out.trace.sizes:
+            found = replace(found, lengths=tuple(self.fixed.get(n, n) for n in self.out.trace.sizes[node]))
+        if node.op == "get_attr" and (form := self.form(str(node.target))) is not None:
+            found = replace(found, form=form)
+        self.out.known.setdefault(value, found)
+
+    def form(self, target: str) -> str | None:
+        attribute = _attribute_at(self.out.trace.module, target)
+        return (
+            buffer_form(attribute)
+            if isinstance(attribute, Tensor) and not isinstance(attribute, nn.Parameter)
+            else None
+        )
+
+    def fill(self, target: str) -> float | None:
+        """The number in a buffer that fills masks; from here on it is guarded."""
+        attribute = _attribute_at(self.out.trace.module, target)
+        number = buffer_number(attribute) if isinstance(attribute, Tensor) else None
+        if number is not None:
+            owner, _, name = target.rpartition(".")
+            guards = self.out.trace.guards
+            guards.add(f'_holds_number({guard_path(owner)}._buffers["{name}"], {guards.name_of(number)})')
+        return number
+
+    def write(self, node: fx.Node, result: Value) -> None:
+        """Memory was overwritten: names for the old contents now hold the new ones, views of it are unknown."""
+        for target in node.meta["writes"]:
+            old = self.values[target]
+            new = (
+                result
+                if _direct(node.meta.get("v"))
+                else self.graph.fresh(OPAQUE, result, old, data="written in place")
+            )
+            self.graph.write(old, new)
+            memory = _storage(target.meta["v"]) if isinstance(target.meta.get("v"), Tensor) else None
+            for other in self.storages.get(memory, []) if memory is not None else []:
+                held = self.values[other]
+                if held is old and other is not node:
+                    self.values[other] = new
+                elif held is not new and isinstance(other.meta.get("v"), Tensor):
+                    self.values[other] = view = self.graph.fresh(
+                        OPAQUE, held, new, data="shares memory with what was written"
+                    )
+                    self.out.nodes[view] = other
+                    self.know(view, other)
+
+    # One node.
+
+    def lowered(self, node: fx.Node) -> Value:
+        if node.op == "placeholder":
+            return self.graph.value(PARAMETER, data=node.name)
+        if node.op == "get_attr":
+            fill = self.fill(str(node.target))
+            return self.path(str(node.target)) if fill is None else self.graph.const(fill)
+        if node.op == "output":
+            return self.graph.fresh(SINK, *(self.values[n] for n in node.all_input_nodes), data="returned")
+        arguments = [self.argument(a) for a in node.args]
+        named = {k: self.argument(v) for k, v in node.kwargs.items()}
+        if node.op == "call_module":
+            return self.module(node, arguments, named)
+        return self.call(node, arguments, named)
+
+    def call(self, node: fx.Node, arguments: list[Value], named: dict[str, Value]) -> Value:
+        if node.target is operator.getitem:
+            return self.item(*arguments)
+        if node.target is getattr:
+            return self.attribute(arguments[0], str(node.args[1]))
+        if is_narrow_call(node.target):
+            return self.graph.fresh(CALL, *arguments, *named.values(), data=(called(node), tuple(named)))
+        op = operation_of(node)
+        inputs = bound_arguments(self.graph, op, arguments, named) if op else None
+        if op is not None and inputs is not None:
+            op, inputs = like_another(self.graph, op, inputs)
+            return self.operation(op.name, inputs, bool(node.meta.get("writes")))
+        make = self.graph.value if is_harmless(node) and not node.meta.get("writes") else self.graph.fresh
+        return make(CALL, *arguments, *named.values(), data=(called(node), tuple(named)))
+
+    def operation(self, name: str, inputs: list[Value], writes: bool = False) -> Value:
+        return (self.graph.fresh if writes or OPS[name].effect == "random" else self.graph.value)(name, *inputs)
+
+    def item(self, container: Value, index: Value) -> Value:
+        if container.op == TUPLE and container.data is None and index.op == CONST and isinstance(index.data, int):
+            return container.inputs[index.data]
+        return self.graph.read(ITEM, container, index)
+
+    def attribute(self, owner: Value, name: str) -> Value:
+        return self.graph.value("mT", owner) if name == "mT" else self.graph.read(ATTRIBUTE, owner, data=name)
+
+    def module(self, node: fx.Node, arguments: list[Value], named: dict[str, Value]) -> Value:
+        target = str(node.target)
+        child = self.out.trace.module.get_submodule(target)
+        kind = MODULES[f"torch.nn.{type(child).__name__}"] if is_known(type(child)) else None
+        if kind is None or len(arguments) + len(named) != kind.operands or not is_pristine(child):
+            inner = self.entered(node, child, target, arguments, named)
+            return inner or self.graph.fresh(
+                CALL, self.path(target), *arguments, *named.values(), data=(called(node), tuple(named))
+            )
+        first = (*arguments, *named.values())[0]
+        if kind.op == "identity":
+            return self.graph.value("identity", first)
+        given = {k: self.constructed(child, target, k, default, k in kind.kept) for k, default in kind.fixed} | named
+        given |= {k: self.child_attribute(child, target, k) for k in kind.read}
+        inputs = bound_arguments(self.graph, OPS[kind.op], arguments, given)
+        assert inputs is not None, f"vocabulary.MODULES does not fit {kind.op}"
+        return self.operation(kind.op, inputs, bool(node.meta.get("writes")))
+
+    def entered(
+        self, node: fx.Node, child: nn.Module, target: str, arguments: list[Value], named: dict[str, Value]
+    ) -> Value | None:
+        """What a small child of the user's own computes, if that can be read."""
+        if self.look is None or node.meta.get("writes"):
+            return None
+        if not may_enter(child) and not (may_add_to_scores(child) and any(map(are_scores, arguments))):
+            return None
+        inner = entered(self.look(child, node))
+        given = parameters_of(inner, arguments, named) if inner is not None else None
+        if inner is None or given is None:
+            return None
+        self.out.entered[node] = inner
+        return _Inside(self, inner, node, given).result()
+
+    def constructed(self, child: nn.Module, target: str, name: str, default: object, kept: bool) -> Value:
+        """What a layer was made with; a tensor is read at each call, and what it keeps as an attribute is guarded."""
+        content = getattr(child, name, default)
+        if isinstance(content, Tensor):
+            return self.child_attribute(child, target, name)
+        if name in vars(child):
+            self.out.trace.guards.equal(guard_inside(target, name), content)
+        elif kept:
+            self.out.trace.guards.equal(f"{guard_path(target)}.{name}", content)
+        return self.graph.const(content)
+
+    def child_attribute(self, child: nn.Module, target: str, name: str) -> Value:
+        """What a layer reads of itself at each call; None and shapes are part of what it is."""
+        content = getattr(child, name)
+        shape = isinstance(content, (tuple, list)) and child._parameters.get("weight") is None  # else the weight's own
+        if name in vars(child) and (content is None or shape):
+            self.out.trace.guards.equal(guard_inside(target, name), content)
+        if content is None:
+            return self.graph.const(None)
+        if isinstance(content, (tuple, list)):
+            return self.graph.value(TUPLE, *map(self.graph.const, content))
+        value = self.path(f"{target}.{name}")
+        self.out.known.setdefault(value, _known(content))
+        return value
+
+    def path(self, target: str) -> Value:
+        value = self.root
+        for place, part in enumerate(parts := target.split(".")):
+            value = self.graph.read(ATTRIBUTE, value, data=part)
+            self.out.paths[value] = ".".join(parts[: place + 1])
+        return value
+
+    def argument(self, a: Any) -> Value:
+        if isinstance(a, fx.Node):
+            return self.values[a]
+        if isinstance(a, (tuple, list)):
+            return self.graph.value(TUPLE, *map(self.argument, a))
+        if isinstance(a, slice):
+            return self.graph.value(SLICE, *map(self.argument, (a.start, a.stop, a.step)))
+        if isinstance(a, torch.dtype):
+            return self.graph.value(
+                ATTRIBUTE, self.graph.value(MODULE, data="torch"), data=str(a).removeprefix("torch.")
+            )
+        if a is None or a is ... or isinstance(a, (bool, int, float, str)):
+            return self.graph.const(a)
+        return self.graph.fresh(OPAQUE, data=type(a).__name__)
+
+
+_FIXED = re.compile(r"(\S+\.shape\[\d+\]) == (\d+)")
+
+
+def _fixed(test: str) -> tuple[Any, int]:
+    size, _, number = test.partition(" == ")
+    return size, int(number)
+
+
+class _Inside(_Lowering):
+    """Lowers a child into its parent's graph; its values have no nodes of the parent's."""
+
+    def __init__(self, outer: _Lowering, trace: Trace, call: fx.Node, given: list[Value]) -> None:
+        super().__init__(Captured(trace, outer.graph, outer.out.known))
+        self.outer, self.node, self.target = outer, call, str(call.target)
+        self.given = iter(given)
+
+    def result(self) -> Value:
+        """What the child returns."""
+        for node in self.out.trace.graph.nodes:
+            if node.op == "output":
+                for value, computed in self.out.nodes.items():
+                    self.outer.out.inner.setdefault(value, Inner(computed, self.node, self.target, self.values))
+                return self.values[node.args[0]]
+            self.add(node)
+        raise AssertionError("every trace has an output")
+
+    def lowered(self, node: fx.Node) -> Value:
+        return next(self.given) if node.op == "placeholder" else super().lowered(node)
+
+    def know(self, value: Value, node: fx.Node) -> None:
+        """Sizes are not known: a child's speak of its own arguments."""
+        known = _known(node.meta.get("v"))
+        if node.op == "get_attr" and (form := self.form(str(node.target))) is not None:
+            known = replace(known, form=form)
+        self.out.known.setdefault(value, known)
+
+    def path(self, target: str) -> Value:
+        return self.outer.path(f"{self.target}.{target}")
+
+
+def _known(value: object) -> Known:
+    if isinstance(value, Tensor):
+        return Known(rank=value.dim(), number=False, dtype=str(value.dtype))
+    return Known(number=isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def _direct(value: object) -> list[Tensor]:
+    """The tensor that a node computes; the elements of a tuple are other nodes."""
+    return [value] if isinstance(value, Tensor) else []
+
+
+def _storage(x: Tensor) -> int:
+    return int(x.untyped_storage()._cdata)
+
+
+def _attribute_at(module: nn.Module, target: str) -> object:
+    found: Any = module
+    for part in target.split("."):
+        found = getattr(found, part, None)
+    return found

@@ -1,0 +1,201 @@
+"""What to do with one call of one module: trace it, find its sites, rewrite them, and say what became of each.
+
+A caller that reads only part of what a child returns may call the child's narrow forward instead, which leaves the rest
+out: attention that returns its probabilities to nobody can then be fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from torch import fx, nn
+
+from autofuse import ops
+from autofuse.canonical import View
+from autofuse.fx.install.codegen import Variant, variant_of
+from autofuse.fx.rewrite.author_text import written
+from autofuse.fx.rewrite.child_dropout import Children, call_of, is_erased, rejoin_calls, split_calls, unread_paths
+from autofuse.fx.rewrite.excerpt import Excerpt
+from autofuse.fx.rewrite.fused_call import rewrite
+from autofuse.fx.rewrite.graph_capture import Captured, captured
+from autofuse.fx.rewrite.narrow_calls import is_narrow_call, narrow_caller
+from autofuse.fx.rewrite.node_builder import Unwritable
+from autofuse.fx.trace.attribute_reads import guard_path
+from autofuse.fx.trace.operation_names import erase_dead, structure_of
+from autofuse.fx.trace.paths import Path, tail_of
+from autofuse.fx.trace.plain_children import guard_pristine, guard_unwatched
+from autofuse.fx.trace.source_lines import Place
+from autofuse.fx.trace.tracer import Call, Trace
+from autofuse.ir.facts import Facts
+from autofuse.match.engine import sites
+from autofuse.match.matcher import LoadedRule
+from autofuse.match.refusals import Refusal, refusal
+from autofuse.match.site import Site
+from autofuse.rule import Holds
+
+_ROUNDS = 3  # a fused operation may be part of a larger one: GELU by hand, then the MLP around it
+
+SiteKey = tuple[str, str, Place | None]  # rule, node that was replaced, line
+
+
+@dataclass(frozen=True)
+class Found:
+    """A place where a rule applied, or nearly did: `fused` or not, and why."""
+
+    rule: str
+    key: SiteKey
+    place: Place | None
+    fused: bool
+    reason: str = ""
+    kernel: str = ""
+    refusal: Refusal | None = None
+    mask: str = ""
+    benefit: int = 0
+    excerpt: Excerpt | None = field(default=None, compare=False, repr=False)  # of what is `fused`, but for parts of it
+
+
+@dataclass
+class Plan:
+    """What one call of one module becomes. `variant` is None where nothing is gained."""
+
+    module: nn.Module
+    found: list[Found] = field(default_factory=list)
+    variant: Variant | None = None
+    narrowed: list[tuple[nn.Module, frozenset[Path]]] = field(default_factory=list)  # children that leave something out
+    entered: frozenset[str] = frozenset()  # Sequentials that were seen through
+    forward: Hashable = None  # equal for plans that make the same of the same, whatever their guards
+
+
+class Planned(Children, Protocol):
+    """What plan_of asks about the children that a trace calls."""
+
+    def narrowed(self, child: nn.Module, call: Call, unread: frozenset[Path]) -> Plan | None:
+        """The plan for a child's forward that leaves out what is unread, where the child gains by it."""
+
+
+def plan_of(
+    trace: Trace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], children: Planned | None
+) -> Plan:
+    """Rewrite `trace` by `rules`, leaving `excluded` sites alone."""
+    plan = Plan(trace.module, entered=trace.seen_through)
+    looked: dict[fx.Node, Trace | None] = {}
+
+    def inside(child: nn.Module, node: fx.Node) -> Trace | None:
+        if node not in looked:
+            looked[node] = children.inside(child, call_of(node)) if children is not None else None
+        return looked[node]
+
+    erase_dead(trace.graph)
+    before = structure_of(trace.graph)
+    split = split_calls(trace, children) if children is not None else []
+    called = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
+    for _ in range(_ROUNDS):
+        if not _fuse_round(trace, rules, excluded, plan, inside):
+            break
+    if children is not None:
+        split = rejoin_calls(trace, split, children)
+        plan.narrowed += [(s.child, s.dropped) for s in split]
+        guard_unwatched(trace.guards, [s.target for s in split])
+        _narrow(trace, plan, children)
+    if plan.narrowed or any(f.fused for f in plan.found) or tail_of(trace.dropped):
+        _guard_bypassed(trace, called, {str(n.target): t for n, t in looked.items() if t is not None})
+        trace.graph.lint()
+        plan.variant = variant_of(trace)
+        plan.forward = before, structure_of(trace.graph)
+    return plan
+
+
+def _fuse_round(
+    trace: Trace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], plan: Plan,
+    inside: Callable[[nn.Module, fx.Node], Trace | None],
+) -> bool:  # fmt: skip
+    """Look once, and rewrite what is found; whether anything was."""
+    lowered = captured(trace, inside)
+    view = View(Facts(lowered.known))
+    done = False
+    kept = [f for f in plan.found if f.fused]
+    others: list[Found] = []
+    for site in sites(
+        lowered.graph, view, rules, lambda s: isinstance(s.verdict, Holds) and not _is_a_childs(lowered, s)
+    ):
+        node = lowered.nodes.get(site.root)
+        if node is None or _is_a_childs(lowered, site):
+            continue
+        key = (site.rule.rule.code, node.name, node.meta.get("place"))
+        if key in excluded:
+            continue
+        found = _found(lowered, site, key)
+        if isinstance(site.verdict, Holds):
+            try:
+                taken = rewrite(lowered, view, site)
+                done = True
+                kept += [replace(found, rule=code, reason=f"as part of {found.rule}") for code in site.covers]
+                kept.append(replace(found, kernel=taken.kernel, excerpt=taken))
+                continue
+            except Unwritable as error:
+                found = Found(found.rule, key, found.place, False, str(error))
+        others.append(found)
+    plan.found = kept + others
+    return done
+
+
+def _found(lowered: Captured, site: Site, key: SiteKey) -> Found:
+    verdict, code = site.verdict, site.rule.rule.code
+    if isinstance(verdict, Holds):
+        return Found(
+            code,
+            key,
+            key[2],
+            True,
+            verdict.why,
+            ops.kernel_of(site.rule.replacement.operation),
+            mask="; ".join(site.notes),
+            benefit=site.rule.rule.benefit,
+        )
+    told = refusal(verdict, code, lambda v: written(lowered, v, verdict.culprit))
+    return Found(code, key, key[2], False, told.reason, refusal=told)
+
+
+def _is_a_childs(lowered: Captured, site: Site) -> bool:
+    """Whether a match lies wholly in a child that was read: there it is the child's own affair."""
+    node = lowered.nodes.get(site.root)
+    steps = {*(site.doomed.values or site.steps), *(r.value for r in site.results)} - {site.root}
+    return node is None or node in lowered.entered and not any(v in lowered.nodes for v in steps)
+
+
+def _guard_bypassed(trace: Trace, called: set[str], read: dict[str, Trace]) -> None:
+    """The children that are no longer called must stay what they were when they were read."""
+    left = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
+    bypassed = (called - left) | set(trace.seen_through)
+    for node in trace.graph.nodes:
+        if node.op == "get_attr" and (owner := str(node.target).rpartition(".")[0]) in called:
+            bypassed.add(owner)
+    for path in sorted(bypassed & read.keys()):
+        inside = trace.module.get_submodule(path).named_modules(prefix=path)
+        bypassed |= {name for name, _ in inside if not any(f"{name}.".startswith(f"{kept}.") for kept in left)}
+    narrowed = {str(n.args[0].target) for n in trace.graph.nodes if is_narrow_call(n.target)}
+    guard_pristine(trace.guards, trace.module, bypassed - narrowed)
+    for path in sorted(bypassed & read.keys()):
+        trace.guards.add_childs(read[path].guards, guard_path(path))
+
+
+def _narrow(trace: Trace, plan: Plan, children: Planned) -> None:
+    """Call the narrow forward of each child whose result is read in part, where that child gains by it."""
+    erase_dead(trace.graph)
+    for node, items in trace.results.items():
+        if node.graph is not trace.graph or node.op != "call_module" or not items or is_erased(node):
+            continue
+        child = trace.module.get_submodule(str(node.target))
+        unread = unread_paths(trace, node)
+        planned = children.narrowed(child, call_of(node), unread) if unread else None
+        if planned is None or planned.variant is None:
+            continue
+        with trace.graph.inserting_before(node):
+            held = trace.graph.get_attr(str(node.target))
+            made = trace.graph.call_function(narrow_caller(unread), (held, *node.args), dict(node.kwargs))
+        made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        trace.graph.erase_node(node)
+        plan.narrowed.append((child, unread))

@@ -1,0 +1,54 @@
+"""Calling a child for only that part of its result which the caller reads.
+
+Only a caller that was rewritten asks for it, by name; whoever calls the child as a module gets the whole result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+from autofuse.fx.install.subclass import call_undropped, narrow_forward, narrow_name
+from autofuse.fx.trace.paths import Path, tail_of
+from autofuse.fx.trace.plain_children import is_watched
+
+Enter = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], AbstractContextManager[Any]]
+_around: list[Enter] = []
+
+
+@contextmanager
+def around_narrow_calls(enter: Enter) -> Iterator[None]:
+    """Enter `enter(child, args, kwargs)` around every call of this kind in the block: they pass `__call__` by."""
+    _around.append(enter)
+    try:
+        yield
+    finally:
+        _around.pop()
+
+
+@cache
+def narrow_caller(unread: frozenset[Path]) -> Callable[..., Any]:
+    """A function that calls a child, with None for what stands at the `unread` paths where nobody watches the child."""
+    tail, name = tail_of(unread), narrow_name(unread)
+    dropout = tail.dropout if tail is not None else None
+
+    def call_narrow(child: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        watched = is_watched(child) or type(child).__call__ is not nn.Module.__call__
+        forward = None if watched else narrow_forward(child, name)
+        if forward is not None and _around:
+            with _around[-1](child, args, kwargs):
+                return forward(child, *args, **kwargs)
+        if forward is not None:
+            return forward(child, *args, **kwargs)
+        return child(*args, **kwargs) if dropout is None else call_undropped(child, dropout, args, kwargs)
+
+    return call_narrow
+
+
+def is_narrow_call(target: Any) -> bool:
+    """Whether a node calls a child this way."""
+    return getattr(target, "__name__", "") == "call_narrow"

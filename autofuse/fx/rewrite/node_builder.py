@@ -1,0 +1,244 @@
+"""Canonical values -> fx nodes at one place of a graph: what is there already is used, the rest is spelled out.
+
+Every node that is made is also computed on fakes, so that its shape and dtype are known.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.proxy import GraphAppendingTracer
+
+from autofuse.canonical import CAST, PERMUTE, View
+from autofuse.canonical.view import LEAF, order_of
+from autofuse.fx.rewrite.graph_capture import Captured, Inner
+from autofuse.fx.rewrite.size_nodes import size_node
+from autofuse.fx.trace.size_sources import Sizes, result_sizes
+from autofuse.ir.graph import ATTRIBUTE, CONST, ITEM, MODULE, SLICE, TUPLE, Value, is_const
+from autofuse.ir.layout import Tail
+from autofuse.ir.spelling import SPELLINGS
+from autofuse.match.site import Site
+
+
+class Unwritable(Exception):
+    """Why a fused call cannot be written: a sentence."""
+
+
+class Builder:
+    """Makes nodes just before `place`."""
+
+    def __init__(self, captured: Captured, view: View, site: Site, place: fx.Node) -> None:
+        self.captured, self.view, self.site = captured, view, site
+        self.graph = captured.trace.graph
+        self.order = {node: i for i, node in enumerate(self.graph.nodes)}
+        self.limit = self.order[place]
+        self.tracer = GraphAppendingTracer(self.graph)
+        self.copies: dict[fx.Node, Any] = {}  # nodes of children that are read -> the same here
+
+    def build(self, v: Value) -> Any:
+        """The node, or the literal, that is canonical `v`. Raises Unwritable."""
+        if v.op == CONST:
+            return v.data
+        originals = [v.data] if v.op == LEAF and isinstance(v.data, Value) else self.view.originals(v)
+        for original in originals:
+            node = self.captured.nodes.get(original)
+            if (
+                node is not None
+                and original not in self.site.doomed.values
+                and self.order.get(node, self.limit) < self.limit
+                and not self.reads_what_goes(node)
+            ):
+                return node
+        for original in originals:
+            if (path := self.captured.paths.get(original)) is not None:
+                return self.note(self.graph.get_attr(path))
+        for original in originals:
+            if (inner := self.captured.inner.get(original)) is not None and self.goes(inner.call):
+                return self.inside(inner, inner.node)
+        return self.derived(v)
+
+    def goes(self, node: fx.Node) -> bool:
+        """Whether what a node computes goes with the match."""
+        return self.captured.values.get(node) in self.site.doomed.values
+
+    def inside(self, inner: Inner, node: Any) -> Any:
+        """What a node of a child computes that is read in place of its call, computed here. Raises Unwritable."""
+        if node not in self.copies:
+            self.copies[node] = self.copied(inner, node)
+        return self.copies[node]
+
+    def copied(self, inner: Inner, node: fx.Node) -> Any:
+        if node.op == "placeholder":
+            return self.given(inner.values[node])
+        if (size := self.size_of_what_goes(inner, node)) is not None:
+            return size
+        args = fx.node.map_arg(node.args, lambda n: self.inside(inner, n))
+        kwargs = fx.node.map_arg(node.kwargs, lambda n: self.inside(inner, n))
+        target = f"{inner.target}.{node.target}" if node.op in ("get_attr", "call_module") else node.target
+        return self.note(self.graph.create_node(node.op, target, args, kwargs))
+
+    def given(self, v: Value) -> Any:
+        """What a child is called with."""
+        if v.op == CONST:
+            return v.data
+        node = self.captured.nodes.get(v)
+        if node is None or v in self.site.doomed.values or self.order.get(node, self.limit) >= self.limit:
+            raise Unwritable("a value that the fused call needs is computed in a child from what the call replaces")
+        return node
+
+    def size_of_what_goes(self, inner: Inner, node: fx.Node) -> Any:
+        """A size that a child asks of an argument that goes, where the trace knows it otherwise."""
+        if node.op != "call_method" or node.target != "size" or len(node.args) < 2 or node.args[0] not in inner.values:
+            return None
+        asked, dim = inner.values[node.args[0]], node.args[1]  # type: ignore[index]
+        if asked not in self.site.doomed.values or (outer := self.captured.nodes.get(asked)) is None:
+            return None
+        size = self.captured.trace.sizes.get(outer, ())[dim]  # type: ignore[index]
+        return None if size is None else size_node(self.captured, size, node.meta.get("v"))
+
+    def reads_what_goes(self, node: fx.Node) -> bool:
+        """Whether a node asks a tensor that goes for its dtype or shape, and would keep it alive."""
+        if node.target not in ("type_as", "expand_as"):
+            return False
+        gone = {self.captured.nodes.get(v) for v in self.site.doomed.values}
+        return any(n in gone for n in node.all_input_nodes)
+
+    def derived(self, v: Value) -> Any:
+        match v.op:
+            case op if op == PERMUTE:
+                return self.permuted(self.build(v.inputs[0]), order_of(v))
+            case op if op in (CAST, "kept"):
+                return self.build(v.inputs[0])
+            case op if op == TUPLE:
+                return tuple(map(self.build, v.inputs))
+            case op if op == SLICE:
+                return slice(*map(self.build, v.inputs))
+            case op if op == ITEM:
+                return self.item(self.build(v.inputs[0]), self.build(v.inputs[1]))
+            case op if op == ATTRIBUTE:
+                return self.attribute(v)
+            case "size" if is_const(v.inputs[1]) and v.inputs[1].data is not None:
+                return self.method("size", self.build(v.inputs[0]), v.inputs[1].data)
+        if v.op in SPELLINGS:
+            return self.spelled(SPELLINGS[v.op], [self.build(i) for i in v.inputs])
+        raise Unwritable(f"a value that the fused call needs ({v.op}) is not available where the call would stand")
+
+    def attribute(self, v: Value) -> Any:
+        owner = v.inputs[0]
+        if owner.op == LEAF and isinstance(owner.data, Value) and owner.data.op == MODULE:
+            return getattr({"torch": torch, "math": math}.get(str(owner.data.data)), str(v.data))
+        held = self.build(owner)
+        if not isinstance(held, fx.Node):
+            return getattr(held, str(v.data))
+        return self.call(getattr, (held, v.data), {})
+
+    def spelled(self, template: str, operands: list[Any]) -> Any:
+        """`template` with operands put in, evaluated: on numbers at once, on nodes as new nodes."""
+        names = [f"_{i}" for i in range(len(operands))]
+        text = re.sub(r"\{\*(.+?)\}", lambda m: m[1].join(names), template)
+        text = re.sub(r"\{(\d+)\}", lambda m: names[int(m[1])], text)
+        before = set(self.graph.nodes)
+        scope = {n: self.proxied(o) for n, o in zip(names, operands, strict=True)}
+        try:
+            made = eval(text, {"__builtins__": {}, "torch": torch, "math": _Math(self), "float": self.number}, scope)
+        except TypeError as error:
+            raise Unwritable(f"a value that the fused call needs cannot be spelled ({error})") from error
+        result = made.node if isinstance(made, fx.Proxy) else made  # an attribute is a node once it is asked for
+        for node in self.graph.nodes:
+            if node not in before:
+                self.note(node)
+        return result
+
+    def proxied(self, operand: Any) -> Any:
+        if isinstance(operand, tuple):
+            return tuple(map(self.proxied, operand))
+        return fx.Proxy(operand, self.tracer) if isinstance(operand, fx.Node) else operand
+
+    def number(self, x: Any) -> Any:
+        return fx.Proxy(self.call(float, (x.node,), {}), self.tracer) if isinstance(x, fx.Proxy) else float(x)
+
+    def permuted(self, node: Any, order: Tail) -> Any:
+        """`node` with its last dimensions reordered."""
+        current = list(range(-len(order), 0))
+        for position in range(-len(order), 0):
+            source = current.index(order[position]) - len(order)
+            if source != position:
+                current[position], current[source] = current[source], current[position]
+                node = self.method("transpose", node, position, source)
+        return node
+
+    # Nodes.
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        return self.note(self.graph.call_function(function, args, kwargs))
+
+    def method(self, name: str, *args: Any) -> fx.Node:
+        return self.note(self.graph.call_method(name, args))
+
+    def item(self, container: Any, index: Any) -> Any:
+        return (
+            self.call(operator.getitem, (container, index), {}) if isinstance(container, fx.Node) else container[index]
+        )
+
+    def note(self, node: fx.Node) -> fx.Node:
+        """Compute a new node on fakes."""
+        self.order[node] = -1  # it stands before the place
+        try:
+            node.meta["v"] = evaluate(self.captured, node)
+        except Exception as error:  # an operation that refuses its operands says so in many ways
+            raise Unwritable(f"the fused operation does not take these operands: {error}") from error
+        self.captured.trace.sizes[node] = self.sizes(node)
+        return node
+
+    def sizes(self, node: fx.Node) -> Sizes:
+        """Where the sizes of a new node's result come from."""
+        result = node.meta["v"]
+        if not isinstance(result, Tensor):
+            return ()
+        if node.op == "get_attr":
+            return tuple(int(n) for n in result.shape)
+        known = {
+            id(n.meta["v"]): s for n, s in self.captured.trace.sizes.items() if isinstance(n.meta.get("v"), Tensor)
+        }
+        args: Any = fx.node.map_arg(node.args, lambda n: n.meta["v"])
+        kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        return result_sizes(name, lambda x: known.get(id(x), (None,) * x.dim()), args, kwargs, [result])[0]
+
+
+def evaluate(captured: Captured, node: fx.Node) -> Any:
+    """What `node` computes, on fakes."""
+    if node.op == "get_attr":
+        found: Any = captured.trace.twin
+        for part in str(node.target).split("."):
+            found = getattr(found, part)
+        return found
+    args: Any = fx.node.map_arg(node.args, lambda n: n.meta["v"])
+    kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: n.meta["v"])
+    target: Any = node.target
+    with captured.trace.mode, torch.enable_grad(), torch.random.fork_rng([]):
+        if node.op == "call_module":
+            return captured.trace.twin.get_submodule(target).forward(*args, **kwargs)
+        return getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
+
+
+class _Math:
+    """The math module, over nodes."""
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(math, name)
+
+        def call(x: Any) -> Any:
+            if isinstance(x, fx.Proxy):
+                return fx.Proxy(self._builder.call(function, (x.node,), {}), self._builder.tracer)
+            return function(x)
+
+        return call

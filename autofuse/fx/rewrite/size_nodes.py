@@ -1,0 +1,30 @@
+"""The text of a size -> fx nodes that compute it from the arguments of a forward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from autofuse.fx.rewrite.graph_capture import Captured
+
+
+def size_node(captured: Captured, size: int | str, example: Any) -> Any:
+    """The fx form of a size: a number, or its text evaluated over placeholders."""
+    if isinstance(size, int):
+        return size
+    proxies: dict[str, Any] = {
+        "min": lambda *a: fx.Proxy(captured.trace.graph.call_function(min, tuple(_plain(x) for x in a)))
+    }
+    for place, text in sorted(enumerate(captured.trace.inputs), key=lambda p: -len(p[1])):
+        size = size.replace(f"{text}.shape", f"in{place}.shape")
+    for node in captured.trace.graph.nodes:
+        if node.op == "placeholder":
+            proxies[node.name] = fx.Proxy(node)
+    made = eval(size, {"__builtins__": {}}, proxies).node
+    made.meta["v"] = example
+    return made
+
+
+def _plain(x: Any) -> Any:
+    return x.node if isinstance(x, fx.Proxy) else x

@@ -1,0 +1,1 @@
+"""One optimized model: plan, check, weigh, install, report."""

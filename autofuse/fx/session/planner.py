@@ -1,0 +1,124 @@
+"""Plans for the modules of one capture: each traced and rewritten once, and children asked for what their callers read.
+
+Knows how calls become plans; whether a plan holds, and what is installed, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from autofuse.fx.rewrite.module_plan import Plan, plan_of
+from autofuse.fx.session.options import likeness
+from autofuse.fx.trace.module_calls import Calls, set_mode
+from autofuse.fx.trace.paths import Path
+from autofuse.fx.trace.sharding import Forms, forms
+from autofuse.fx.trace.tracer import Call, Trace, fake_world, traced
+from autofuse.fx.trace.values import Untraceable
+
+if TYPE_CHECKING:
+    from autofuse.fx.session.session import Session
+
+_Key = tuple[bool, frozenset[Path]]  # mode, what is left out
+
+
+class Planner:
+    """Plans for the calls of one capture, each made once."""
+
+    def __init__(self, session: Session, calls: dict[bool, Calls], sharded: Forms | None = None) -> None:
+        self.session, self.calls = session, calls
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.sharded = forms(m for mode in calls.values() for m in mode) | (sharded or {})
+        self.world = fake_world(self.mode, self.sharded)
+        self.plans: dict[tuple[nn.Module, _Key], Plan] = {}
+        self.passing: set[nn.Module] = set()  # what stands in the way there may be over at the next call
+        self._inside: dict[Hashable, Trace | None] = {}
+
+    def plan(
+        self, module: nn.Module, training: bool, dropped: frozenset[Path], call: Call | None = None
+    ) -> Plan | None:
+        """The plan for a call of `module`; None where its forward cannot be traced."""
+        key = (module, (training, dropped))
+        if key not in self.plans:
+            made = self._made(module, training, dropped, self.calls[training].get(module) or call)
+            if made is None:
+                return None
+            self.plans[key] = made
+        return self.plans[key]
+
+    def forget(self, module: nn.Module) -> None:
+        """Plan nothing for `module`."""
+        for key in [k for k in self.plans if k[0] is module]:
+            self.plans[key] = Plan(module)
+
+    def narrow_rules(self, module: nn.Module) -> set[str]:
+        """The rules that apply in `module` where part of its result is left out, and those that fill in for them."""
+        found = {f.rule for (m, (_, d)), p in self.plans.items() if m is module and d for f in p.found if f.fused}
+        return found | {r.rule.code for r in self.session.rules if found and r.rule.fallback}
+
+    def forwards(self, module: nn.Module, dropped: frozenset[Path]) -> Hashable:
+        """What tells the planned narrow forwards of a module apart."""
+        plans = [p for (m, (_, d)), p in self.plans.items() if m is module and d == dropped]
+        return tuple((p.forward, *(self.forwards(c, d) for c, d in p.narrowed)) for p in plans if p.variant)
+
+    def _made(self, module: nn.Module, training: bool, dropped: frozenset[Path], call: Call | None) -> Plan | None:
+        state = self.session.states.get(module)
+        if state is None or call is None:
+            return None
+        try:
+            twin = self.world.of(module)
+            set_mode(twin, training)
+            trace = traced(module, *copy_of_call(call), self.world, self.mode, dropped)
+        except Untraceable as error:
+            self.passing |= {module} if error.passing else set()
+            self.session.ledger.note_untraceable(state.name, module, error)
+            return None
+
+        with torch.enable_grad():
+            rules = tuple(r for r in self.session.rules if r.rule.code not in state.without)
+            return plan_of(trace, rules, state.excluded | state.left_out, _Children(self, training))
+
+    def inside(self, child: nn.Module, call: Call) -> Trace | None:
+        """What a child does in a call, if that can be written down; nobody rewrites it."""
+        key = (child, self.world.of(child).training, likeness(call))
+        if key not in self._inside:
+            try:
+                self._inside[key] = traced(child, *copy_of_call(call), self.world, self.mode)
+            except Untraceable:
+                self._inside[key] = None
+        return self._inside[key]
+
+
+class _Children:
+    """What a planner tells about the children of a module that is planned for one mode."""
+
+    def __init__(self, planner: Planner, training: bool) -> None:
+        self._planner, self._training = planner, training
+        self.inside = planner.inside
+
+    def narrowed(self, child: nn.Module, call: Call, unread: frozenset[Path]) -> Plan | None:
+        whole = self._planner.plan(child, self._training, frozenset(), call)
+        part = self._planner.plan(child, self._training, unread, call)
+        return part if part and whole and _gains(part) > _gains(whole) else None
+
+    def undropped(self, child: nn.Module, call: Call, dropped: frozenset[Path]) -> bool:
+        plan = self._planner.plan(child, self._training, dropped, call)
+        return plan is not None and plan.variant is not None
+
+    def unused(self, child: nn.Module, dropped: frozenset[Path]) -> None:
+        self._planner.plans.pop((child, (self._training, dropped)), None)
+
+
+def copy_of_call(call: Call) -> Call:
+    """The containers of a call made anew: a trace may run forwards that change them."""
+    return copy.copy(call[0]), dict(call[1])
+
+
+def _gains(plan: Plan) -> int:
+    """How much a plan is worth: attention without its probabilities is worth more than their softmax alone."""
+    return sum(f.benefit for f in plan.found if f.fused) + len(plan.narrowed)

@@ -1,0 +1,299 @@
+"""One optimized model: which variants each of its modules runs, what was found in it, and what to do at new calls.
+
+Knows how plans become installed forwards and how they are checked first. Modules are held weakly: a model may go.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
+
+from autofuse.display.progress import Tell, quietly
+from autofuse.fx.install.guard_failures import NOT_CALLED, Misses
+from autofuse.fx.install.subclass import (
+    UNCALLED,
+    Narrow,
+    base_of,
+    install,
+    is_installed,
+    narrow_forward,
+    narrow_name,
+    restore,
+)
+from autofuse.fx.session.gain_checks import keep_what_is_worth_it
+from autofuse.fx.session.ledger import NEVER_CALLED, Ledger, worth_a_word
+from autofuse.fx.session.options import Options
+from autofuse.fx.session.planner import Planner
+from autofuse.fx.session.rank_agreement import part_is_planned_as_others_do, planned_as_others_do
+from autofuse.fx.session.ranks import Ranks
+from autofuse.fx.session.site_checks import Checker, Verdict
+from autofuse.fx.session.state import PATTERNS, State
+from autofuse.fx.trace.ambient_state import may_capture, unobserved
+from autofuse.fx.trace.module_calls import Calls, kind_of
+from autofuse.fx.trace.paths import Path
+from autofuse.fx.trace.sharding import is_empty, undistributed, whole_forms
+from autofuse.fx.trace.tracer import Call
+from autofuse.fx.trace.twin import plain_class
+from autofuse.fx.trace.wrappers import user_name
+from autofuse.results.before_after import BeforeAfter
+from autofuse.results.sites import Report, SiteReport
+
+_LOG = logging.getLogger("autofuse")
+
+
+class Session:
+    """Everything about one call of optimize that outlives it."""
+
+    def __init__(self, model: nn.Module, options: Options) -> None:
+        self.options, self.rules = options, options.rules
+        self.checker = Checker() if options.verify else None
+        self.states: WeakKeyDictionary[nn.Module, State] = WeakKeyDictionary()
+        for name, module in self._looked_at(model):
+            self.states[module] = State(name)
+        self.ledger, self.misses, self.ranks = Ledger(), Misses(), Ranks(model)
+        self._classes: dict[Hashable, type] = {}
+        self._lock = threading.RLock()
+        self._busy = threading.local()
+        self.planner: Planner | None = None  # of optimize itself, until the model has been checked
+        self.profile: BeforeAfter | None = None  # where it was asked for
+
+    @property
+    def report(self) -> Report:
+        """What was found, in the order of the model's modules."""
+        return self._report(tuple(s.name for s in self.states.values()))
+
+    def report_below(self, module: nn.Module) -> Report:
+        """What was found in `module` and below it."""
+        return self._report(tuple(self.states[m].name for m in module.modules() if m in self.states))
+
+    def _report(self, names: tuple[str, ...]) -> Report:
+        return replace(self.ledger.report(names), fallbacks=tuple(self.misses.fallbacks(names)), profile=self.profile)
+
+    # What it is about.
+
+    def _looked_at(self, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+        for path, module in model.named_modules():
+            if is_candidate(module) or module is model:
+                name = user_name(model, path)
+                if self.options.wants(name, module):
+                    yield name, module
+
+    def covers(self, model: nn.Module) -> bool:
+        """Whether the model still has the modules it had, each with the forward it was given."""
+        now = {module for _, module in self._looked_at(model)}
+        mine = {m for m, s in self.states.items() if not s.is_a_copys}
+        return now == mine and all(is_installed(m) for m, s in self.states.items() if s.runs)
+
+    def install_all(self) -> None:
+        """Give every module its forward again, after a restore."""
+        for module, state in self.states.items():
+            if state.runs:
+                self.install(module)
+
+    # At optimize.
+
+    def arm(self) -> None:
+        """Have every module captured at its first call."""
+        for module, state in self.states.items():
+            state.armed = True
+            self.install(module)
+
+    def fuse(self, calls: dict[bool, Calls], real: Calls, tell: Tell) -> None:
+        """Plan every call in both modes, check the plans on the `real` calls, and install what holds.
+
+        What cannot be checked on them is looked at when it is called.
+        """
+        planner = self.planner = Planner(self, calls)
+        order = [m for m in self.states if any(m in c for c in calls.values())]
+        for module in tell("reading", order, len(order)):
+            for training in (False, True):
+                if module in calls[training]:
+                    planner.plan(module, training, frozenset())
+            self._remember(planner, module)
+        self.settle(planner, real, tell)
+        for module in planner.passing:
+            self.install(module)
+        for module, state in self.states.items():
+            if not any(module in c for c in calls.values()) and worth_a_word(module):
+                state.armed = True
+                self.install(module)
+                self.ledger.note(SiteReport("", state.name, "declined", NEVER_CALLED))
+
+    def _remember(self, planner: Planner, module: nn.Module) -> None:
+        """Note the kinds of call that were looked at in vain; a module with nothing to find in it stays as it is."""
+        state = self.states[module]
+        for training, calls in planner.calls.items():
+            plan = planner.plans.get((module, (training, frozenset())))
+            if module in calls and (plan is None or plan.variant is None):
+                if module not in planner.passing:
+                    state.barren.add(kind_of(calls[module], training))
+                state.armed = state.armed or plan is None or bool(plan.found)
+
+    def settle(self, planner: Planner, real: Calls, tell: Tell = quietly) -> None:
+        """Check what was planned, drop what fails or is not worth it, and install the rest."""
+        verdicts = self.check(planner, real, tell)
+        if self.options.tune:
+            verdicts = keep_what_is_worth_it(self, planner, real, verdicts, tell)
+        self.adopt(planner, verdicts)
+
+    def check(self, planner: Planner, real: Calls, tell: Tell = quietly) -> dict[nn.Module, Verdict]:
+        """Verdicts on what was planned; plans that fail are replaced by what of them holds."""
+        return self.checker.check(planner, real, tell) if self.checker else {}
+
+    def adopt(self, planner: Planner, verdicts: dict[nn.Module, Verdict]) -> None:
+        """Install what was planned."""
+        for (module, (_, dropped)), plan in planner.plans.items():
+            state = self.states[module]
+            if plan.variant is not None and self.checker and module not in verdicts:
+                state.armed = True  # it is looked at when it is called
+                continue
+            elsewhere = set() if dropped else planner.narrow_rules(module)
+            self.ledger.note_plan(state.name, plan, verdicts.get(module), elsewhere)
+            if plan.variant is None:
+                continue
+            variants = state.narrow[dropped] if dropped else state.full
+            if all(v.key != plan.variant.key for v in variants):
+                variants.append(plan.variant)
+        for module in {m for m, _ in planner.plans if self.states[m].runs}:
+            self.install(module)
+
+    def roll_back(self, why: str, modules: Iterable[nn.Module]) -> None:
+        """Take back what was fused in these modules."""
+        names = set()
+        for module in modules:
+            state = self.states[module]
+            state.full.clear()
+            state.narrow.clear()
+            state.left = 0
+            self.install(module)
+            names.add(state.name)
+        self.ledger.roll_back(why, names)
+
+    def install(self, module: nn.Module) -> None:
+        state = self.states[module]
+        narrow: Narrow = {k: tuple(v) for k, v in state.narrow.items()}
+        install(module, tuple(state.full), narrow, self.missed, self._classes, self.compiled, self.copied)
+
+    # At a call that no variant was made for.
+
+    def missed(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], unread: frozenset[Path]) -> Any:
+        """Look at a new kind of call, if there are not too many already; then run what fits."""
+        if unread:
+            return self._missed_part(module, (args, kwargs), unread)
+        base = base_of(type(module))
+        state = self.states.get(module)
+        retried: set[int] = self._busy.__dict__.setdefault("modules", set())
+        if state is None or self._looks_away() or id(module) in retried:
+            return base.forward(module, *args, **kwargs)
+        guard = self.misses.guard(state.name, base.forward, state.variants, (module, args, kwargs))
+        guard = guard or (NOT_CALLED if state.variants else "")
+        if why := _why_left(state, module, kind_of((args, kwargs), module.training)):
+            self.misses.count(state.name, guard, "original", why)
+            return base.forward(module, *args, **kwargs)
+        known = len(state.variants)
+        with self._capturing():
+            self._recapture(module, state, (args, kwargs))
+        gained = len(state.variants) > known
+        self.misses.count(state.name, guard, "captured anew" if gained else "original", "nothing could be fused")
+        retried.add(id(module))  # where the new variant does not fit either, the original runs
+        try:
+            return type(module).forward(module, *args, **kwargs)
+        finally:
+            retried.discard(id(module))
+
+    def _missed_part(self, module: nn.Module, call: Call, unread: frozenset[Path]) -> Any:
+        """The same for a caller that does not read all of the result; each kind of call is looked at once."""
+        state = self.states.get(module)
+        kind = (unread, kind_of(call, module.training))
+        if state is None or self._looks_away() or _why_left(state, module, kind):
+            return module(*call[0], **call[1])
+        state.barren.add(kind)
+        known = len(state.narrow[unread])
+        guard = self.misses.guard(state.name, base_of(type(module)).forward, state.narrow[unread], (module, *call))
+        with self._capturing():
+            state.left -= 1
+            planner = Planner(self, {module.training: {module: undistributed(call)}}, whole_forms(module, call))
+            self.adopt(planner, part_is_planned_as_others_do(self, planner, module, unread, call))
+        if len(state.narrow[unread]) == known:
+            return module(*call[0], **call[1])
+        self.misses.count(state.name, guard, "captured anew", "")
+        forward = narrow_forward(module, narrow_name(unread))
+        assert forward is not None
+        return forward(module, *call[0], **call[1])
+
+    def _looks_away(self) -> bool:
+        """Whether calls are somebody's who records them, or made by a capture."""
+        return is_fx_symbolic_tracing() or bool(self._busy.__dict__.get("capturing"))
+
+    @contextmanager
+    def _capturing(self) -> Iterator[None]:
+        with self._lock:
+            self._busy.capturing = True
+            try:
+                with unobserved():
+                    yield
+            finally:
+                self._busy.capturing = False
+
+    def copied(self, original: nn.Module, made: nn.Module) -> None:
+        """A module was copied, to be an average of it or another start: the copy is looked at as it was."""
+        if original in self.states:
+            self.states[made] = self.states[original].for_a_copy()
+
+    def compiled(self, kind: type, guard: str) -> None:
+        """A compiler took the original of modules of class `kind`."""
+        states = [s for m, s in self.states.items() if isinstance(m, kind)]
+        names = [s.name for s in states if guard != UNCALLED or not s.barren]
+        if names:
+            self.misses.count(", ".join(names), guard, "original", "a compiler does not capture it anew")
+
+    def _recapture(self, module: nn.Module, state: State, call: Call) -> None:
+        state.left -= 1
+        if state.left == 0:
+            why = f"called in more than {PATTERNS} ways: further ones run the original forward"
+            self.ledger.note(SiteReport("", state.name, "declined", why))
+        planner = Planner(self, {module.training: {module: undistributed(call)}}, whole_forms(module, call))
+        verdicts = planned_as_others_do(self, planner, module, call)
+        self._remember(planner, module)
+        self.adopt(planner, verdicts)
+
+    def forget(self) -> None:
+        """Nothing was found and nothing is installed, as before fuse()."""
+        for state in self.states.values():
+            state.full.clear()
+            state.narrow.clear()
+            state.barren.clear()
+            state.left, state.armed = PATTERNS, False
+        for module in self.states:
+            restore(module)
+        self.ledger = Ledger()
+
+
+def _why_left(state: State, module: nn.Module, kind: Hashable) -> str:
+    """Why a call of that kind is not captured anew, as the end of a sentence; "" where it is."""
+    if state.left <= 0:
+        return f"it was called in more than {PATTERNS} ways"
+    if kind in state.barren:
+        return "nothing could be fused in this kind of call"
+    if not may_capture():
+        return "a call that others record or transform is not captured"
+    return "its parameters are not here" if is_empty(module) else ""
+
+
+def is_candidate(module: nn.Module) -> bool:
+    """Whether a module's forward is the user's own."""
+    kind = plain_class(type(module))
+    return (
+        not kind.__module__.startswith("torch.")
+        and "forward" in dir(kind)
+        and not isinstance(module, torch.jit.ScriptModule)
+    )

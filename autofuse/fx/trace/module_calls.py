@@ -1,0 +1,126 @@
+"""How the modules of a model are called when the model is: found by running a twin of it, not the model.
+
+The run is on fakes, so nothing of the user's is touched; where a forward needs numbers, it is on real tensors, with
+the parameters shared, the buffers copied and gradients off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from autofuse.fx.trace.ambient_state import autocast, undisturbed_randomness, without_cached_casts
+from autofuse.fx.trace.external_state import unchanged_outside
+from autofuse.fx.trace.tracer import Call, quiet
+from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, World, active
+from autofuse.fx.trace.values import Untraceable
+
+Calls = dict[nn.Module, Call]
+
+
+class CallLog:
+    """A listener that keeps the arguments of the first call of each module."""
+
+    paused = False
+
+    def __init__(self, world: World, wanted: frozenset[nn.Module] | None = None) -> None:
+        self.world, self.wanted = world, wanted
+        self.calls: Calls = {}
+
+    def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        original = self.world.originals.get(id(module))
+        if original is not None and original not in self.calls and (self.wanted is None or original in self.wanted):
+            self.calls[original] = snapshot(args, kwargs, real=self.wanted is not None)
+        return module.forward(*args, **kwargs)
+
+    def read(self, owner: Any, name: str, value: Any) -> Any:
+        inside = object.__getattribute__(owner, "__dict__")
+        if inside.get(name) is not value or isinstance(value, (*SCALARS, *CONTAINERS, *CODE, Tensor, nn.Module)):
+            return value
+        inside[name] = self.world.of(value)
+        return inside[name]
+
+    def missing(self, owner: Any, name: str) -> None:
+        """Nothing to note."""
+
+    def stored(self, owner: Any, name: str, value: Any) -> None:
+        """A twin may be written to."""
+
+
+def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], real: bool) -> Call:
+    """The arguments as they are now: containers and objects copied, real tensors too."""
+    world = World(lambda t: t.detach().clone().requires_grad_(t.requires_grad) if real else t, watched=False, deep=True)
+    return tuple(map(world.of, args)), {k: world.of(v) for k, v in kwargs.items()}
+
+
+_PLAIN = frozenset({Tensor, type(None), bool, int, float, str})
+
+
+def kind_of(call: Call, training: bool) -> Hashable:
+    """Equal for calls that differ in the numbers and the sizes of tensors at most."""
+    args, kwargs = call
+    around = autocast() if torch._C._is_any_autocast_enabled() else None
+    flat = (*args, *kwargs.values())
+    if all(type(x) in _PLAIN for x in flat):  # as most calls are: asked at each call of a module that is left alone
+        return training, around, len(args), tuple(kwargs), tuple(map(_leaf, flat))
+    leaves, spec = pytree.tree_flatten(call)
+    return training, around, spec, tuple(map(_leaf, leaves))
+
+
+def _leaf(x: object) -> Hashable:
+    if isinstance(x, Tensor):
+        return x.dtype, x.dim(), x.device
+    found: tuple[Any, ...] = (type(x), x) if isinstance(x, SCALARS) else (type(x),)
+    return found
+
+
+def calls_on_fakes(model: nn.Module, call: Call, training: bool, world: World, mode: FakeTensorMode) -> Calls:
+    """Every module below `model` that is called, and with what. Raises Untraceable where the run fails."""
+
+    def fake(x: Tensor) -> Tensor:
+        made = mode.from_tensor(x.detach(), static_shapes=True)
+        return made.requires_grad_(x.requires_grad)
+
+    twin = world.of(model)
+    with quiet(), mode, torch.enable_grad():
+        return _run(twin, call, training, CallLog(world), World(fake, deep=True))
+
+
+def calls_for_real(model: nn.Module, call: Call, training: bool, wanted: frozenset[nn.Module] | None = None) -> Calls:
+    """The same on real tensors; with `wanted`, only the calls of these modules are kept, on tensors of their own."""
+
+    def shared(x: Tensor) -> Tensor:
+        return x if isinstance(x, nn.Parameter) else x.detach().clone()
+
+    world = World(shared)
+    twin = world.of(model)
+    with torch.no_grad():
+        return _run(twin, call, training, CallLog(world, wanted), World(shared, watched=False, deep=True))
+
+
+def _run(twin: nn.Module, call: Call, training: bool, log: CallLog, arguments: World) -> Calls:
+    args, kwargs = call
+    set_mode(twin, training)
+    before, active.listener = active.listener, log
+    try:
+        with undisturbed_randomness(), without_cached_casts(), unchanged_outside(twin):
+            twin(*map(arguments.of, args), **{k: arguments.of(v) for k, v in kwargs.items()})
+    except Untraceable:
+        raise
+    except Exception as error:  # the model is the user's: anything may be raised
+        raise Untraceable(f"the model raised {type(error).__name__} when it was run: {error}") from error
+    finally:
+        active.listener = before
+    return log.calls
+
+
+def set_mode(twin: nn.Module, training: bool) -> None:
+    """Train or eval, for the twin and what follows its mode; what is frozen apart stays so."""
+    before = twin.training
+    for m in twin.modules():
+        m.__dict__["training"] = training if m.training == before else m.training

@@ -1,0 +1,66 @@
+"""Whether a child module is a layer and nothing but: only then may a fused call read its parameters past it.
+
+Hooks, parametrizations, sharded parameters or a forward of its own make a child more than its class says. The same
+question is asked here when a site is looked for, and by generated code at each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules import module as _module
+
+from autofuse.fx.trace.attribute_reads import guard_path
+from autofuse.fx.trace.guards import Guards
+from autofuse.fx.trace.idle_hooks import someone_watches
+from autofuse.fx.trace.twin import plain_class
+
+PLAIN_TENSORS = frozenset({Tensor, nn.Parameter, nn.Buffer, FakeTensor})
+
+OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (  # torch's own dicts, which it never replaces
+    _module._global_forward_hooks, _module._global_forward_pre_hooks,
+    _module._global_backward_hooks, _module._global_backward_pre_hooks,
+)  # fmt: skip
+
+
+def is_pristine(module: nn.Module) -> bool:
+    """Whether nobody watches `module` and it holds plain local tensors."""
+    parameters = module.__dict__["_parameters"].values()
+    return not is_watched(module) and all(p is None or type(p) in PLAIN_TENSORS for p in parameters)
+
+
+def is_watched(module: nn.Module) -> bool:
+    """Whether calling `module` does more than run the forward of its class."""
+    inside = module.__dict__
+    hooked = any(inside.get(h) and someone_watches(inside[h].values()) for h in OWN_HOOKS)
+    own = hooked or "forward" in inside or inside.get("_compiled_call_impl") is not None
+    return own or any(GLOBAL_HOOKS) or type(module).__call__ is not nn.Module.__call__
+
+
+def guard_unwatched(guards: Guards, paths: Collection[str]) -> None:
+    """Guards that nobody sees what the children at `paths` are called with and return."""
+    for path in sorted(paths):
+        guards.add(f"_unwatched({guard_path(path)})")
+
+
+def guard_pristine(guards: Guards, root: nn.Module, paths: Collection[str]) -> None:
+    """Guards that each child at `paths` is still what it was when its parameters were taken."""
+    for path in sorted(paths):
+        child, reach = root.get_submodule(path), guard_path(path)
+        plain = guards.name_of(plain_class(type(child)))
+        if type(child).__module__.startswith("torch.nn."):
+            guards.add(f"type({reach}) is {plain}")
+        else:  # it may have been rewritten itself
+            guards.add(f'type({reach}) is {plain} or vars(type({reach})).get("_autofuse_base") is {plain}')
+        guards.add(f"_unwatched({reach})")
+        for key, parameter in child._parameters.items():
+            held = f'_held({reach}, "_parameters", "{key}")'
+            guards.add(f"{held} is None" if parameter is None else f"_plain({held})")
+        if isinstance(child, nn.Sequential):
+            guards.add(f"len({reach}._modules) == {len(child)}")
+    if paths:
+        guards.add("_unhooked()")

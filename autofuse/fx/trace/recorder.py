@@ -1,0 +1,123 @@
+"""Writes down what a forward does to tensors, as an fx graph, while it runs once on a twin.
+
+Tensors are fake ones, known by identity, so `isinstance`, in-place operations and views behave as always; sizes are
+Lengths; children are called but not entered. Torch is not patched: a TorchFunctionMode sees every function. Knows what
+a forward may not do; guards collect what was taken for granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from autofuse.fx.trace import torch_functions as operations
+from autofuse.fx.trace.child_calls import Calling, Inside
+from autofuse.fx.trace.size_sources import result_sizes
+from autofuse.fx.trace.symbolic_sizes import Length
+from autofuse.fx.trace.twin import World
+from autofuse.fx.trace.values import holds_tensors, tensors
+
+
+class Recorder(Calling, TorchFunctionMode):
+    """One run of one module's forward."""
+
+    def __init__(self, root: nn.Module, world: World, inside: Inside) -> None:
+        super().__init__(root, world, inside)
+        self.reads_dtype = False
+        self.begin_watching()
+
+    # Functions of tensors.
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.paused:
+            return function(*args, **kwargs)
+        name = getattr(function, "__name__", "")
+        if name == "__get__":
+            return self._attribute(args[0], function.__self__.__name__)
+        if name in operations.DATA:
+            self.refuse(f"needs the numbers in a tensor ({name.strip('_')})")
+        if name == "_set_grad_enabled":  # what is computed under it is looked at
+            return function(*args, **kwargs)
+        if name in operations.UNHELD or name == "__setattr__":
+            self.refuse(f"calls {name.strip('_')}, which a recorded graph does not repeat")
+        if name in operations.CONSTANT_METHODS:
+            return function(*self.concrete(args), **self.concrete(kwargs))
+        if name in operations.LENGTHS:
+            return self._lengths(function, args, kwargs)
+        if name == "__len__":
+            return int(self._length(args[0], 0))
+        if name == "__iter__":
+            return iter(self._recorded(torch.Tensor.unbind, (args[0], 0), {}))
+        return self._recorded(function, args, kwargs)
+
+    def _attribute(self, x: Tensor, name: str) -> Any:
+        if name == "shape":
+            lengths: list[Any] = [self._length(x, d) for d in range(x.dim())]
+            return torch.Size(lengths)
+        if name == "dtype":
+            self.reads_dtype = True
+            return x.dtype
+        if name == "requires_grad":
+            held = self.held.get(id(x))
+            if held is None or held.text is None:
+                self.refuse("asks whether a computed tensor needs a gradient")
+            self.guards.equal(f"{held.text}.requires_grad", x.requires_grad)
+            return x.requires_grad
+        if name in operations.CONSTANT_ATTRIBUTES:
+            return getattr(x, name)
+        if name not in operations.TENSOR_ATTRIBUTES:
+            self.refuse(f"reads the attribute {name} of a tensor")
+        return self._recorded(getattr, (x, name), {})
+
+    def _lengths(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        x, dims = args[0], (*args[1:], *kwargs.values())
+        if function.__name__ != "size":
+            total: Any = 1
+            for d in range(x.dim()):
+                total = self._length(x, d) * total
+            return total
+        return self._length(x, dims[0]) if dims and dims[0] is not None else self._attribute(x, "shape")
+
+    def _length(self, x: Tensor, dim: int) -> Length:
+        dim = int(dim) % max(x.dim(), 1)
+        node = self.graph.call_method("size", (self.node_of(x), dim))
+        held = self.held[id(x)]
+        return Length(self, self.noted(node, x.shape[dim]), x.shape[dim], held.sizes[dim])
+
+    def _recorded(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `function` on fakes and write it down."""
+        self.check_surroundings((args, kwargs))
+        self._guard_structure(getattr(function, "__name__", ""), args, kwargs)
+        kind, target, spelled = operations.spelled(function, args)
+        given = self.argument(spelled), self.argument(kwargs)
+        before = self.versions((args, kwargs))
+        result = function(*self.concrete(args), **self.concrete(kwargs))
+        if not holds_tensors(result):
+            self.refuse(f"takes a number out of tensors ({getattr(function, '__name__', function)})")
+        node = self.noted(self.graph.create_node(kind, target, *given), result)
+        sizes = result_sizes(operations.rule_name(function), self.sizes_of, args, kwargs, list(tensors(result)))
+        return self.kept(node, result, before, sizes)
+
+    def _guard_structure(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The number of parts and the rank of some results depend on sizes: hold those fixed."""
+        if (
+            name not in operations.PARTS
+            and name not in operations.RANKED_BY_SIZE
+            or not args
+            or not isinstance(args[0], Tensor)
+        ):
+            return
+        for size, length in zip(self.sizes_of(args[0]), args[0].shape, strict=True):
+            if name in operations.RANKED_BY_SIZE and not isinstance(size, int):
+                self.fixed(size and f"{size} == {int(length)}", "a size")
+        if name in operations.PARTS:
+            given = args[1:] if name == "unbind" else args[2:]
+            dim = kwargs.get("dim", given[0] if given else 0)
+            self._length(args[0], dim).int_()

@@ -1,0 +1,88 @@
+"""What torch's functions are to a recorder: an operation to write down, a fact to answer, or a reason to refuse.
+
+Names only; the recorder acts on them.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# Asking for these needs the numbers in a tensor: a graph that is recorded once cannot follow the answer.
+DATA = frozenset(
+    """
+    item tolist numpy __bool__ __int__ __float__ __index__ __complex__ __contains__ __array__ __format__
+    __repr__ __str__ equal allclose is_nonzero __reduce_ex__ __deepcopy__ nonzero
+""".split()
+)
+# These leave the tensor, or change how its gradient flows, in ways a recorded graph does not repeat.
+UNHELD = frozenset(
+    """
+    backward register_hook register_post_accumulate_grad_hook retain_grad requires_grad_ detach_ set_ data_ptr storage
+    untyped_storage is_contiguous stride storage_offset is_shared share_memory_ __set__ __delete__
+    resize_ resize_as_ __dlpack__ manual_seed
+""".split()
+)
+# Attributes and methods with one answer for all calls that the guards let through.
+CONSTANT_ATTRIBUTES = frozenset(
+    """
+    device ndim is_cuda is_cpu is_mps is_xpu is_meta layout is_sparse is_sparse_csr is_nested is_quantized
+    is_mkldnn itemsize
+    is_complex is_leaf names is_vulkan is_ipu is_xla is_mtia is_maia
+""".split()
+)
+CONSTANT_METHODS = frozenset(
+    "dim ndimension is_floating_point is_complex element_size get_device is_tensor is_signed".split()
+)
+LENGTHS = frozenset("size numel nelement".split())
+TENSOR_ATTRIBUTES = frozenset("T mT H mH real imag data".split())
+
+# Operations whose number of results, or whose rank, depends on a size: the size is then guarded.
+PARTS = frozenset("split unbind chunk tensor_split unsafe_chunk unsafe_split vsplit hsplit dsplit".split())
+RANKED_BY_SIZE = frozenset("squeeze squeeze_ atleast_2d atleast_3d".split())
+
+_REFLECTED: dict[str, Callable[..., Any]] = {
+    "__rsub__": operator.sub, "__rtruediv__": operator.truediv, "__rdiv__": operator.truediv, "__rpow__": operator.pow,
+    "__rfloordiv__": operator.floordiv, "__rmod__": operator.mod, "__radd__": operator.add, "__rmul__": operator.mul,
+    "__rmatmul__": operator.matmul,
+}  # fmt: skip
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    f"__{name}__": getattr(operator, name)
+    for name in "getitem setitem eq ne lt le gt ge add sub mul truediv floordiv mod matmul neg invert".split()
+} | {"__pow__": operator.pow, "__and__": operator.and_, "__or__": operator.or_, "__xor__": operator.xor}
+
+# operators that torch.Tensor defines in Python, under another name than their own: `**` is a function called pow
+_DUNDERS: dict[Any, str] = {
+    f: n for n, f in vars(torch.Tensor).items() if n.startswith("__") and isinstance(f, types.FunctionType)
+}
+
+_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+
+Spelled = tuple[str, Any, tuple[Any, ...]]  # the kind of fx node, its target, its arguments
+
+
+def spelled(function: Callable[..., Any], args: tuple[Any, ...]) -> Spelled:
+    """How a graph writes down a call of `function`."""
+    name = _DUNDERS.get(function) or getattr(function, "__name__", "")
+    if is_method(function):
+        if name in _REFLECTED and len(args) == 2:
+            return "call_function", _REFLECTED[name], args[::-1]
+        if name in _OPERATORS:
+            return "call_function", _OPERATORS[name], args
+        return "call_method", name, args
+    return "call_function", function, args
+
+
+def is_method(function: Callable[..., Any]) -> bool:
+    """Whether `function` is a method of tensors."""
+    name = getattr(function, "__name__", "")
+    return isinstance(function, _METHODS) or function in _DUNDERS or getattr(torch.Tensor, name, None) is function
+
+
+def rule_name(function: Callable[..., Any]) -> str:
+    """What size_sources.py calls the operation."""
+    return getattr(function, "__name__", "").strip("_") if is_method(function) else getattr(function, "__name__", "")

@@ -1,0 +1,320 @@
+"""A stand-in for a module that can be run without anyone noticing.
+
+A twin has the module's own code, fake parameters and buffers, and no hooks: running it computes shapes and dtypes,
+fires nothing, draws nothing, writes nothing that is the user's. While a recorder listens, a twin also tells which of
+its attributes are read and which of its children are called. Knows nothing of graphs.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import enum
+import functools
+import inspect
+import threading
+import types
+from collections.abc import Callable
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from autofuse.fx.trace.wrappers import Through, held
+
+SCALARS = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    enum.Enum,
+)
+CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial)
+
+_HOOKS = frozenset(k for k in vars(nn.Module()) if "hook" in k and isinstance(vars(nn.Module())[k], dict))
+_STATE = frozenset(vars(nn.Module()))
+_COMPOSED = "__composable_api"  # how torch.distributed calls what it keeps on a user's module
+MACHINERY = (_STATE | {*dir(nn.Module)}) - {"training"}  # names that are torch's own business
+
+
+class Listener(Protocol):
+    """A recorder, as far as twins know it. It hears nothing while it is paused."""
+
+    paused: bool
+
+    def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def read(self, owner: Any, name: str, value: Any) -> Any: ...
+    def missing(self, owner: Any, name: str) -> None: ...
+    def stored(self, owner: Any, name: str, value: Any) -> None: ...
+
+
+class _Active(threading.local):
+    listener: Listener | None = None
+
+
+active = _Active()
+
+
+class World:
+    """Twins of everything that one capture touches: shared things stay shared among them.
+
+    `tensor` makes the twin of a tensor. `watched` twins report to the active listener. What objects hold is copied too
+    where they are `deep`; else only they are.
+    """
+
+    def __init__(self, tensor: Callable[[Tensor], Tensor], watched: bool = True, deep: bool = False) -> None:
+        self._tensor, self._watched, self._deep = tensor, watched, deep
+        self._memo: dict[int, tuple[Any, Any]] = {}  # id -> (original, kept alive; twin)
+        self.originals: dict[int, nn.Module] = {}  # id of a twin module -> the module
+        self.functions: dict[int, types.FunctionType] = {}  # id of a function that was made anew -> the user's
+
+    def of(self, value: Any) -> Any:
+        """The twin of anything."""
+        if isinstance(value, SCALARS) or value is ...:
+            return value
+        if id(value) in self._memo:
+            return self._memo[id(value)][1]
+        made = self._made(value)
+        self._memo[id(value)] = (value, made)
+        return made
+
+    def _made(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self._tensor(value)
+        if isinstance(value, nn.Module) and not isinstance(value, torch.jit.ScriptModule):
+            return self._module(value)
+        if isinstance(value, CONTAINERS):
+            return self._container(value)
+        if isinstance(value, types.MethodType):
+            return types.MethodType(value.__func__, self.of(value.__self__))
+        if type(value) is functools.partial:
+            return functools.partial(self.of(value.func), *map(self.of, value.args), **self._values(value.keywords))
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        return value if isinstance(value, CODE) else self._object(value)
+
+    def _function(self, function: types.FunctionType) -> types.FunctionType:
+        """A function that closes over modules or tensors, `lambda x: self.proj(x)`, made to close over their twins."""
+        cells = function.__closure__ or ()
+        if not any(map(_holds_state, cells)):
+            return function
+        closure = tuple(types.CellType() for _ in cells)
+        code, defaults = function.__code__, function.__defaults__
+        made = types.FunctionType(code, function.__globals__, function.__name__, defaults, closure)
+        made.__kwdefaults__ = function.__kwdefaults__
+        self._memo[id(function)] = (function, made)  # first: it may close over what holds it
+        self.functions[id(made)] = function
+        for new, cell in zip(closure, cells, strict=True):
+            new.cell_contents = self.of(cell.cell_contents) if _holds_state(cell) else cell.cell_contents
+        return made
+
+    def _module(self, module: nn.Module) -> nn.Module:
+        wraps = held(module)
+        cls = Through if wraps else plain_class(type(module))
+        twin: nn.Module = object.__new__(watched_module(cls) if self._watched else cls)
+        self._memo[id(module)] = (module, twin)  # first: children may refer to their parent
+        self.originals[id(twin)] = module
+        for name, value in vars(module).items():
+            if wraps and name not in _STATE or name.startswith(_COMPOSED):
+                continue  # what a wrapper keeps for its own work, and fully_shard, which cannot be copied
+            twin.__dict__[name] = self._attribute(name, value)
+        return twin
+
+    def _attribute(self, name: str, value: Any) -> Any:
+        if name in _HOOKS:
+            return collections.OrderedDict()
+        if name in ("_parameters", "_buffers", "_modules"):
+            return type(value)((k, self.of(v)) for k, v in value.items())
+        if self._watched and not isinstance(
+            value,
+            (*SCALARS, *CONTAINERS, Tensor, nn.Module, types.MethodType, types.FunctionType, functools.partial),
+        ):
+            return value  # copied when it is read: it may reach half of the program
+        return self.of(value)
+
+    def _container(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is dict or kind is collections.OrderedDict:
+            return kind((k, self.of(v)) for k, v in value.items())
+        if kind is tuple and value or kind in (list, set, frozenset):
+            return kind(map(self.of, value))
+        if isinstance(value, tuple):
+            return kind(*map(self.of, value)) if hasattr(value, "_fields") else value
+        made = copy.copy(value)
+        if isinstance(made, dict):
+            for k, v in made.items():
+                dict.__setitem__(made, k, self.of(v))
+        if hasattr(made, "__dict__") and made is not value:
+            made.__dict__.update(self._values(vars(value)))
+        return made
+
+    def _values(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {k: self.of(v) for k, v in values.items()}
+
+    def _object(self, value: Any) -> Any:
+        """A copy of a configuration, a cache, ...; the thing itself where it has no attributes to copy."""
+        if not hasattr(value, "__dict__") or type(value).__module__.startswith("torch.distributed."):
+            return value  # process groups, what FSDP keeps of a module
+        cls = original_class(type(value))
+        cls = watched_object(cls) if self._watched else cls
+        try:
+            made: Any = cls.__new__(cls)  # type: ignore[call-overload]
+        except TypeError:
+            return value
+        if type(made) is not cls or not hasattr(made, "__dict__"):
+            return value
+        self._memo[id(value)] = (value, made)
+        if self._deep:
+            made.__dict__.update(self._values(vars(value)))
+        else:
+            made.__dict__.update(
+                {k: self._attribute(k, v) for k, v in vars(value).items()} if self._watched else vars(value)
+            )
+        return made
+
+
+def copied_object(value: Any) -> Any:
+    """A copy of an argument that is neither a tensor nor a container: of a key-value cache, say, with all it holds."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # it holds results of a run, which deepcopy refuses
+        return World(_detached, watched=False, deep=True).of(value)
+
+
+def _detached(x: Tensor) -> Tensor:
+    return x.detach().clone().requires_grad_(x.requires_grad)
+
+
+def _holds_state(cell: types.CellType) -> bool:
+    """Whether what a function closes over is a module, a tensor, or a function or method that may hold one."""
+    try:
+        content = cell.cell_contents
+    except ValueError:  # not bound yet
+        return False
+    if isinstance(content, types.FunctionType):
+        return content.__closure__ is not None and any(map(_holds_state, content.__closure__))
+    if isinstance(content, types.MethodType):
+        content = content.__self__
+    return isinstance(content, (nn.Module, Tensor))
+
+
+def plain_class(cls: type[nn.Module]) -> type[nn.Module]:
+    """The user's own class of a module that autofuse rewrote, torch sharded, or both."""
+    while (
+        "_autofuse_base" in vars(cls)
+        or cls.__name__.startswith("FSDP")
+        and len(cls.__bases__) == 2
+        and cls.__module__.startswith("torch.")
+    ):
+        cls = vars(cls).get("_autofuse_base") or cls.__bases__[1]
+    return cls
+
+
+def signature_of(forward: Callable[..., Any]) -> inspect.Signature:
+    """What a forward of a class takes, `self` first, also where a decorator takes `*args` for everything."""
+    signature = inspect.signature(forward, follow_wrapped=False)
+    parameters = list(signature.parameters.values())
+    if not parameters or parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+        return signature
+    receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    return signature.replace(parameters=[receiver, *parameters])
+
+
+def original_class(cls: type) -> type:
+    """The class whose twin `cls` is; `cls` itself where it is none."""
+    found: type = vars(cls).get("_autofuse_twin", cls)
+    return found
+
+
+_WATCHED: WeakKeyDictionary[type, type] = WeakKeyDictionary()
+
+
+def watched_module(cls: type[nn.Module]) -> type[nn.Module]:
+    """A subclass of `cls` whose instances tell what happens to them."""
+    if cls not in _WATCHED:
+        _WATCHED[cls] = _subclass(cls, {"__call__": _call, "__getattr__": _missing(cls)})
+    return _WATCHED[cls]
+
+
+def watched_object(cls: type) -> type:
+    """The same for a class that is no module; `cls` itself where it cannot be derived from."""
+    if cls not in _WATCHED:
+        try:
+            _WATCHED[cls] = _subclass(cls, {"__getattr__": _missing(cls)} if hasattr(cls, "__getattr__") else {})
+        except TypeError:
+            return cls
+    return _WATCHED[cls]
+
+
+def _subclass(cls: type, methods: dict[str, Any]) -> Any:
+    names = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "_autofuse_twin": cls,
+    }
+    return type(cls)(
+        cls.__name__, (cls,), {**names, "__getattribute__": _read(cls), "__setattr__": _store(cls), **methods}
+    )
+
+
+def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    listener = active.listener
+    if listener is None or listener.paused:
+        return self.forward(*args, **kwargs)
+    return listener.called(self, args, kwargs)
+
+
+def _read(cls: type) -> Callable[[Any, str], Any]:
+    plain: Any = cls.__getattribute__
+
+    def __getattribute__(self: Any, name: str) -> Any:
+        value = plain(self, name)
+        listener = active.listener
+        if listener is None or name[:2] == "__" or name in MACHINERY and not _is_own(self, name):
+            return value
+        return listener.read(self, name, value)
+
+    return __getattribute__
+
+
+def _is_own(owner: Any, name: str) -> bool:
+    """Whether an attribute of the user's has the name of one of torch's methods: `self.half = 0.5`."""
+    return name not in _STATE and name in object.__getattribute__(owner, "__dict__")
+
+
+def _missing(cls: type) -> Callable[[Any, str], Any]:
+    plain: Any = getattr(cls, "__getattr__", None)
+
+    def __getattr__(self: Any, name: str) -> Any:
+        listener = active.listener
+        try:
+            value = plain(self, name)
+        except AttributeError:
+            if listener is not None and not listener.paused:
+                listener.missing(self, name)
+            raise
+        return value if listener is None else listener.read(self, name, value)
+
+    return __getattr__
+
+
+def _store(cls: type) -> Callable[[Any, str, Any], None]:
+    plain: Any = cls.__setattr__
+
+    def __setattr__(self: Any, name: str, value: Any) -> None:
+        listener = active.listener
+        if listener is not None and not listener.paused:
+            listener.stored(self, name, value)
+        plain(self, name, value)
+
+    return __setattr__

@@ -1,0 +1,71 @@
+"""A call's arguments in the order of an operation's signature.
+
+Knows signatures (vocabulary.py) and the aliases torch allows for argument names. Knows no front end.
+"""
+
+from __future__ import annotations
+
+from autofuse.ir.graph import ATTRIBUTE, TUPLE, Graph, Value, is_const
+from autofuse.ir.vocabulary import OPS, REQUIRED, Op
+
+_ALIASES = {
+    "axis": "dim", "keepdims": "keepdim", "correction": "unbiased", "x": "input", "exp": "exponent", "size": "shape",
+    "tensor": "input", "self": "input", "axis0": "dim0", "axis1": "dim1", "divisor": "other", "value": "src",
+    "mat2": "other", "train": "training", "split_size_or_sections": "split_size",
+}  # fmt: skip
+_WITHOUT_EFFECT = {"inplace": False, "out": None, "rounding_mode": None}
+_LAST_IS_INPLACE = frozenset("dropout relu relu6 silu mish hardswish".split())  # as nn.Dropout calls F.dropout
+
+
+def bound_arguments(graph: Graph, op: Op, arguments: list[Value], named: dict[str, Value]) -> list[Value] | None:
+    """One value for each parameter of `op`, defaults filled in; None if the call does not fit the signature.
+
+    `*name` gathers positional arguments, `**options` gathers keywords; each becomes one tuple.
+    """
+    rest = {_canonical_name(op, k): v for k, v in named.items()}
+    inputs: list[Value] = []
+    taken = 0
+    for name, default in op.parameters.items():
+        if name.startswith("**"):
+            inputs.append(graph.value(TUPLE, *rest.values(), data=tuple(rest)))
+            rest = {}
+        elif name.startswith("*"):
+            gathered = [*arguments[taken:], *([rest.pop(name[1:])] if name[1:] in rest else [])]
+            inputs.append(graph.value(TUPLE, *gathered))
+            taken = len(arguments)
+        elif taken < len(arguments):
+            if name in rest:
+                return None
+            inputs.append(arguments[taken])
+            taken += 1
+        elif name in rest:
+            inputs.append(rest.pop(name))
+        elif default is REQUIRED:
+            return None
+        else:
+            inputs.append(graph.const(default))
+    rest.pop("_stacklevel", None)  # where torch warns, not what it computes
+    for name, harmless in _WITHOUT_EFFECT.items():
+        if name in rest and is_const(rest[name], harmless):
+            del rest[name]
+    left = arguments[taken:]
+    if len(left) == 1 and op.name in _LAST_IS_INPLACE and is_const(left[0], False):
+        left = []
+    return None if rest or left else inputs
+
+
+def like_another(graph: Graph, op: Op, inputs: list[Value]) -> tuple[Op, list[Value]]:
+    """`x.type_as(y)` and `x.expand_as(y)` as what they read of the other tensor, which is not its contents."""
+    if op.name not in ("type_as", "expand_as"):
+        return op, inputs
+    x, other = inputs
+    if op.name == "expand_as":
+        return OPS["expand"], [x, graph.value(TUPLE, graph.value(ATTRIBUTE, other, data="shape"))]
+    dtype, device = (graph.value(ATTRIBUTE, other, data=read) for read in ("dtype", "device"))
+    return OPS["to"], [x, graph.value(TUPLE, dtype), graph.value(TUPLE, device, data=("device",))]
+
+
+def _canonical_name(op: Op, keyword: str) -> str:
+    alias = _ALIASES.get(keyword, keyword)
+    known = {p.lstrip("*") for p in op.parameters}
+    return keyword if keyword in known or alias not in known else alias

@@ -1,0 +1,192 @@
+"""What can be known about a value without running it: its rank, and whether it is a plain number.
+
+Each answer may be None, "not known". A front end may know more than the graph says (a live tensor has a rank, an
+attribute assigned in `__init__` may be a number): it hands in what it knows, and the rest is inferred here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, SLICE, SYNTAX, TUPLE, Value, is_const
+from autofuse.ir.vocabulary import TENSOR_CALLS
+
+_SAME_RANK = frozenset(
+    """
+    neg reciprocal sqrt rsqrt square exp tanh erf sigmoid softmax log_softmax detach clone transpose mT permute
+    contiguous to float double half bfloat16 type_as dropout gelu silu relu activation layer_norm rms_norm masked_fill
+    tril triu bool clamp relu6 softplus invert logical_not linear ones_like zeros_like full_like masked fused_gelu
+    fused_silu fused_layer_norm fused_rms_norm fused_attention
+""".split()
+)
+_RANK_CHANGE = {"stack": 1, "select": -1, "view_as_complex": -1, "view_as_real": 1}
+_BROADCAST = frozenset(
+    "add sub rsub mul div floordiv mod pow eq ne lt le gt ge and or logical_and logical_or where".split()
+)
+_NUMERIC = frozenset("add sub mul div floordiv mod pow number_pow neg".split())
+_MAKES_NUMBERS = frozenset("int len math.log math.exp math.ceil math.floor math.prod .numel .element_size".split())
+_TENSOR = _SAME_RANK | {"matmul", "view", "rearrange", "einsum", "einops_einsum", "baddbmm", "expand", "unsqueeze"}
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a front end knows of one value.
+
+    `form` names what a tensor is proved to hold in its last two dimensions: "lower" (1 or True where the column is not
+    past the row, 0 elsewhere), "upper" (1 or True where the column is past the row), "bias" (0 where the column is not
+    past the row, a fill elsewhere); None where nothing is proved. `lengths` are symbolic sizes, one for each dimension;
+    `size` is what they hold for a dimension with as many entries as this number says.
+    `positive`: a number that is above zero.
+    """
+
+    rank: int | None = None
+    number: bool | None = None
+    dtype: str | None = None
+    form: str | None = None
+    lengths: tuple[object, ...] | None = None
+    size: object = None
+    positive: bool | None = None
+
+
+@dataclass
+class Facts:
+    known: Mapping[Value, Known] = field(default_factory=dict)
+    _numbers: dict[Value, bool | None] = field(default_factory=dict)
+
+    def rank(self, v: Value) -> int | None:
+        """Number of dimensions of `v`."""
+        if v in self.known and self.known[v].rank is not None:
+            return self.known[v].rank
+        if v.op == "view":
+            return _length(v)
+        if v.op == "permute" and v.data is None:
+            return _length(v)
+        if v.op == "rearrange":
+            return _rearranged_rank(v)
+        if v.op in ("einsum", "einops_einsum"):
+            return _contracted_rank(v)
+        if v.op == "cat" and v.inputs[0].op == TUPLE and v.inputs[0].inputs:
+            return self.rank(v.inputs[0].inputs[0])
+        if v.op in _RANK_CHANGE:
+            of = v.inputs[0].inputs[0] if v.op == "stack" and v.inputs[0].inputs else v.inputs[0]
+            inner = self.rank(of)
+            return None if inner is None else inner + _RANK_CHANGE[v.op]
+        if v.op == "flatten":
+            return self._flattened(v)
+        if v.op == "unsqueeze":
+            inner = self.rank(v.inputs[0])
+            return None if inner is None else inner + 1
+        if v.op == "matmul":
+            ranks = [r for r in map(self.rank, v.inputs) if r is not None]
+            return max(ranks) if len(ranks) == 2 and min(ranks) > 1 else None
+        if v.op in _SAME_RANK:
+            return self.rank(v.inputs[0])
+        if v.op == ITEM:
+            return self._item(v)
+        return self._broadcast(v) if v.op in _BROADCAST else None
+
+    def _flattened(self, v: Value) -> int | None:
+        start, end = v.inputs[1].data, v.inputs[2].data
+        if type(start) is not int or type(end) is not int:
+            return None
+        if start == 0 and end < 0:
+            return -end
+        rank = self.rank(v.inputs[0])
+        return None if not rank else rank - (end % rank - start % rank)
+
+    def _item(self, v: Value) -> int | None:
+        """A part of a tensor, or a tensor less one dimension: `qkv[0]`."""
+        container, index = v.inputs
+        inner = self.rank(container.inputs[0] if container.op in ("chunk", "split", "unbind") else container)
+        if inner is None or not is_const(index) or type(index.data) is not int:
+            return None
+        return inner if container.op in ("chunk", "split") else inner - 1
+
+    def _broadcast(self, v: Value) -> int | None:
+        ranks = [0 if self.number(i) else self.rank(i) for i in v.inputs]
+        known = [r for r in ranks if r is not None]
+        return max(known) if len(known) == len(ranks) else None
+
+    def number(self, v: Value) -> bool | None:
+        """Whether `v` is a Python number: True, False (a tensor), or None."""
+        if v not in self._numbers:
+            self._numbers[v] = self._number(v)
+        return self._numbers[v]
+
+    def _number(self, v: Value) -> bool | None:
+        if v in self.known and self.known[v].number is not None:
+            return self.known[v].number
+        if v.op == CONST:
+            return isinstance(v.data, (int, float)) and not isinstance(v.data, bool)
+        if v.op == CALL and isinstance(v.data, tuple) and v.data[0] in _MAKES_NUMBERS:
+            return True
+        if v.op in ("number_sqrt", "number", "dim") or v.op == "size" and v.inputs[1].data is not None:
+            return True
+        if v.op in ("reciprocal", "sqrt", "rsqrt"):
+            return self.number(v.inputs[0])
+        if v.op == ITEM and v.inputs[0].op == ATTRIBUTE and v.inputs[0].data == "shape":
+            return v.inputs[1].op != SLICE
+        if v.op == ATTRIBUTE and v.data in ("max", "min", "eps") and v.inputs[0].op == "finfo":
+            return True
+        if v.op == "tensor":
+            return self.number(v.inputs[0])
+        if v.op in _NUMERIC:
+            answers = {self.number(i) for i in v.inputs}
+            return True if answers == {True} else False if False in answers else None
+        if v.op == CHOICE:
+            answers = {self.number(i) for i in v.inputs[1:]}
+            return answers.pop() if len(answers) == 1 else None
+        if v.op in _TENSOR - _NUMERIC or v.op == CALL and isinstance(v.data, tuple) and v.data[0] in TENSOR_CALLS:
+            return False
+        return None
+
+
+def _length(v: Value) -> int | None:
+    """How many dimensions the variadic argument of view or permute names."""
+    arguments = v.inputs[1]
+    if any(i.op == SYNTAX for i in arguments.inputs):
+        return None  # `*shape` is any number
+    if len(arguments.inputs) != 1:
+        return len(arguments.inputs)
+    only = arguments.inputs[0]
+    return len(only.inputs) if only.op == "tuple" else 1 if type(only.data) is int and only.op == CONST else None
+
+
+def named_ranks(op: str, inputs: Sequence[Value]) -> Iterator[tuple[Value, int]]:
+    """Each tensor that an equation or a pattern names the dimensions of, with how many it names."""
+    if op == "rearrange" and isinstance(pattern := inputs[1].data, str) and "..." not in pattern:
+        yield inputs[0], _axes(pattern.partition("->")[0])
+    if op == "einsum" and isinstance(equation := inputs[0].data, str) and "." not in equation:
+        operands = inputs[1].inputs
+        operands = operands[0].inputs if len(operands) == 1 and operands[0].op == TUPLE else operands
+        letters = equation.partition("->")[0].replace(" ", "").split(",")
+        yield from ((v, len(named)) for v, named in zip(operands, letters, strict=False))
+    if op == "einops_einsum" and isinstance(equation := inputs[0].inputs[-1].data, str) and "..." not in equation:
+        words = equation.partition("->")[0].split(",")
+        yield from ((v, len(named.split())) for v, named in zip(inputs[0].inputs, words, strict=False))
+
+
+def _contracted_rank(v: Value) -> int | None:
+    """How many dimensions the result of an einsum names."""
+    equation = v.inputs[0].data if v.op == "einsum" else v.inputs[-1].inputs[-1].data
+    if not isinstance(equation, str) or "..." in equation or "->" not in equation:
+        return None
+    result = equation.partition("->")[2]
+    return len(result.split()) if v.op == "einops_einsum" else len(result.replace(" ", ""))
+
+
+def _rearranged_rank(v: Value) -> int | None:
+    pattern = v.inputs[1].data
+    if not isinstance(pattern, str) or "..." in pattern:
+        return None
+    return _axes(pattern.partition("->")[2])
+
+
+def _axes(side: str) -> int:
+    """How many axes one side of a pattern has; what stands in parentheses is one."""
+    depth, count = 0, 0
+    for word in side.replace("(", " ( ").replace(")", " ) ").split():
+        count += depth == 0 and word != ")"
+        depth += (word == "(") - (word == ")")
+    return count

@@ -1,0 +1,246 @@
+"""Whether a match may be acted on: nothing may notice that its intermediate values are gone.
+
+Knows the program's graph and effects. Knows no rule and no front end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autofuse.ir.graph import ATTRIBUTE, CALL, IS_NONE, ITEM, LOOKED_AT, MODULE, SINK, Graph, Value, ancestors
+from autofuse.ir.vocabulary import HARMLESS, METADATA, OPS
+from autofuse.rule import Fails
+
+_SHARED = frozenset("data T H real imag".split())
+_VIEWS = frozenset(
+    """
+    detach flatten squeeze unflatten t select narrow movedim moveaxis diagonal unfold view_as reshape_as broadcast_to
+    view_as_real view_as_complex
+""".split()
+)
+_WATCHES = frozenset({"register_hook", "retain_grad", "register_post_accumulate_grad_hook"})
+_SEPARATE = frozenset({"chunk", "split", "unbind", CALL})  # their parts share no memory with each other
+
+
+@dataclass(frozen=True)
+class Doomed:
+    """What disappears with a match: `values` that only it needs; `metadata` are live reads of their shape or dtype."""
+
+    values: frozenset[Value]
+    metadata: tuple[Value, ...] = field(default=())
+
+
+def doomed(
+    graph: Graph, results: tuple[Value, ...], steps: frozenset[Value], operands: frozenset[Value]
+) -> Doomed | Fails:
+    """The values that replacing `results` removes, or why one of them must stay.
+
+    `steps` are the program's values that the pattern named, `operands` those that the fused operation reads. What lies
+    between the operands and the results goes.
+    """
+    kept = {a for v in operands for a in _contents_of(v)}
+    between = _computed_within(results, frozenset(kept - steps), steps | operands)
+    steps |= {v for v in between if v.op in OPS and OPS[v.op].heavy}  # those named in another layout
+    held = _computed_within(results, frozenset(kept - steps), steps)
+    for v in operands:
+        if (inside := _computed_from(v, held)) is not None:
+            return Fails(f"an operand is itself computed from {called(inside)} that would go", inside)
+    live, metadata = _live_without(graph, results, held)
+    for v in sorted(held - set(results), key=lambda v: -v.serial):
+        if v in live and not _views(v, operands):  # the latest: what is seen outside, not what it was made from
+            return Fails(f"{called(v)} is {_reason(live[v])}", v, use=live[v])
+    for v in sorted(between - set(results), key=lambda v: -v.serial):
+        if (hook := _hook_on(graph, v)) is not None:
+            return Fails(f"{called(v)} has a hook on its gradient", v, use=hook)
+    gone = frozenset(v for v in held | between if v not in live and (v in held or not _views(v, operands)))
+    return _lost_write(graph, gone | set(results), live) or Doomed(gone - set(results), metadata)
+
+
+def _hook_on(graph: Graph, v: Value) -> Value | None:
+    """The call that watches the gradient of `v`."""
+    reads = [u for u in graph.users[v] if u.op == ATTRIBUTE and u.data in _WATCHES]
+    calls = [c for u in (v, *reads) for c in graph.users[u] if c.op == CALL]
+    named = (c for c in calls if isinstance(c.data, tuple) and str(c.data[0]).rpartition(".")[2] in _WATCHES)
+    return next(named, None)
+
+
+def _views(v: Value, operands: frozenset[Value]) -> bool:
+    """Whether `v` is an operand under another shape or dtype, which may stay beside the fused operation."""
+    while v not in operands:
+        if v.op not in OPS or OPS[v.op].effect != "view":
+            return False
+        v = v.inputs[0]
+    return True
+
+
+def written_between(graph: Graph, operands: frozenset[Value], first: int, results: tuple[Value, ...]) -> Fails | None:
+    """A reason to decline if what the match reads is overwritten before the fused operation would read it."""
+    bases = {base for v in operands for base in memory_of(v)}
+    for write in graph.writes:
+        own = write.result in operands or write.result in results  # h += x, where h is the sum that is replaced
+        between = first < write.at <= results[-1].serial and not own
+        if between and bases.intersection(memory_of(write.target)):
+            return Fails("an operand is written in place before the result is computed", write.target, use=write.result)
+    for call in graph.values[first : results[-1].serial]:
+        ignored = call.op == CALL and _only_looked_at(graph, call) and not _harmless(call)
+        receivers = [i.inputs[0] for i in call.inputs if i.op == ATTRIBUTE]  # m of m.zero_()
+        given = {base for v in (*call.inputs, *receivers) for base in memory_of(v)} if ignored else set[Value]()
+        if given & bases:
+            held = min((v for v in operands if given.intersection(memory_of(v))), key=lambda v: v.serial)
+            return Fails("a call that may write to an operand stands in between", held, use=call)
+    return None
+
+
+def _only_looked_at(graph: Graph, call: Value) -> bool:
+    """Whether nothing is made of a call's result, as of that of `m.zero_()` in a statement of its own."""
+    return all(u.op == SINK and u.data == LOOKED_AT for u in graph.users.get(call, ()))
+
+
+def _harmless(call: Value) -> bool:
+    return isinstance(call.data, tuple) and call.data[0] in HARMLESS
+
+
+def written_after(graph: Graph, results: tuple[Value, ...]) -> Fails | None:
+    """A reason to decline if a result that the gradient needs is written in place."""
+    for write in graph.writes:
+        chain = memory_of(write.target)
+        if any(r in chain for r in results) and write.result not in results:
+            why = "the result is written in place, and the fused operation needs it for its gradient"
+            return Fails(why, write.target, use=write.result)
+    return None
+
+
+def _computed_within(
+    results: tuple[Value, ...], outside: frozenset[Value], sources: frozenset[Value]
+) -> frozenset[Value]:
+    """Ancestors of the results, them included, that are computed from the contents of `sources`."""
+    inside = {a for r in results for a in ancestors(r, outside)}
+    depends: dict[Value, bool] = {}
+    for v in sorted(inside, key=lambda v: v.serial):
+        own = not is_metadata(v) and any(depends.get(i, i in sources) for i in v.inputs)
+        depends[v] = own or v in sources and v not in outside
+    return frozenset(v for v, d in depends.items() if d) | set(results)
+
+
+def _contents_of(v: Value) -> set[Value]:
+    """What `v` was computed from, not looking past a read of a shape: that can be read off something else."""
+    seen, todo = set[Value](), [v]
+    while todo:
+        v = todo.pop()
+        if v not in seen:
+            seen.add(v)
+            todo.extend(() if is_metadata(v) else v.inputs)
+    return seen
+
+
+def _computed_from(v: Value, gone: frozenset[Value]) -> Value | None:
+    """A value of `gone` whose contents `v` was computed from."""
+    seen, todo = set[Value](), [v]
+    while todo:
+        v = todo.pop()
+        if v in gone:
+            return v
+        if v not in seen and not is_metadata(v):
+            seen.add(v)
+            todo.extend(v.inputs)
+    return None
+
+
+def _live_without(
+    graph: Graph, results: tuple[Value, ...], gone: frozenset[Value]
+) -> tuple[dict[Value, Value], tuple[Value, ...]]:
+    """What the program still needs once the results no longer need their inputs, and the sink or call that does."""
+    live: dict[Value, Value] = {}
+    metadata: dict[Value, None] = {}
+    todo = [(v, v) for v in reversed(graph.values) if v.op in (SINK, CALL)]  # the first in the program comes first
+    while todo:
+        v, use = todo.pop()
+        if v in live:
+            continue
+        live[v] = use
+        if v in results:
+            continue
+        for i in v.inputs:
+            if is_metadata(v) and i in gone and i not in results:
+                metadata[v] = None
+            else:
+                todo.append((i, use))
+    return live, tuple(metadata)
+
+
+def _lost_write(graph: Graph, gone: frozenset[Value], live: dict[Value, Value]) -> Fails | None:
+    """A step that writes in place to what others may see would no longer write."""
+    for write in graph.writes:
+        if write.result not in gone or write.target in gone:
+            continue
+        target = write.target
+        local = target.op in OPS and OPS[target.op].effect in ("pure", "random") and target not in live
+        if not local:
+            return Fails("a step writes in place to memory that others may see", target, use=write.result)
+    return None
+
+
+def _reason(v: Value) -> str:
+    if v.op == SINK:
+        return str(v.data)
+    return f"used by {v.data[0]}()" if isinstance(v.data, tuple) else "used elsewhere"
+
+
+def is_metadata(v: Value) -> bool:
+    """Whether `v` reads a tensor's shape, dtype or device, or that it is there at all, never its contents."""
+    if v.op == IS_NONE:
+        return True
+    return v.op == ATTRIBUTE and v.data in METADATA or v.op in OPS and OPS[v.op].effect == "metadata"
+
+
+def memory_of(v: Value) -> list[Value]:
+    """`v` and the values whose memory it may share."""
+    chain, source = [v], _source(v)
+    while source is not None:
+        chain.append(source)
+        source = _source(source)
+    return chain
+
+
+def _source(v: Value) -> Value | None:
+    """What `v` may be a view of."""
+    if not v.inputs:
+        return None
+    if v.op == ITEM:
+        return v.inputs[0] if v.inputs[0].op not in _SEPARATE else None
+    if v.op == CALL and isinstance(v.data, tuple):
+        return _viewed_by_call(v, str(v.data[0]).rpartition(".")[2])
+    shares = v.op == "identity" or v.op in OPS and OPS[v.op].effect == "view" or v.op == ATTRIBUTE and v.data in _SHARED
+    return v.inputs[0] if shares else None
+
+
+def _viewed_by_call(call: Value, name: str) -> Value | None:
+    """q of q.detach() and of torch.flatten(q), which are no operations of the vocabulary."""
+    if name not in _VIEWS and not written_in_place(name):
+        return None
+    function = call.inputs[0]
+    if function.op != ATTRIBUTE or function.data != name:
+        return function  # a live call names its arguments only
+    receiver = function.inputs[0]
+    return receiver if receiver.op != MODULE else call.inputs[1] if len(call.inputs) > 1 else None
+
+
+def written_in_place(name: str) -> bool:
+    """Whether a method gives back what it is called on: x.requires_grad_()."""
+    return name.endswith("_") and not name.endswith("__")
+
+
+_NAMES = {
+    "softmax": "the matrix of probabilities",
+    "dropout": "the matrix of probabilities after dropout",
+    "matmul": "a product of matrices",
+    "einsum": "a product of matrices",
+    "add": "a sum",
+    "mul": "a product",
+    "linear": "the output of a linear layer",
+}
+
+
+def called(v: Value) -> str:
+    """How a reader would call `v`."""
+    return _NAMES.get(v.op, f"an intermediate value ({v.op})")

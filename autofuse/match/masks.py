@@ -1,0 +1,196 @@
+"""Every way of masking scores, read as one typed mask: what is kept, what fills the rest, and what is added.
+
+A finite fill is remembered: unlike -inf it gives a row that keeps nothing the even weights that the program gave it.
+What kind of mask one is proved to be is mask_kinds.py's. Knows canonical values only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from autofuse.canonical import CAST, KEEP, View, fill_of
+from autofuse.canonical.arithmetic import total, without
+from autofuse.canonical.folds import expanded_and_folded, folds_back, splits
+from autofuse.canonical.recognise.masks import BOOLEAN, kept, unexpanded
+from autofuse.ir.graph import CHOICE, Value, is_const
+
+
+@dataclass(frozen=True)
+class Mask:
+    """`value` is boolean (True is kept) or added to the scores; None masks nothing.
+
+    `fill` is what the program put where a boolean mask keeps nothing: None for -inf. `approximate` says why a row that
+    keeps nothing may come out otherwise than in the program, where it may.
+    """
+
+    value: Value | None = None
+    boolean: bool = False
+    fill: Value | None = None
+    approximate: str = ""
+
+
+def masked_forms(view: View, value: Value) -> Iterator[tuple[Value, Mask]]:
+    """Each reading of `value` as (scores, mask) in which something is masked, the outermost scores first."""
+    for scores in dict.fromkeys(_bases(view, value)):
+        mask = _mask_of(view, value, scores) if scores is not value else None
+        if mask is not None and mask.value is not None:
+            yield scores, mask
+
+
+def _bases(view: View, value: Value) -> Iterator[Value]:
+    """What `value` may be a masked form of."""
+    yield value
+    if value.op in (CAST, KEEP):
+        yield from _bases(view, value.inputs[0])
+    if value.op == "add":
+        for term in value.inputs:
+            yield from _bases(view, term)
+    if value.op == CHOICE:
+        for side in value.inputs[1:]:
+            yield from _bases(view, side)
+    if value.op == "view":
+        for split in splits(value.inputs[0]):
+            if folds_back(view, split, value) is not None:
+                yield from _bases(view, split.inputs[0])
+
+
+def _mask_of(view: View, value: Value, scores: Value) -> Mask | None:
+    """The mask that makes `value` of `scores`, with what had to be assumed to read it so."""
+    found, assumed = _read_mask(view, value, scores), view.assumption(value)
+    return replace(found, approximate=found.approximate or assumed) if found is not None and assumed else found
+
+
+def _read_mask(view: View, value: Value, scores: Value) -> Mask | None:
+    """The mask that turns `scores` into `value`; None where there is none."""
+    if value is scores:
+        return None if view.number(scores) else Mask()
+    if value.op == CAST:
+        return _mask_of(view, value.inputs[0], scores)
+    if value.op == "add":
+        return _mask_of_sum(view, value, scores)
+    if value.op == KEEP:
+        inner, fill = _mask_of(view, value.inputs[0], scores), fill_of(view, value.inputs[2])
+        return None if inner is None or fill is None else _kept(view, inner, value.inputs[1], value.inputs[2], fill)
+    if value.op == CHOICE:
+        yes, no = (_mask_of(view, side, scores) for side in value.inputs[1:])
+        return None if yes is None or no is None else _either(view, value.inputs[0], yes, no)
+    return _mask_of_fold(view, value, scores) if value.op == "view" else None
+
+
+def _mask_of_fold(view: View, value: Value, scores: Value) -> Mask | None:
+    """Scores that are split, masked and folded back: a mask on the split ones, folded, after any on the whole ones."""
+    for split in splits(value.inputs[0]):
+        assumed = folds_back(view, split, value)
+        own = _mask_of(view, split.inputs[0], scores) if assumed is not None else None
+        put = _mask_of(view, value.inputs[0], split) if own is not None else None
+        if own is None or put is None or put.value is None:
+            continue
+        folded = _folded(view, put, split, value)
+        whole = folded if own.value is None or folded is None else _after(view, own, folded)
+        return replace(whole, approximate=whole.approximate or assumed or "") if whole is not None else None
+    return None
+
+
+def _folded(view: View, mask: Mask, split: Value, joined: Value) -> Mask | None:
+    assert mask.value is not None
+    if mask.value.op == CHOICE and any(is_const(v, None) for v in mask.value.inputs[1:]):
+        return _within(view, mask, lambda side: side if side.value is None else _folded(view, side, split, joined))
+    value = expanded_and_folded(view, mask.value, split, joined)
+    if value is None:
+        return None
+    return Mask(kept(view, value) if mask.boolean else value, mask.boolean, mask.fill, mask.approximate)
+
+
+def _after(view: View, first: Mask, second: Mask) -> Mask | None:
+    """The mask `second`, put on what `first` has masked."""
+    assert second.value is not None
+    if not second.boolean:
+        return _biased(view, first, second.value)
+    fill = second.fill or view.const(-math.inf)
+    amount = fill_of(view, fill)
+    return None if amount is None else _kept(view, first, second.value, fill, amount)
+
+
+def _mask_of_sum(view: View, value: Value, scores: Value) -> Mask | None:
+    """The terms of a sum but one are a bias; that one is, or holds, the scores."""
+    for term in value.inputs:
+        inner = _mask_of(view, term, scores)
+        if inner is not None:
+            rest = without(value.inputs, (term,)) or []
+            return _biased(view, inner, total(view, [unexpanded(t) for t in rest]))
+    return None
+
+
+def _biased(view: View, mask: Mask, bias: Value) -> Mask | None:
+    if view.number(bias):
+        return None  # a number added to all scores is no mask, and no operation takes it for one
+    if mask.value is None:
+        return Mask(bias)
+    if mask.boolean and mask.value.op == CHOICE and not _is_boolean(mask.value):
+        return _within(view, mask, lambda side: _biased(view, side, bias))
+    if mask.boolean:
+        fill = mask.fill or view.const(-math.inf)
+        return Mask(view.plain("where", mask.value, bias, fill), approximate=_approximation(mask))
+    if mask.value.op == CHOICE:
+        return _within(view, mask, lambda side: _biased(view, side, bias))
+    return Mask(total(view, (mask.value, bias)), approximate=mask.approximate)
+
+
+def _kept(view: View, mask: Mask, keep: Value, fill: Value, amount: float) -> Mask | None:
+    own = None if amount == -math.inf else fill
+    if mask.value is None:
+        return Mask(keep, boolean=True, fill=own)
+    if mask.value.op == CHOICE and not _is_boolean(mask.value):
+        return _within(view, mask, lambda side: _kept(view, side, keep, fill, amount))
+    if not mask.boolean:
+        return Mask(view.plain("where", keep, mask.value, fill), approximate=_approximation(Mask(keep, True, own)))
+    if mask.fill is own:
+        return Mask(view.make("and", mask.value, keep), boolean=True, fill=own)
+    first = view.plain("where", mask.value, view.const(0.0), mask.fill or view.const(-math.inf))
+    return Mask(view.plain("where", keep, first, fill), approximate="two masks fill with different numbers")
+
+
+def _approximation(mask: Mask) -> str:
+    """A finite fill that is added, not put in place, keeps what a row that is dropped whole held."""
+    return "" if mask.fill is None else "a row that is masked out whole would not attend evenly"
+
+
+def _either(view: View, test: Value, yes: Mask, no: Mask) -> Mask | None:
+    if yes.value is not None and no.value is not None and yes.boolean != no.boolean:
+        added, bias = _as_bias(view, yes), _as_bias(view, no)  # causal, and a mask that is added where one is given
+        if added is None or bias is None:
+            return None
+        yes, no = added, bias
+    sides = [m for m in (yes, no) if m.value is not None]
+    if len({m.boolean for m in sides}) > 1 or len({m.fill for m in sides}) > 1:
+        return None
+    values = [m.value if m.value is not None else view.const(None) for m in (yes, no)]
+    made = view.make(CHOICE, test, *values)
+    first = sides[0] if sides else Mask()
+    why = next((m.approximate for m in sides if m.approximate), "")
+    return Mask(None if is_const(made, None) else made, first.boolean, first.fill, why)
+
+
+def _as_bias(view: View, mask: Mask) -> Mask | None:
+    """The same mask, added to the scores."""
+    if not mask.boolean or mask.value is None:
+        return mask
+    if mask.value.op == CHOICE and not _is_boolean(mask.value):  # on one side there is none
+        return _within(view, mask, lambda side: _as_bias(view, side))
+    fill = mask.fill or view.const(-math.inf)
+    return Mask(view.plain("where", mask.value, view.const(0.0), fill), approximate=_approximation(mask))
+
+
+def _within(view: View, mask: Mask, change: Callable[[Mask], Mask | None]) -> Mask | None:
+    """`change` made to both sides of an optional mask."""
+    assert mask.value is not None
+    test, *values = mask.value.inputs
+    sides = [Mask(None if is_const(v, None) else v, mask.boolean and not is_const(v, None), mask.fill) for v in values]
+    yes, no = (change(side) for side in sides)
+    return None if yes is None or no is None else _either(view, test, yes, no)
+
+
+def _is_boolean(v: Value) -> bool:
+    return v.op in BOOLEAN or v.op == CHOICE and all(_is_boolean(s) for s in v.inputs[1:])

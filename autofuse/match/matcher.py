@@ -1,0 +1,344 @@
+"""Finds a rule's `before` in a canonical graph, and tells how near it came.
+
+A pattern is itself a canonical value, whose parameters bind what they meet. Products and sums match in any order, and a
+parameter in one takes all that is left over. Knows the shape of patterns; knows nothing of whether a match may be acted
+on (legality.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from autofuse.canonical import CAST, PERMUTE, View, bare
+from autofuse.canonical.arithmetic import factors_of, terms_of, without
+from autofuse.canonical.recognise.precision import changes_dtype, known_dtypes, known_to_keep_dtype, names_dtype
+from autofuse.canonical.recognise.rows import rows_of
+from autofuse.canonical.view import order_of
+from autofuse.ir import layout
+from autofuse.ir.graph import CONST, PARAMETER, Value, ancestors, is_const
+from autofuse.ir.vocabulary import OPS
+from autofuse.match.mask_kinds import causal_proof, kind_of
+from autofuse.match.masks import Mask, masked_forms
+from autofuse.rule import CallChange, Replacement, Rule
+
+_PARTS = {"mul": factors_of, "add": terms_of}
+_PASSES_DTYPE_ON = frozenset({"softmax"})  # their result has the dtype of what they are given
+_DIGITS = 1e-5  # people write 0.7978845608 for sqrt(2 / pi)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """`before`, captured and canonical: what it returns, the last result being the root.
+
+    `defaults` are the values of parameters that the code may leave out.
+    """
+
+    results: tuple[Value, ...]
+    defaults: Mapping[str, Value]
+
+    @property
+    def root(self) -> Value:
+        return self.results[-1]
+
+    def optional(self, step: Value) -> Value | None:
+        """What `step` works on, where code without the step matches too: all it adds are parameters with defaults."""
+        rest = [v for v in step.inputs if not self._default(v)]
+        return rest[0] if len(rest) == 1 and len(step.inputs) > 1 and rest[0].op != CONST else None
+
+    def may_be_none(self, name: str) -> bool:
+        return name in self.defaults and is_const(self.defaults[name], None)
+
+    def _default(self, v: Value) -> bool:
+        return v.op == PARAMETER and v.data in self.defaults
+
+    @cached_property
+    def masks(self) -> frozenset[str]:
+        """The parameters that masks are made of."""
+        steps = {v for result in self.results for v in ancestors(result) if v.op == "masked"}
+        return frozenset(str(p.data) for step in steps for p in step.inputs[1:])
+
+    @cached_property
+    def root_ops(self) -> frozenset[str]:
+        """The operations that a whole match may end in."""
+        step: Value | None = self.root if self.results else None
+        ops = set[str]()
+        while step is not None:
+            ops.add(step.op)
+            step = self.optional(step)
+        return frozenset(ops)
+
+
+@dataclass(frozen=True)
+class LoadedRule:
+    """A rule, with `before` as a pattern and `after` as a call; of a rule about calls, what it changes in one."""
+
+    rule: type[Rule]
+    pattern: Pattern
+    replacement: Replacement
+    change: CallChange | None = None
+
+
+@dataclass(frozen=True)
+class Bindings:
+    """What a partial match has found: parameters, steps, the proof of a mask, and how many casts were crossed."""
+
+    captures: Mapping[str, Value] = field(default_factory=dict)
+    steps: Mapping[Value, Value] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    mask: Mask | None = None
+    casts: int = 0
+
+    def with_capture(self, name: str, value: Value) -> Bindings:
+        return Bindings({**self.captures, name: value}, self.steps, self.notes, self.mask, self.casts)
+
+    def with_step(self, pattern: Value, value: Value) -> Bindings:
+        return Bindings(self.captures, {**self.steps, pattern: value}, self.notes, self.mask, self.casts)
+
+    def across_cast(self) -> Bindings:
+        return Bindings(self.captures, self.steps, self.notes, self.mask, self.casts + 1)
+
+    def with_mask(self, mask: Mask, note: str) -> Bindings:
+        return Bindings(self.captures, self.steps, (*self.notes, note) if note else self.notes, mask, self.casts)
+
+
+@dataclass(frozen=True)
+class Miss:
+    """The best failed attempt: how many steps matched, the step of the pattern that did not, and what stood there."""
+
+    depth: int
+    step: Value | None = None
+    found: Value | None = None
+
+
+@dataclass
+class Matcher:
+    """Matches one pattern in one view, remembering the nearest miss."""
+
+    pattern: Pattern
+    view: View
+    miss: Miss = Miss(0)
+
+    def matches(self, value: Value, restored: Value | None = None) -> Iterator[Bindings]:
+        """Every way in which `value` is the pattern. Optional parameters that the code leaves out are not bound.
+
+        Code that computes in float32 and casts back inside the match is matched on what it cast: the fused operation
+        keeps its own precision inside. `restored`: `value` is cast right after to the dtype of that, which counts only
+        if that is what was cast before.
+        """
+        for found in self._match(self.pattern.root, value, Bindings(), 0):
+            operands = [n for n in found.captures if not self._stays_cast(n)]
+            if restored is not None and not self._restores(found, operands, restored):
+                continue
+            if not found.casts and restored is None:
+                yield found
+                continue
+            passes = restored is None and self.pattern.root.op in _PASSES_DTYPE_ON
+            if passes and not known_to_keep_dtype(self.view, value, found.captures.values()):
+                continue  # the program's result has the dtype that was cast to
+            if any(_is_mixed(self.view, step) for step in found.steps.values()):
+                if restored is None and self._share_a_dtype(found, operands):
+                    yield found  # as they stand, casts and all
+                continue
+            if restored is None and self._names_dtype(found):
+                continue  # the program's result has that dtype, and the operands need not
+            captures = {n: self._uncast(v) if n in operands else v for n, v in found.captures.items()}
+            yield Bindings(captures, found.steps, found.notes, found.mask, found.casts)
+
+    def _share_a_dtype(self, found: Bindings, operands: list[str]) -> bool:
+        """Whether the front end knows that all operands that are tensors have one dtype, as they stand."""
+        tensors = [found.captures[n] for n in operands if not self.view.number(found.captures[n])]
+        dtypes = [known_dtypes(self.view, v) for v in tensors]
+        return all(len(d) == 1 for d in dtypes) and len(set().union(*dtypes)) == 1
+
+    def _stays_cast(self, name: str) -> bool:
+        """A mask that is cast to float is another mask."""
+        return self.pattern.may_be_none(name) or name in self.pattern.masks
+
+    def _casts_back(self, before: Bindings, after: Bindings) -> bool:
+        """Whether a cast that was crossed between the two gives back what another one, further in, had changed.
+
+        A lone cast of what was never cast gives a dtype that the operands do not have. In a product with the values
+        it can but be theirs.
+        """
+        if self.pattern.root.op in ("matmul", *_PASSES_DTYPE_ON) or after.casts > before.casts:
+            return True  # for a softmax, matches() asks what its result is cast to
+        inside = [v for n, v in after.captures.items() if n not in before.captures]
+        return any(v.op == CAST for v in inside or after.captures.values())
+
+    def _names_dtype(self, found: Bindings) -> bool:
+        """Whether what a last product weighs is cast to a dtype by name: `weights @ value.float()`."""
+        last = self.pattern.root.inputs[-1] if self.pattern.root.op == "matmul" else None
+        value = found.captures.get(str(last.data)) if last is not None and last.op == PARAMETER else None
+        if value is None:
+            return False
+        cast = value.inputs[0] if value.op == PERMUTE else value
+        return cast.op == CAST and any(names_dtype(self.view, o) for o in self.view.originals(cast))
+
+    def _restores(self, found: Bindings, operands: list[str], restored: Value) -> bool:
+        """Whether the dtype of `restored` is what an operand had before it was cast."""
+        if any(found.captures[n].op == CAST and bare(found.captures[n]) is restored for n in operands):
+            return True
+        if not found.casts or self.pattern.root.op not in _PASSES_DTYPE_ON:
+            return False
+        like = self.view.like(restored)
+        return any(
+            self.view.like(bare(found.captures[n])) is like for n in operands if not self.view.number(found.captures[n])
+        )
+
+    def _match(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
+        if pattern.op == PARAMETER:
+            yield from self._bind(str(pattern.data), value, bound)
+            return
+        if pattern.op == CONST:
+            if value.op == CONST and _same(value.data, pattern.data):
+                yield bound
+            return
+        if pattern.op == PERMUTE:
+            inverse = layout.inverse(order_of(pattern))
+            yield from self._match(pattern.inputs[0], self.view.permuted(value, inverse), bound, depth)
+            return
+        crossed = depth > 0 and value.op == CAST
+        if value.op == CAST:
+            value, bound = bare(value), bound.across_cast() if depth else bound
+        found = False
+        for result in self._match_step(pattern, value, bound, depth):
+            found = True
+            if crossed and not self._casts_back(bound, result):
+                continue
+            yield result.with_step(pattern, value)
+        inner = self.pattern.optional(pattern)
+        if inner is not None:
+            yield from self._match(inner, value, bound, depth)
+        elif not found and depth > self.miss.depth and _differs_in_arguments(pattern, value):
+            self.miss = Miss(depth, pattern, value)
+
+    def _match_step(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
+        if pattern.op == "masked":
+            yield from self._match_masked(pattern, value, bound, depth)
+        elif pattern.op == "log_softmax" and pattern.inputs[0].op == "rows":
+            yield from self._match_rows(pattern, value, bound, depth)
+        elif pattern.op in _PARTS and pattern.op == value.op:
+            yield from self._match_parts(pattern, value, bound, depth + 1)
+        elif pattern.op == value.op and pattern.data == value.data and len(pattern.inputs) == len(value.inputs):
+            yield from self._match_inputs(pattern.inputs, value.inputs, bound, depth + 1)
+            if pattern.op in OPS and OPS[pattern.op].commutes:
+                yield from self._match_inputs(pattern.inputs, value.inputs[::-1], bound, depth + 1)
+
+    def _match_masked(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
+        """masked(scores, mask, fill, is_causal): any masking, read as one."""
+        scores, *parameters = pattern.inputs
+        for inner, mask in masked_forms(self.view, value):
+            proof = causal_proof(self.view, mask)
+            assert mask.value is not None
+            values = [mask.value, None if proof else mask.fill, self.view.const(True) if proof else None]
+            partial = bound.with_mask(mask, kind_of(self.view, mask))
+            for parameter, found in zip(parameters, values, strict=True):
+                partial = partial if found is None else partial.with_capture(str(parameter.data), found)
+            yield from self._match(scores, inner, partial, depth + 1)
+
+    def _match_rows(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
+        """log_softmax(rows(logits, in_float32), dim): logits in any arrangement, read as one."""
+        rows, dim = pattern.inputs
+        found = rows_of(self.view, value) if value.op == "log_softmax" else None
+        if found is None:
+            return
+        if found.in_float32:
+            bound = bound.with_capture(str(rows.inputs[1].data), self.view.const(True))
+        yield from self._match_inputs((dim, rows.inputs[0]), (value.inputs[1], found.linear), bound, depth + 1)
+
+    def _match_inputs(
+        self, patterns: tuple[Value, ...], values: tuple[Value, ...], bound: Bindings, depth: int
+    ) -> Iterator[Bindings]:
+        if not patterns:
+            yield bound
+            return
+        for partial in self._match(patterns[0], values[0], bound, depth):
+            yield from self._match_inputs(patterns[1:], values[1:], partial, depth)
+
+    def _match_parts(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
+        """The parts of a product or a sum, in any order: those with a shape first, parameters take what is left."""
+        shaped = [p for p in pattern.inputs if p.op not in (PARAMETER, CONST)]
+        plain = [p for p in pattern.inputs if p.op in (CONST, PARAMETER)]
+        yield from self._match_shaped(shaped, plain, list(value.inputs), value.op, bound, depth)
+
+    def _match_shaped(
+        self, shaped: list[Value], plain: list[Value], rest: list[Value], op: str, bound: Bindings, depth: int
+    ) -> Iterator[Bindings]:
+        if not shaped:
+            yield from self._match_plain(plain, rest, op, bound)
+            return
+        for part in sorted(rest, key=lambda part: bare(part).op != shaped[0].op):
+            others = without(rest, (part,)) or []
+            for partial in self._match(shaped[0], part, bound, depth):
+                yield from self._match_shaped(shaped[1:], plain, others, op, partial, depth)
+
+    def _match_plain(self, plain: list[Value], rest: list[Value], op: str, bound: Bindings) -> Iterator[Bindings]:
+        """Constants and bound parameters take their own; of the unbound ones, the last takes all that is left."""
+        unbound = []
+        for p in plain:
+            known = bound.captures.get(str(p.data)) if p.op == PARAMETER else None
+            if p.op == PARAMETER and known is None:
+                unbound.append(p)
+                continue
+            left = self._less(rest, p, known, op)
+            if left is None:
+                return
+            rest = left
+        yield from self._share(unbound, rest, op, bound)
+
+    def _less(self, rest: list[Value], p: Value, known: Value | None, op: str) -> list[Value] | None:
+        if known is not None:
+            return without(rest, _PARTS[op](known))
+        return next((without(rest, (v,)) for v in rest if v.op == CONST and _same(v.data, p.data)), None)
+
+    def _share(self, unbound: list[Value], rest: list[Value], op: str, bound: Bindings) -> Iterator[Bindings]:
+        if len(unbound) == 1 and rest:
+            yield bound.with_capture(str(unbound[0].data), self.view.make(op, *rest) if len(rest) > 1 else rest[0])
+        elif not unbound and not rest:
+            yield bound
+        elif len(unbound) > 1:
+            for part in rest:
+                partial = bound.with_capture(str(unbound[0].data), part)
+                yield from self._share(unbound[1:], without(rest, (part,)) or [], op, partial)
+
+    def _bind(self, name: str, value: Value, bound: Bindings) -> Iterator[Bindings]:
+        if name not in bound.captures:
+            yield bound.with_capture(name, value)
+        elif bound.captures[name] is value or bare(bound.captures[name]) is bare(value):
+            yield bound
+
+    def _uncast(self, value: Value) -> Value:
+        if value.op == PERMUTE and value.inputs[0].op == CAST:
+            return self.view.permuted(bare(value.inputs[0]), order_of(value))
+        return bare(value)
+
+
+def _is_mixed(view: View, step: Value) -> bool:
+    """Whether one side of a product of scores is cast and the other is not, as far as can be seen."""
+    if step.op != "matmul":
+        return False
+    left, right = (v.inputs[0] if v.op == PERMUTE else v for v in step.inputs)
+    weighted = bare(left).op in ("softmax", "dropout")
+    return not weighted and changes_dtype(view, left) != changes_dtype(view, right)
+
+
+def _differs_in_arguments(pattern: Value, value: Value) -> bool:
+    """The right operation with another constant: softmax over another dimension, or over the last of what is turned."""
+    if value.op == PERMUTE and value.inputs[0].op == pattern.op:
+        return True
+    return pattern.op == value.op and any(
+        p.op == CONST and not (v.op == CONST and _same(v.data, p.data))
+        for p, v in zip(pattern.inputs, value.inputs, strict=False)
+    )
+
+
+def _same(found: object, wanted: object) -> bool:
+    """Literals are equal to the digits people write, and True is not 1."""
+    if isinstance(found, bool) or isinstance(wanted, bool):
+        return found is wanted
+    if isinstance(found, (int, float)) and isinstance(wanted, (int, float)):
+        return found == wanted or math.isclose(found, wanted, rel_tol=_DIGITS)
+    return type(found) is type(wanted) and found == wanted

@@ -1,0 +1,36 @@
+"""The defaults: what runs where nobody measured, as the operations themselves say. docs/kernels.md has the table.
+
+`python -m autofuse.ops.default_providers` writes it anew. Knows operations; must not know what was measured.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import autofuse.ops  # noqa: F401 - defines the operations
+from autofuse.kernels.operation import OPERATIONS, Operation
+
+_DEVICES = {"cuda": "CUDA", "cpu": "CPU"}
+
+
+def default_order(operation: Operation, device: str) -> tuple[str, ...]:
+    """The providers that are asked in turn on a type of device, where all of them are installed; plain torch last."""
+    own = [p.name for p in operation.providers if p.default and p is not operation.torch and device in p.devices]
+    return (*own, operation.torch.name)
+
+
+def markdown() -> str:
+    """A line for each operation: who is asked on which device, and below how many elements plain torch code runs."""
+    lines = [
+        "| operation | " + " | ".join(_DEVICES.values()) + " | elsewhere | plain torch below |",
+        "| --- " * 5 + "|",
+    ]
+    for name in sorted(OPERATIONS):
+        operation = OPERATIONS[name]
+        orders = [", then ".join(default_order(operation, d)) for d in (*_DEVICES, "elsewhere")]
+        lines.append(f"| `{name}` | {' | '.join(orders)} | {operation.least:,} elements |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

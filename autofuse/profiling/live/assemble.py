@@ -1,0 +1,116 @@
+"""From what the instruments said to one profile. It puts numbers together and measures nothing itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+
+from autofuse.fx.trace.ambient_state import undisturbed_randomness
+from autofuse.measure.environment import environment
+from autofuse.profiling.live.advice import advised
+from autofuse.profiling.live.measured import Measured
+from autofuse.profiling.live.ranks import gathered, this_rank
+from autofuse.profiling.live.roofline import regimes, rungs
+from autofuse.profiling.live.roofs import Roofs, roofs
+from autofuse.profiling.trace.categories import categories_of
+from autofuse.profiling.trace.layers import layers_of
+from autofuse.profiling.trace.overhead import corrected
+from autofuse.profiling.trace.pieces import calm
+from autofuse.profiling.trace.rungs import rungs_of
+from autofuse.profiling.trace.scope import scope_of
+from autofuse.profiling.trace.shares import shares_of
+from autofuse.profiling.trace.spans import spans_of
+from autofuse.profiling.trace.steps import steps_of
+from autofuse.profiling.trace.tree import layers, sm_efficiency_of
+from autofuse.results.ladder import ladder, of_a_cpu
+from autofuse.results.medians import median_interval
+from autofuse.results.profile import Layer, Profile, Rank, Share, Timing
+
+_PARTS = ("forward", "backward", "optimizer", "data", "idle")  # which make up a step
+_NOT_MEASURED = "it was not measured"
+
+
+def assembled(found: Measured, together: bool = True) -> Profile:
+    """The profile of a step. Under torch.distributed every rank has to call it: they tell each other their times, but
+    for one that comes not `together` with the others, because its program ended before."""
+    with undisturbed_randomness():  # the machine is measured with random numbers
+        made = _assembled(found)
+    rank = this_rank() if together else None
+    return made if rank is None else replace(made, ranks=gathered(_line(rank, made)))
+
+
+def _assembled(found: Measured) -> Profile:
+    seconds, machine = median(found.seconds), roofs(found.device)
+    made = Profile(
+        found.name,
+        Timing(
+            tuple(found.seconds), median_interval(found.seconds), found.samples, found.tokens, tuple(found.yardstick)
+        ),
+        ladder({**found.counters, **rungs(found.flops, seconds, machine, found.own)}, _NOT_MEASURED),
+        kind=found.kind,
+        memory=found.memory,
+        shares=tuple(found.shares),
+        flops=found.flops,
+        roof=machine.roof(found.flops.dtype),
+        power=found.power,
+        probe=found.probe,
+        losses=tuple(found.losses),
+        environment=environment(found.device),
+        notes=tuple(found.notes),
+    )
+    made = made if found.trace is None else _with_trace(made, found, machine)
+    return replace(made, ladder=of_a_cpu(made.ladder)) if found.device.type == "cpu" else made
+
+
+def _with_trace(made: Profile, found: Measured, machine: Roofs) -> Profile:
+    assert found.trace is not None
+    steps = steps_of(found.trace)  # of a live profile all do the same, so a longer one was disturbed
+    scope = scope_of(found.trace, calm(steps) if found.kind == "live" else steps)
+    seconds = made.timing.median
+    times = corrected(layers_of(found.trace, scope.steps), seconds, found.cost)
+    mine = {rung.name: rung for rung in made.ladder if rung.reason != _NOT_MEASURED}
+    kinds = {name: type(module).__name__ for name, module in found.names.items()}
+    every = layers(times.own, found.own, kinds, times.calls, seconds, sm_efficiency_of(times))
+    every = regimes(_with_memory(every, found), machine, found.probe, found.flops.dtype, found.grown)
+    return replace(
+        made,
+        ladder=ladder(rungs_of(scope) | mine, _NOT_MEASURED),
+        layers=advised(every, found.readings, seconds, found.device),
+        shares=_shares(found.shares, shares_of(scope), seconds),
+        attribution=times.attribution,
+        categories=categories_of(scope),
+        timeline=spans_of(scope),
+    )
+
+
+def _with_memory(every: tuple[Layer, ...], found: Measured) -> tuple[Layer, ...]:
+    if found.memory.peak_bytes is None:
+        return every
+    return tuple(replace(layer, peak_bytes=found.held.get(layer.fqn, 0)) for layer in every)
+
+
+def _shares(clocked: list[Share], recorded: tuple[Share, ...], seconds: float) -> tuple[Share, ...]:
+    """What was clocked in timed steps stands; the rest as shares of the recorded steps, in seconds of a timed one.
+
+    The parts that make up a step take what the clocked ones leave of it, in the recorded steps' proportions: those were
+    other steps, slower in some things than in others.
+    """
+    told = {share.name: share for share in clocked if share.share is not None}
+    left = 1 - sum(share.share or 0.0 for share in told.values())
+    recorded_left = sum(share.share or 0.0 for share in recorded if share.name in _PARTS and share.name not in told)
+    scale = max(0.0, left) / recorded_left if told and recorded_left else 1.0
+
+    def of_a_timed_step(share: Share) -> Share:
+        if share.share is None:
+            return share
+        scaled = share.name in _PARTS and share.name not in told
+        part = share.share * (scale if scaled else 1.0)
+        return replace(share, share=part, seconds=part * seconds)
+
+    return tuple(of_a_timed_step(told.get(share.name, share)) for share in recorded)
+
+
+def _line(rank: int, made: Profile) -> Rank:
+    seconds = {share.name: share.seconds for share in made.shares}
+    busy = made.rung("busy").value
+    return Rank(rank, made.timing.median, seconds.get("communication"), seconds.get("exposed communication"), busy)

@@ -1,0 +1,167 @@
+"""Hardware counters of NVIDIA's GPUs from DCGM, while steps run: SM activity, occupancy, tensor, DRAM and FP pipes.
+
+Knows DCGM's command-line tool `dcgmi`, which asks the host engine; no torch and no model. Counters cannot be read
+while something else holds them, so neither a profiler nor Nsight Compute may run at the same time.
+
+Fields and their meaning: DCGM User Guide, "Profiling Metrics" (DCGM_FI_PROF_SM_ACTIVE and following).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from statistics import fmean
+from types import TracebackType
+from typing import IO
+
+from autofuse.results.ladder import Rung
+
+FIELDS = {
+    1002: "sm_active",
+    1003: "sm_occupancy",
+    1004: "tensor_active",
+    1005: "dram_active",
+    1006: "fp64_active",
+    1007: "fp32_active",
+    1008: "fp16_active",
+}
+MILLISECONDS = 100  # between readings: the counters are read about ten times a second
+
+_PATIENCE = 20.0  # seconds for the tool to answer or to end
+_ROW = re.compile(r"^\s*(?:GPU|GPU-I)\s+(\d+)\s+(.*)$")
+_GPU = re.compile(r"^\|\s*(\d+)\s*\|.*$", re.MULTILINE)
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]{36}")
+
+
+class Counters:
+    """Reads the counters of one GPU for the length of a block: `with Counters(uuid) as counters: steps()`.
+
+    uuid: the GPU's, as torch.cuda.get_device_properties(device).uuid or NVML give it; "" where the machine has one.
+    Never raises because DCGM is missing or refuses: `rungs` then say why.
+    """
+
+    def __init__(self, uuid: str = "") -> None:
+        self._uuid = uuid if not uuid or "-" not in uuid or uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+        self._process: subprocess.Popen[str] | None = None
+        self._output: IO[str] | None = None
+        self._errors: IO[str] | None = None
+        self._said = ""
+        self.reason = "nothing was measured yet"
+
+    def __enter__(self) -> Counters:
+        tool = shutil.which("dcgmi")
+        if tool is None:
+            self.reason = "dcgmi is not on this machine's PATH: install NVIDIA's Data Center GPU Manager and start it"
+            return self
+        number = self._number(tool)
+        if number is None:
+            return self
+        fields = ",".join(map(str, FIELDS))
+        self._output, self._errors = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [tool, "dmon", "-i", str(number), "-e", fields, "-d", str(MILLISECONDS)],
+            stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._errors, text=True,
+        )  # fmt: skip
+        self.reason = ""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._process is None:
+            return
+        ended_early = self._process.poll() is not None
+        self._process.terminate()
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._said, errors = _whole(self._output), _whole(self._errors)
+        if ended_early:
+            self.reason = _refusal(errors or self._said)
+
+    def rungs(self) -> dict[str, Rung]:
+        """One for each field, after the block: the mean of its readings, or why there is none."""
+        readings = [] if self.reason else _readings(self._said)
+        found = {}
+        for at, (field, name) in enumerate(FIELDS.items()):
+            values = [value for row in readings if (value := row[at]) is not None]
+            if values:
+                basis = f"DCGM field {field}, {len(values)} readings {MILLISECONDS} ms apart"
+                found[name] = Rung(name, fmean(values), basis)
+            else:
+                found[name] = Rung(name, reason=self.reason or _silence(readings, field))
+        return found
+
+    def _number(self, tool: str) -> int | None:
+        """DCGM's number of the GPU, which is not CUDA's where some are hidden from the program."""
+        try:
+            listed = subprocess.run([tool, "discovery", "-l"], capture_output=True, text=True, timeout=_PATIENCE)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            self.reason = f"dcgmi does not answer ({error})"
+            return None
+        if listed.returncode:
+            self.reason = _refusal(listed.stderr.strip() or listed.stdout)
+            return None
+        gpus = numbers(listed.stdout)
+        if self._uuid in gpus:
+            return gpus[self._uuid]
+        if not self._uuid and len(gpus) == 1:
+            return next(iter(gpus.values()))
+        self.reason = f"DCGM does not know the GPU {self._uuid or '(none was named)'}; it knows {len(gpus)} others"
+        return None
+
+
+def numbers(listing: str) -> dict[str, int]:
+    """The GPUs' numbers by UUID, of what `dcgmi discovery -l` prints: a table whose first column is the number."""
+    found: dict[str, int] = {}
+    number = None
+    for line in listing.splitlines():
+        row = _GPU.match(line)
+        number = int(row[1]) if row else number
+        uuid = _UUID.search(line)
+        if uuid and number is not None:
+            found.setdefault(uuid[0], number)
+    return found
+
+
+def _readings(printed: str) -> list[Sequence[float | None]]:
+    """The rows of `dcgmi dmon` but the first, which tells of the time before it was asked."""
+    rows = []
+    for line in printed.splitlines():
+        row = _ROW.match(line)
+        cells = row[2].split() if row else ()
+        if len(cells) == len(FIELDS):
+            rows.append([_fraction(cell) for cell in cells])
+    return list(rows[1:])
+
+
+def _fraction(cell: str) -> float | None:
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if 0 <= value <= 1 else None
+
+
+def _silence(readings: Sequence[Sequence[float | None]], field: int) -> str:
+    if not readings:
+        return f"DCGM gave no reading: the steps took less than about {2 * MILLISECONDS} ms"
+    return f"DCGM has no value of field {field} on this GPU"
+
+
+def _refusal(said: str) -> str:
+    """What the tool said, on one line; it says so on either stream."""
+    return f"dcgmi refused: {' '.join(said.split())[:200].rstrip('.') or 'it said nothing'}"
+
+
+def _whole(file: IO[str] | None) -> str:
+    if file is None:
+        return ""
+    with file:
+        file.seek(0)
+        return file.read()

@@ -1,0 +1,254 @@
+"""What one call of an operator costs: FLOPs, as executed and as asked for, and bytes read and written.
+
+Knows torch's operators by their schemas and torch.utils.flop_counter's formulas; must not know modules or machines.
+A FLOP is an addition or a multiplication of a matrix product or a convolution, two for each entry pair, as everywhere
+where MFU is spoken of (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B); what else is computed counts as none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from autofuse.kernels.operators import NAMESPACE
+from autofuse.kernels.packages import Unavailable, loaded
+from autofuse.ops.flops import SDPA_ON_CPU
+from autofuse.profiling.live.traffic import is_silent, moved, tensors_of
+
+Formula = Callable[..., int]  # of shapes in place of tensors, and of `out_shape`
+
+
+class Cost(NamedTuple):
+    """One call. flops: executed. model_flops: the same without what a kernel computes again to save memory.
+
+    bytes: distinct elements read, and those written, each operand once, wherever it lies. dtype: of the first operand
+    that has floating entries, "bfloat16"; "tensorfloat32" for float32 products that the device rounds so.
+    """
+
+    flops: int
+    model_flops: int
+    bytes: int
+    dtype: str
+
+
+def cost(
+    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, wanted: Sequence[bool] = ()
+) -> Cost | None:
+    """What the call of `function` that gave `result` cost; None where it moved nothing: views, allocations, sizes.
+
+    wanted: in a backward, of which inputs of the forward operator anybody asks for the gradient; () if not known.
+    """
+    if function.namespace in _COMMUNICATION:
+        return None
+    tensors = tuple(tensors_of((args, tuple(kwargs.values()))))
+    flops, model_flops = _flops(function, args, kwargs, result, wanted)
+    if not flops and is_silent(function, tensors, result):
+        return None
+    dtype = _dtype(tensors, result, _name(_packet(function)) if flops else "")
+    return Cost(flops, model_flops, moved(function, args, kwargs, result), dtype)
+
+
+def is_opaque(function: Any) -> bool:
+    """Whether an operator may well compute products of matrices, and nobody has said how many."""
+    if not can_count() or _formula(function) is not None:
+        return False
+    if isinstance(function, torch._ops.HigherOrderOperator):
+        return True
+    if function.namespace == "aten":
+        return str(function._opname) in _PRODUCTS_UNCOUNTED
+    return function.namespace not in (NAMESPACE, "prim", "prims", *_COMMUNICATION, *_NO_PRODUCTS)
+
+
+_COMMUNICATION = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem"})
+_NO_PRODUCTS = frozenset({"fsdp", "profiler", "inductor", "debugprims", "rngprims"})
+_PRODUCTS_UNCOUNTED = frozenset(
+    "_cudnn_rnn _cudnn_rnn_backward miopen_rnn _thnn_fused_gru_cell "
+    "_trilinear _sparse_mm _sparse_addmm "
+    "_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps "
+    "_scaled_grouped_mm _weight_int8pack_mm _weight_int4pack_mm "
+    "linalg_inv_ex linalg_solve_ex linalg_qr _linalg_svd".split()
+)  # fmt: skip
+
+
+# FLOPs.
+
+
+@cache
+def can_count() -> bool:
+    """Whether torch's formulas load here: they import Triton, which need not be whole."""
+    try:
+        loaded("torch.utils.flop_counter")
+    except Unavailable:
+        return False
+    return True
+
+
+def _formula(function: Any) -> Any:
+    """What an operator executes, by torch's formulas, corrected and completed; None without one."""
+    counter = loaded("torch.utils.flop_counter")
+    packet = _packet(function)
+    ours = SDPA_ON_CPU.get(packet) or _OURS.get(_name(packet))
+    return counter.flop_registry.get(packet) if ours is None else counter.shape_wrapper(ours)
+
+
+def _flops(function: Any, args: Any, kwargs: Any, result: Any, wanted: Sequence[bool]) -> tuple[int, int]:
+    formula = _formula(function) if can_count() else None
+    if formula is None:
+        return 0, 0
+    executed = int(formula(*args, **kwargs, out_val=result))
+    asked = _ASKED_FOR.get(_name(_packet(function)))
+    if asked is None:
+        return executed, executed
+    every = (True,) * 3
+    return executed, min(executed, int(asked(*_shapes(args), wanted=wanted[:3] if len(wanted) >= 3 else every)))
+
+
+def _packet(function: Any) -> Any:
+    return getattr(function, "_overloadpacket", function)
+
+
+def _name(packet: Any) -> str:
+    """ "aten.mm"; of higher order operators the name alone."""
+    return str(getattr(packet, "_qualified_op_name", packet)).replace("::", ".")
+
+
+def _shapes(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(tuple(a.shape) if isinstance(a, Tensor) else a for a in args)
+
+
+def _product(x: Any, weight: Any) -> int:
+    """(..., k) by a weight (n, k)."""
+    return int(2 * math.prod(x) * weight[0])
+
+
+def _convolution_backward(gradient: Any, x: Any, weight: Any, *rest: Any, out_shape: Any = None, **_: Any) -> int:
+    """As much as the forward for each of the two gradients; torch's formula multiplies the weight's by the groups."""
+    transposed, wanted = rest[4], rest[7]
+    spatial = (x if transposed else gradient)[2:]
+    forward = 2 * gradient[0] * math.prod(spatial) * math.prod(weight)
+    return int(forward * (bool(wanted[0]) + bool(wanted[1])))
+
+
+def _matrix_vector(matrix: Any, vector: Any, **_: Any) -> int:
+    return int(2 * math.prod(matrix))
+
+
+def _grouped(x: Any, weight: Any, *_: Any, **__: Any) -> int:
+    """Groups of rows, or of the inner dimension: (T, k) by (G, k, n), or (m, T) by (T, n)."""
+    if len(x) == 3 and len(weight) == 3:
+        return int(2 * math.prod(x) * weight[-1])
+    return int(2 * math.prod(x[-2:]) * weight[-1]) if len(x) == 2 else int(2 * x[-2] * math.prod(weight[-2:]))
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Two products of matrices, masked entries included, (batch, length, heads, width): so has it flash-attn."""
+    return int(2 * math.prod(query[:3]) * key[1] * (query[3] + value[3]))
+
+
+def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return int(2 * math.prod(query[:3]) * key[1] * (3 * query[3] + 2 * value[3]))
+
+
+def _self_attention(x: Any, *matrices: Any) -> int:
+    """(batch, length, width) through so many matrices, and the two products of attention."""
+    return int(2 * math.prod(x[:2]) * (sum(map(math.prod, matrices)) + 2 * x[1] * x[2]))
+
+
+def _encoder_layer(x: Any, width: Any, heads: Any, joint: Any, joint_bias: Any, out: Any, *rest: Any, **_: Any) -> int:
+    """torch's nn.TransformerEncoderLayer where it is one operator: without gradients, in evaluation mode."""
+    return _self_attention(x, joint, out, rest[8], rest[10])
+
+
+def _native_attention(query: Any, key: Any, value: Any, width: Any, heads: Any, *rest: Any, **_: Any) -> int:
+    return _self_attention(query, rest[0], rest[2])
+
+
+def _recurrent(x: Any, of_input: Any, of_state: Any, *_: Any, **__: Any) -> int:
+    """(length, batch, width): each step multiplies its input and the state."""
+    return int(2 * math.prod(x[:2]) * (math.prod(of_input) + math.prod(of_state)))
+
+
+_OURS: Mapping[str, Formula] = {
+    "aten.convolution_backward": _convolution_backward,
+    "aten.mv": _matrix_vector,
+    "aten.addmv": lambda base, matrix, vector, **_: 2 * math.prod(matrix),
+    "aten.dot": _matrix_vector,
+    "aten.vdot": _matrix_vector,
+    "aten.addbmm": lambda base, one, other, **_: 2 * math.prod(one) * other[-1],
+    "aten._addmm_activation": lambda base, one, other, **_: 2 * math.prod(one) * other[-1],
+    "aten._int_mm": lambda one, other, **_: 2 * math.prod(one) * other[-1],
+    "aten._grouped_mm": _grouped,
+    "aten._transformer_encoder_layer_fwd": _encoder_layer,
+    "aten._native_multi_head_attention": _native_attention,
+    "aten.mkldnn_rnn_layer": _recurrent,
+    "aten.mkldnn_rnn_layer_backward": lambda *operands, **_: 2 * _recurrent(*operands),
+    "flash_attn._flash_attn_forward": _attention,
+    "flash_attn._flash_attn_backward": _attention_backward,
+}
+
+
+# What is asked for where a kernel computes something twice: attention's scores, the logits of a loss.
+
+
+def _of_heads(gradient: Any, query: Any, key: Any, value: Any, *_: Any, wanted: Sequence[bool]) -> int:
+    """(batch, heads, length, width). One product each for the gradients of the weights, which those of queries and
+    keys need, of queries, of keys and of values: together twice the forward."""
+    of_query, of_key, of_value = wanted
+    of_weights = of_query or of_key
+    return int(
+        2 * math.prod(query[:3]) * key[2] * (query[3] * (of_query + of_key) + value[3] * (of_weights + of_value))
+    )
+
+
+def _of_flex(query: Any, key: Any, value: Any, *_: Any, wanted: Sequence[bool]) -> int:
+    return _of_heads(None, query, key, value, wanted=wanted)
+
+
+def _of_flash(gradient: Any, query: Any, key: Any, value: Any, *_: Any, wanted: Sequence[bool]) -> int:
+    turned = ((t[0], t[2], t[1], t[3]) for t in (query, key, value))
+    return _of_heads(None, *turned, wanted=wanted)
+
+
+def _without_logits(gradient: Any, x: Any, weight: Any, *rest: Any, **_: Any) -> int:
+    of_x, of_weight = rest[5:7]
+    return _product(x, weight) * (bool(of_x) + bool(of_weight))
+
+
+_ASKED_FOR: Mapping[str, Formula] = {
+    "aten._scaled_dot_product_flash_attention_backward": _of_heads,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _of_heads,
+    "aten._scaled_dot_product_efficient_attention_backward": _of_heads,
+    "aten._scaled_dot_product_cudnn_attention_backward": _of_heads,
+    f"{NAMESPACE}.attention_blocks_backward": _of_heads,
+    f"{NAMESPACE}.linear_cross_entropy_backward": _without_logits,
+    "flash_attn._flash_attn_backward": _of_flash,
+    "flex_attention_backward": _of_flex,
+}
+
+
+# Dtypes.
+
+
+def _rounds(products: str) -> bool:
+    """Whether tensor cores may round the operands of float32 products: convolutions have a switch of their own."""
+    switch = torch.backends.cudnn if "convolution" in products else torch.backends.cuda.matmul
+    try:
+        return bool(switch.allow_tf32)
+    except RuntimeError:  # set by the newer switches
+        return getattr(switch, "fp32_precision", "") == "tf32"
+
+
+def _dtype(tensors: tuple[Tensor, ...], result: Any, products: str) -> str:
+    """`products`: the operator's name if it computes any, else \"\"."""
+    every = (*tensors, *tensors_of(result))
+    first = next((t for t in every if t.is_floating_point() or t.is_complex()), every[0] if every else None)
+    if first is None:
+        return ""
+    if products and first.is_cuda and first.dtype is torch.float32 and _rounds(products):
+        return "tensorfloat32"
+    return str(first.dtype).removeprefix("torch.")

@@ -1,0 +1,278 @@
+"""What fusing each place would save, predicted beforehand, from the operators that go and those that come.
+
+    seconds           = measured seconds of the layers that the place is in x its operators' modelled share of them
+    predicted_seconds = seconds x the modelled share of operators that stay + modelled seconds of those that come x pace
+    predicted_gain    = step / (step - (seconds - predicted_seconds)), by Amdahl for this place alone
+
+The pace, measured / modelled, says how the machine did in this step against its roofs: one for products of matrices
+and one for everything else, each over all layers that hold a place, so that what one place does better or worse than
+others stays in it. Knows sites, costs and layers' times; must not know how these were measured, nor what becomes of a
+place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any, NamedTuple
+
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from autofuse.fx.rewrite.excerpt import Excerpt
+from autofuse.fx.session.planner import copy_of_call
+from autofuse.fx.trace.module_calls import set_mode
+from autofuse.fx.trace.sharding import stand_in
+from autofuse.fx.trace.tracer import quiet
+from autofuse.fx.trace.twin import World
+from autofuse.kernels.operation import recorded
+from autofuse.profiling.live.calls import joined
+from autofuse.profiling.live.costs import Costs, is_product
+from autofuse.profiling.live.listing import Operator, fresh, listed
+from autofuse.profiling.live.places import Reading, Site
+from autofuse.profiling.trace.work import Phase
+from autofuse.results.comparison import milliseconds
+from autofuse.results.profile import Layer, Place, Work
+
+_MOSTLY = 0.9
+LEAST = 0.1  # of a place's own seconds: a smaller saving cannot be told from the model's own error
+
+Key = tuple[str, Phase]
+
+
+class Split(NamedTuple):
+    """Seconds of products of matrices, and of everything else."""
+
+    products: float = 0.0
+    others: float = 0.0
+
+    def __add__(self, other: Split) -> Split:  # type: ignore[override]
+        return Split(self.products + other.products, self.others + other.others)
+
+    @property
+    def total(self) -> float:
+        """Seconds."""
+        return self.products + self.others
+
+
+@dataclass(frozen=True)
+class Modelled:
+    """One site on paper. Seconds by module, named from the site's own on, and phase.
+
+    before: the place's operators as they stand; layers: all operators of the modules that they run in. original,
+    fused: all of the place as it stands, and the fused operation. stays: those of `before` that are in both; comes: the
+    seconds of those that only the fused operation runs.
+    """
+
+    before: Mapping[Key, Split]
+    layers: Mapping[Key, Split]
+    original: Work
+    fused: Work
+    stays: Mapping[Key, Split]
+    comes: Split
+
+
+@dataclass
+class Predictor:
+    """Models the sites of one reading. Equal sites of equal layers are modelled once."""
+
+    reading: Reading
+    costs: Costs
+    training: bool
+    _known: dict[Hashable, Modelled | str] = field(default_factory=dict)
+
+    def modelled(self, site: Site) -> Modelled | str:
+        """The site on paper, or why it cannot be had, as a sentence."""
+        excerpt = site.found.excerpt if site.found is not None else None
+        if excerpt is None or site.plan is None:
+            return ""
+        key = (excerpt.likeness, _form(site.plan.module), self.training)
+        if key not in self._known:
+            try:
+                self._known[key] = self._made(site.plan.module, excerpt)
+            except Exception as error:  # the layer is the user's, and fakes may not take what it does
+                said = next(iter(str(error).splitlines()), "")
+                self._known[key] = f"Its gain is not predicted: on paper it raised {type(error).__name__} ({said})."
+        return self._known[key]
+
+    def _made(self, module: nn.Module, excerpt: Excerpt) -> Modelled:
+        planner = self.reading.planner
+        assert planner is not None
+        with quiet(), planner.mode:
+            twin = self._twin(module)
+            old, new = excerpt.functions(twin)
+            before = self._operators(old, *_apart(old, excerpt.given))
+            with recorded() as calls:
+                after = self._operators(new, *_apart(new, excerpt.given))
+            whole = self._operators(twin, *self._call(module, twin))
+        one_by_one = all(call.operation.taker(*call.args, **call.kwargs) is call.operation.torch for call in calls)
+        fused = self.costs.of(after) if one_by_one else self.costs.in_one_loop(after)
+        stays = _in_both(before, after if one_by_one else [o for o in after if o.cost.flops])
+        left = sum((_split(o, self.costs) for o in stays), Split())
+        products = sum(self.costs.one(o).seconds for o in after if is_product(o))
+        comes = Split(products - left.products, fused.seconds - products - left.others)
+        return Modelled(
+            _by_key(before, self.costs),
+            _by_key(whole, self.costs),
+            self.costs.of(before),
+            fused,
+            _by_key(stays, self.costs),
+            comes,
+        )
+
+    def _operators(self, root: nn.Module, run: Callable[[], Any], given: Sequence[Tensor]) -> list[Operator]:
+        return listed(run, root, [*given, *root.parameters()], self.training)
+
+    def _twin(self, module: nn.Module) -> nn.Module:
+        """A twin that calls its children as the module does, of this site alone."""
+        planner = self.reading.planner
+        assert planner is not None
+        world = World(lambda x: stand_in(x, planner.mode, planner.sharded), watched=False)
+        twin: nn.Module = world.of(module)
+        set_mode(twin, module.training)
+        return twin
+
+    def _call(self, module: nn.Module, twin: nn.Module) -> tuple[Callable[[], Any], list[Tensor]]:
+        args, kwargs = World(fresh, watched=False, deep=True).of(copy_of_call(self.reading.calls[module]))
+        return lambda: twin(*args, **kwargs), _tensors((args, kwargs))
+
+
+def with_places(layers: Sequence[Layer], reading: Reading, costs: Costs, step_seconds: float) -> tuple[Layer, ...]:
+    """The layers, each with the sites that were read in it, and what fusing them is predicted to save of a step."""
+    training = any(layer.own_backward.seconds for layer in layers)
+    predictor = Predictor(reading, costs, training)
+    measured = {key: value for layer in layers for key, value in _own(layer)}
+    papers = [(site, predictor.modelled(site)) for site in reading.sites]
+    pace = _pace(papers, measured)
+    places: dict[str, list[Place]] = {}
+    known = {layer.fqn: layer for layer in layers}
+    for site, paper in papers:
+        name = _nearest(site.fqn, known)
+        calls = known[name].calls if name in known else 1
+        place = _place(site, paper, measured, pace, step_seconds)
+        places.setdefault(name, []).append(replace(place, calls=calls))
+    return tuple(replace(layer, places=tuple(places.get(layer.fqn, ()))) for layer in layers)
+
+
+def _own(layer: Layer) -> Iterator[tuple[Key, float]]:
+    yield (layer.fqn, "forward"), layer.own_forward.seconds
+    yield (layer.fqn, "backward"), layer.own_backward.seconds
+
+
+def _pace(papers: Iterable[tuple[Site, Modelled | str]], measured: Mapping[Key, float]) -> Split:
+    """Measured / modelled seconds over all layers that sites are in, each once: of products, and of everything else."""
+    modelled: dict[Key, Split] = {}
+    for site, paper in papers:
+        if isinstance(paper, Modelled):
+            for (name, phase), split in paper.layers.items():
+                modelled.setdefault((joined(site.fqn, name), phase), split)
+    both = [(measured[key], split) for key, split in modelled.items() if measured.get(key)]
+    mostly = [(taken, split.total) for taken, split in both if split.products > _MOSTLY * split.total]
+    products = _ratio(mostly) or _ratio((taken, split.total) for taken, split in both) or 1.0
+    # The middle layer's, lest one that the model fits badly and that takes most of the step speaks for all.
+    rest = [taken / split.others for taken, split in both if split.others > _MOSTLY * split.total]
+    return Split(products, median(rest) if rest else products)
+
+
+def _ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
+    listed = list(pairs)
+    total = sum(modelled for _, modelled in listed)
+    return sum(taken for taken, _ in listed) / total if total else None
+
+
+def _place(site: Site, paper: Modelled | str, measured: Mapping[Key, float], pace: Split, step: float) -> Place:
+    place = Place(site.rule, site.status, site.reason, site.operation, site.file, site.line, part_of=site.part_of)
+    if isinstance(paper, str):
+        return replace(place, reason=place.reason or paper)
+    seconds = _measured(paper.before, site, paper, measured)
+    if not seconds:
+        return place
+    comes = paper.comes.products * pace.products + paper.comes.others * pace.others
+    predicted = _measured(paper.stays, site, paper, measured) + max(0.0, comes)
+    saving = seconds - predicted
+    if saving < LEAST * seconds and place.status == "applies" and not place.reason:
+        place = replace(place, reason=_nothing(seconds, predicted))
+    return replace(
+        place, seconds=seconds, predicted_seconds=predicted, layers=_spanned(site, paper),
+        saved_bytes=paper.original.bytes - paper.fused.bytes, saved_flops=paper.original.flops - paper.fused.flops,
+        predicted_gain=amdahl(step, saving),
+    )  # fmt: skip
+
+
+def _measured(part: Mapping[Key, Split], site: Site, paper: Modelled, measured: Mapping[Key, float]) -> float:
+    """Of what the layers of a site take, a part's share, each layer and phase by itself."""
+    seconds = 0.0
+    for (name, phase), split in part.items():
+        whole = paper.layers.get((name, phase), split).total
+        share = min(1.0, split.total / whole) if whole else 0.0
+        seconds += measured.get((joined(site.fqn, name), phase), 0.0) * share
+    return seconds
+
+
+def _spanned(site: Site, paper: Modelled) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((site.fqn, *(joined(site.fqn, name) for name, _ in paper.before))))
+
+
+def _nothing(seconds: float, predicted: float) -> str:
+    if predicted <= seconds:
+        return f"nothing to gain: {milliseconds(seconds - predicted)} of {milliseconds(seconds)}"
+    return f"nothing to gain: {milliseconds(predicted)} are predicted, and it takes {milliseconds(seconds)}"
+
+
+def amdahl(step: float, saving: float) -> float | None:
+    """The step's time before / after, where `saving` seconds of it go."""
+    return step / (step - saving) if step > max(saving, 0.0) else None
+
+
+def _nearest(name: str, known: Mapping[str, Layer]) -> str:
+    while name and name not in known:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _apart(function: fx.GraphModule, given: Sequence[Any]) -> tuple[Callable[[], Any], list[Tensor]]:
+    """A graph on values of its own."""
+    values = [pytree.tree_map(fresh, v) for v in given]
+    return lambda: function(*values), _tensors(values)
+
+
+def _by_key(operators: Iterable[Operator], costs: Costs) -> dict[Key, Split]:
+    found: dict[Key, Split] = {}
+    for operator in operators:
+        key = operator.module, operator.phase
+        found[key] = found.get(key, Split()) + _split(operator, costs)
+    return found
+
+
+def _split(operator: Operator, costs: Costs) -> Split:
+    seconds = costs.one(operator).seconds
+    return Split(seconds, 0.0) if is_product(operator) else Split(0.0, seconds)
+
+
+def _in_both(before: Iterable[Operator], after: Iterable[Operator]) -> list[Operator]:
+    """Those of `before` that `after` has too, on operands of the same form, each as often as both have it."""
+    left = Counter(map(_likeness, after))
+    found = []
+    for operator in before:
+        key = _likeness(operator)
+        if left[key]:
+            left[key] -= 1
+            found.append(operator)
+    return found
+
+
+def _likeness(operator: Operator) -> Hashable:
+    return operator.name, operator.phase, tuple((x.shape, x.dtype) for x in operator.operands)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [x for x in pytree.tree_leaves(value) if isinstance(x, Tensor)]
+
+
+def _form(module: nn.Module) -> Hashable:
+    """The classes and parameters of a module and those below it: excerpts with equal code may differ in these."""
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    kinds = tuple((name, type(child).__qualname__) for name, child in module.named_modules())
+    return kinds, tuple((name, t.shape, t.dtype, t.requires_grad) for name, t in tensors)

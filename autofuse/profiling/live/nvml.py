@@ -1,0 +1,113 @@
+"""Power of an NVIDIA GPU while steps run, from NVML. Knows the package nvidia-ml-py (pynvml), if it is there; no torch.
+
+From Volta on NVML counts a GPU's energy itself (nvmlDeviceGetTotalEnergyConsumption, millijoules). Where it does not,
+its power (nvmlDeviceGetPowerUsage, milliwatts) is read again and again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import fmean
+from types import ModuleType
+from typing import Any
+
+from autofuse.results.profile import Power
+
+SECONDS = 0.05  # between readings
+_INSTALL = "install nvidia-ml-py to have it measured"
+
+
+class Meter:
+    """What was read in a block of `metered`; `power` says it of one step."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self.watts: list[float] = []
+        self.joules: float | None = None
+        self.seconds = 0.0
+
+    def power(self, steps: int, tokens: int | None = None) -> Power:
+        """Mean power over the block, which held so many steps of so many tokens each."""
+        if self.reason:
+            return Power(reason=self.reason)
+        joules, source = self.joules, "NVML's energy counter"
+        if not joules:  # it moves about ten times a second, so in a short block it may stand still
+            if not self.watts or self.seconds <= 0:
+                return Power(reason="NVML gave no reading: the steps were over too soon")
+            joules, source = fmean(self.watts) * self.seconds, f"NVML, {len(self.watts)} readings of power"
+        each = joules / max(1, steps)
+        watts = joules / self.seconds if self.seconds > 0 else None
+        return Power(watts, each, None if tokens is None or not each else tokens / each, source)
+
+
+@contextmanager
+def metered(uuid: str) -> Iterator[Meter]:
+    """Measure one GPU's power in the block; the device has to be idle at both its ends.
+
+    uuid: as torch.cuda.get_device_properties(device).uuid gives it. Never raises because NVML is missing or refuses:
+    the meter then says why.
+    """
+    meter = Meter()
+    library = _library(meter)
+    handle = None if library is None else _handle(library, uuid, meter)
+    if library is None or handle is None:
+        yield meter
+        return
+    stop = threading.Event()
+    reader = threading.Thread(target=_read, args=(library, handle, meter, stop), daemon=True)
+    before, began = _energy(library, handle), time.perf_counter()
+    reader.start()
+    try:
+        yield meter
+    finally:
+        meter.seconds = time.perf_counter() - began
+        after = _energy(library, handle)
+        stop.set()
+        reader.join()
+        meter.joules = None if before is None or after is None else after - before
+        library.nvmlShutdown()
+
+
+def _library(meter: Meter) -> ModuleType | None:
+    try:
+        library = importlib.import_module("pynvml")
+    except ImportError:
+        meter.reason = f"the Python package pynvml is not installed: {_INSTALL}"
+        return None
+    try:
+        library.nvmlInit()
+    except library.NVMLError as error:
+        meter.reason = f"NVML does not answer ({error}): it comes with NVIDIA's driver"
+        return None
+    return library
+
+
+def _handle(library: ModuleType, uuid: str, meter: Meter) -> Any:
+    name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    try:
+        return library.nvmlDeviceGetHandleByUUID(name)
+    except library.NVMLError as error:
+        meter.reason = f"NVML does not know the GPU {name} ({error})"
+        library.nvmlShutdown()
+        return None
+
+
+def _energy(library: ModuleType, handle: Any) -> float | None:
+    """Joules since the driver was loaded."""
+    try:
+        return float(library.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
+    except library.NVMLError:
+        return None
+
+
+def _read(library: ModuleType, handle: Any, meter: Meter, stop: threading.Event) -> None:
+    while not stop.is_set():
+        try:
+            meter.watts.append(float(library.nvmlDeviceGetPowerUsage(handle)) / 1000)
+        except library.NVMLError:
+            return
+        stop.wait(SECONDS)

@@ -1,0 +1,228 @@
+"""Where each rule would apply in a model, or why it does not: the planning half of optimize, with nothing installed.
+
+Knows how a model is read and planned, and what a report says of one that is optimized already. Runs nothing for real
+unless a forward needs numbers, changes nothing, and must not know what a place costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, cast
+
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from autofuse import ops
+from autofuse.fx.rewrite.module_plan import Found, Plan
+from autofuse.fx.session.ledger import Ledger
+from autofuse.fx.session.optimize import report
+from autofuse.fx.session.options import Options, options_of
+from autofuse.fx.session.planner import Planner
+from autofuse.fx.session.session import Session, is_candidate
+from autofuse.fx.session.state import State
+from autofuse.fx.trace.ambient_state import undisturbed_randomness
+from autofuse.fx.trace.external_state import unchanged_outside
+from autofuse.fx.trace.module_calls import calls_for_real, calls_on_fakes
+from autofuse.fx.trace.sharding import postponed
+from autofuse.fx.trace.tracer import Call, fake_world
+from autofuse.fx.trace.values import Untraceable
+from autofuse.fx.trace.wrappers import unwrapped, user_name
+from autofuse.results.profile import PlaceStatus
+from autofuse.results.sites import SiteReport
+
+OPERATIONS = "autofuse.ops."
+_PART = "as part of "
+
+
+class Site(NamedTuple):
+    """One rule and one module in whose forward it applies, or nearly did.
+
+    operation: what stands or would stand there. found, plan: what planning knows of it; None where the words come from
+    the report of an optimized model, or the module could not be read. part_of: the rule and the module of a larger
+    place that this one is a part of: it is not fused by itself.
+    """
+
+    fqn: str
+    rule: str
+    status: PlaceStatus
+    reason: str = ""
+    operation: str = ""
+    file: str = ""
+    line: int | None = None
+    found: Found | None = None
+    plan: Plan | None = None
+    part_of: str = ""
+
+
+@dataclass
+class Reading:
+    """What was read of a model: its sites, and the planner that still holds the fakes they were read on.
+
+    calls: how each module is called, on fakes. notes: why the model, or a part of it, could not be read.
+    """
+
+    sites: list[Site] = field(default_factory=list)
+    planner: Planner | None = None
+    calls: Mapping[nn.Module, Call] = field(default_factory=dict)
+    names: Mapping[nn.Module, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Asker:
+    """As much of a session as planning asks for; a real one would count among those that ranks agree on."""
+
+    options: Options
+    rules: Any
+    ledger: Ledger
+    states: Mapping[nn.Module, State]
+
+
+def read_places(
+    model: nn.Module, inputs: Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any] | None = None,
+    *, call: Call | None = None, select: object = None, ignore: object = None, modules: object = None,
+) -> Reading:  # fmt: skip
+    """The sites of `model` in the mode, train or eval, that it is in, for such inputs, in the order of its modules.
+
+    A model that is optimized already is read as it was, and its report's words are taken over. `call`: positional and
+    keyword arguments, in place of `inputs`. Raises what optimize raises for arguments of another kind.
+    """
+    inner = unwrapped(model)
+    options = options_of(inner, inputs, select, ignore, modules, False, False, None)
+    if call is not None:
+        options = replace(options, call=call)
+    if options.call is None:
+        return Reading(notes=["No example inputs are known, so no rule could be tried: pass inputs."])
+    if why := postponed(inner):
+        return Reading(notes=[f"No rule was tried: {why}."])
+    asker = _asker(inner, options)
+    with undisturbed_randomness(), unchanged_outside(inner):
+        reading = _read(inner, options.call, asker)
+    names = {state.name for state in asker.states.values()}
+    reading.sites += _unread(asker.ledger, names)
+    reading.sites = list(_with_what_they_are_part_of(reading.sites, reading.names))
+    known = report(inner)
+    reading.sites = list(_with_what_is_known(reading.sites, known.sites)) if known.sites else reading.sites
+    order = {name: i for i, name in enumerate(s.name for s in asker.states.values())}
+    reading.sites.sort(key=lambda site: (order.get(site.fqn, -1), site.line or 0))
+    return reading
+
+
+def _asker(model: nn.Module, options: Options) -> _Asker:
+    states = {}
+    for path, module in model.named_modules():
+        name = user_name(model, path)
+        if (is_candidate(module) or module is model) and module not in states and options.wants(name, module):
+            states[module] = State(name)
+    return _Asker(options, options.rules, Ledger(), states)
+
+
+def _read(model: nn.Module, call: Call, asker: _Asker) -> Reading:
+    mode = model.training
+    try:
+        calls = _calls(model, call, mode)
+    except Untraceable as error:
+        return Reading(notes=[f"No rule was tried: {error.why}."])
+    planner = Planner(cast(Session, asker), {mode: calls, not mode: {}})
+    for module in asker.states:
+        if module in calls:
+            planner.plan(module, mode, frozenset())
+    names = {module: state.name for module, state in asker.states.items()}
+    return Reading(list(_sites(planner, names)), planner, calls, names)
+
+
+def _calls(model: nn.Module, call: Call, training: bool) -> dict[nn.Module, Call]:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        return calls_on_fakes(model, call, training, fake_world(mode), mode)
+    except Untraceable:
+        return calls_for_real(model, call, training)  # the forward needs numbers
+
+
+def _sites(planner: Planner, names: Mapping[nn.Module, str]) -> Iterator[Site]:
+    """Of the plans that would be installed: where a caller has a narrow forward made of a child, that one."""
+    narrowed = {(child, dropped) for plan in planner.plans.values() for child, dropped in plan.narrowed}
+    better = {child for child, _ in narrowed}
+    seen = set()
+    for (module, (_, dropped)), plan in planner.plans.items():
+        if module not in names or (dropped and (module, dropped) not in narrowed):
+            continue
+        if not dropped and module in better and any(m is module and d for m, (_, d) in planner.plans):
+            fused = {
+                f.rule for (m, (_, d)), p in planner.plans.items() if m is module and d for f in p.found if f.fused
+            }
+        else:
+            fused = set()
+        for found in plan.found:
+            key = (module, found.rule, found.place, found.fused)
+            if key in seen or (not dropped and found.rule in fused):
+                continue
+            seen.add(key)
+            yield _site(names[module], found, plan)
+
+
+def _site(name: str, found: Found, plan: Plan) -> Site:
+    file, line = (found.place.file, found.place.line) if found.place else ("", None)
+    part = found.reason.removeprefix(_PART) if found.fused and found.excerpt is None else ""
+    operation = OPERATIONS + found.excerpt.operation if found.excerpt else ""
+    status: PlaceStatus = "applies" if found.fused else "declined"
+    whole = _whole(part, name) if part else ""
+    return Site(name, found.rule, status, found.reason, operation, file, line, found, plan, whole)
+
+
+def _with_what_they_are_part_of(sites: list[Site], names: Mapping[nn.Module, str]) -> Iterator[Site]:
+    """A fused operation may take in smaller ones of its own module, and what stands in a child that it reads past."""
+    inside: dict[tuple[str, str], str] = {}  # module and operation -> the larger place
+    below: dict[str, str] = {}  # module -> the larger place that no longer calls it
+    for site in sites:
+        if site.found is None or site.found.excerpt is None or site.plan is None:
+            continue
+        whole = _whole(site.rule, site.fqn)
+        for node in site.found.excerpt.before.nodes:
+            if node.op == "call_module":
+                child = site.plan.module.get_submodule(str(node.target))
+                below.setdefault(names.get(child, ""), whole)
+            elif node.op == "call_function" and (name := _fused_name(node.target)):
+                inside[site.fqn, OPERATIONS + name] = whole
+    for site in sites:
+        above = [name for name in _ancestors(site.fqn) if below.get(name)]
+        whole = site.part_of or inside.get((site.fqn, site.operation), "") or (below[above[0]] if above else "")
+        reason = site.reason or (f"{_PART}{whole}" if whole else "")
+        yield site._replace(part_of=whole, reason=reason) if site.status == "applies" else site
+
+
+def _whole(rule: str, name: str) -> str:
+    return f"{rule} in {name or 'the model'}"
+
+
+def _fused_name(target: Any) -> str:
+    """The name of an operation of autofuse.ops, "" for anything else."""
+    name = getattr(target, "__name__", "")
+    return name if getattr(ops, name, None) is target else ""
+
+
+def _ancestors(name: str) -> Iterator[str]:
+    """A module's name, and those of the modules around it, from the inside out."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def _unread(ledger: Ledger, names: set[str]) -> Iterator[Site]:
+    """The modules that could not be read, with the reason."""
+    for said in ledger.report(tuple(names)).sites:
+        yield _said(said)
+
+
+def _said(said: SiteReport) -> Site:
+    return Site(said.module, said.rule, said.status, said.reason, "", said.file, said.line)
+
+
+def _with_what_is_known(sites: list[Site], known: tuple[SiteReport, ...]) -> Iterator[Site]:
+    """The sites with what optimize made of them; and what only optimize knows of."""
+    told = {(s.rule, s.module, s.line): s for s in known}
+    for site in sites:
+        said = told.pop((site.rule, site.fqn, site.line), None)
+        yield site if said is None else site._replace(status=said.status, reason=said.reason)
+    yield from map(_said, told.values())

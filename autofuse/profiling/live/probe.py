@@ -1,0 +1,126 @@
+"""The double-the-batch probe: how much longer a step takes with twice the samples.
+
+A step takes what does not depend on the batch (launching operators, the optimizer, reading weights) and what grows with
+it. If t is the step's time and c what stays, t(2 x batch) / t(batch) = 2 - c / t: 2 where all of it grows, 1.5 where
+half of it stays. It knows inputs and clocks, not models; whoever calls it puts back what steps change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofuse.measure.statistics import FEWEST_PAIRS, estimate
+from autofuse.measure.step import Inputs, tensors_in
+from autofuse.measure.timing import interleaved, seconds_of
+from autofuse.profiling.live.roofline import HALF_STAYS, regime_of
+from autofuse.results.comparison import Estimate
+from autofuse.results.profile import Probe, Regime, Roof, Work
+
+_MOST_PAIRS = 30
+_WARMUP = 2
+
+
+class NotApplicable(ValueError):
+    """Which of the inputs' sizes is the batch cannot be told. The message is a sentence for people."""
+
+
+def probed(
+    run: Callable[[Inputs], object], inputs: Inputs, device: torch.device, *,
+    work: Work | None = None, roof: Roof | None = None, seconds: float = 4.0, seed: int = 0,
+) -> Probe:  # fmt: skip
+    """Time run(inputs) against run(inputs doubled), in pairs of random order, for about `seconds`.
+
+    Where the batch is not what holds the step back, `work` (of the whole step, with its seconds) and `roof` tell what
+    does. A step that does not run with twice the batch, and inputs whose batch is not known, give a Probe with the
+    reason; nothing is raised.
+    """
+    try:
+        twice = doubled(inputs)
+        for _ in range(_WARMUP):
+            longer = seconds_of(lambda: run(twice), device)
+    except NotApplicable as error:
+        return Probe(reason=str(error))
+    except Exception as error:
+        return Probe(reason=f"A step with twice the batch failed with {_first_line(error)}")
+    pairs = min(_MOST_PAIRS, max(FEWEST_PAIRS, int(seconds / (1.5 * longer))))
+    timings = interleaved(
+        lambda: run(twice), lambda: run(inputs), pairs=pairs, warmup=1, seed=seed, device=device
+    )  # fmt: skip
+    found = estimate(timings.before, timings.after, seed=seed)
+    verdict, reason = verdict_of(found, work, roof)
+    return Probe(found.ratio, found.interval, verdict, reason)
+
+
+def verdict_of(found: Estimate, work: Work | None = None, roof: Roof | None = None) -> tuple[Regime, str]:
+    """What t(2 x batch) / t(batch) and its interval say, and the sentence.
+
+    "overhead" where the whole interval lies under 1.5; "inconclusive" where it contains 1.5; else what the intensity
+    of `work` says against `roof`'s balance, "unknown" without these.
+    """
+    low, high = found.interval
+    between = f"twice the batch takes {found.ratio:.2f} times as long (95 %: {low:.2f} to {high:.2f})"
+    if high < HALF_STAYS:
+        stays = min(1.0, max(0.0, 2 - found.ratio))
+        return "overhead", (
+            f"{_sentence(between)}, so about {stays:.0%} of the step does not grow with it: launching operators, "
+            "the optimizer, reading weights."
+        )
+    if low <= HALF_STAYS:
+        return "inconclusive", (
+            f"{_sentence(between)}: under {HALF_STAYS} overhead would rule, above it would not. "
+            "Measure longer, or on a quieter machine."
+        )
+    if work is None or roof is None:
+        return "unknown", f"{_sentence(between)}: overhead does not rule."
+    regime, why = regime_of(work, roof)
+    return regime, f"{_sentence(between)}: overhead does not rule. {why}"
+
+
+def doubled(inputs: Inputs) -> Any:
+    """The same inputs with twice the samples, every tensor that begins with the batch's size repeated once.
+
+    The batch is the size that all tensors with a dimension begin with; those that begin with 1 beside larger ones are
+    broadcast and stay. Raises NotApplicable where there is no such size.
+    """
+    size = _batch(tensors_in(inputs))
+    return _mapped(inputs, lambda t: torch.cat([t, t]).detach() if t.dim() and t.shape[0] == size else t)
+
+
+def _batch(tensors: Iterable[Tensor]) -> int:
+    sizes = {int(t.shape[0]) for t in tensors if t.dim()}
+    if not sizes:
+        raise NotApplicable("The inputs hold no tensor with a batch, so the batch cannot be doubled.")
+    several = sorted(sizes - {1})
+    if len(several) > 1:
+        begin = ", ".join(map(str, several))
+        raise NotApplicable(
+            f"The inputs' tensors begin with different sizes ({begin}), and which of them is the batch is not known."
+        )
+    return several[0] if several else 1
+
+
+def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        made = function(value)
+        return made.requires_grad_(value.requires_grad) if made is not value else made
+    if isinstance(value, Mapping):
+        return {key: _mapped(item, function) for key, item in value.items()}
+    if isinstance(value, tuple):
+        items = [_mapped(item, function) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, list):
+        return [_mapped(item, function) for item in value]
+    return value
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else f"{type(error).__name__}."

@@ -1,0 +1,191 @@
+"""Records a trace of several steps in which every module's call and every step is marked. Knows torch.profiler.
+
+The trace is what autofuse.traces reads, the same as from a file: one source for all times that are taken apart.
+Memory and shapes stay off, for they would stretch the steps. See docs/profiling.md for what the instruments cost.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from autofuse.measure.memory import quiet_profiler
+from autofuse.measure.timing import synchronize
+from autofuse.profiling.live.calls import Names, around_calls
+from autofuse.profiling.trace import trace as traces
+from autofuse.profiling.trace.overhead import Cost
+from autofuse.profiling.trace.owners import MODULE, WINDOW
+from autofuse.profiling.trace.trace import Trace
+from autofuse.results.atomic_files import put
+
+_ONE_AT_A_TIME = (
+    "The steps cannot be recorded, for another torch.profiler runs in or around them and only one can run at a time: "
+    "take it out while autofuse profiles."
+)
+_PROBE = nn.Identity()
+_PROBED = "(probe)"
+_REPEATS, _TIMES = 7, 40
+_Probed = tuple[float, float]  # seconds of a small operator, and of a call of a module that computes nothing
+
+# The cheap range: no operator is dispatched for it, so nothing that watches operators sees it. Private, so guarded.
+_RANGE: Any = getattr(torch._C._profiler, "_RecordFunctionFast", record_function)
+
+
+class Recording:
+    """A block whose steps are recorded; afterwards there are `.trace` and `.save(path)`.
+
+        with Recording(names, device) as recording:
+            warm_up()  # recorded, and not looked at: the profiler's own first calls are slow
+            for _ in range(3):
+                with recording.step():
+                    step()
+
+    A script that runs by itself calls `next_step()` at the boundaries of its steps instead of entering `step()`.
+    """
+
+    def __init__(self, names: Names, device: torch.device | str) -> None:
+        """`names`: of the modules whose calls are marked. `device`: what runs the steps; kernels are recorded there."""
+        self._names = names
+        self._device = torch.device(device)
+        self._bare: list[_Probed] = []
+        self._recorded: list[_Probed] = []
+        self._steps = 0
+        self._open: AbstractContextManager[Any] | None = None
+        self._block = ExitStack()
+        self._content = b""  # gzipped
+        self._missing = "There is no trace yet: it is written at the end of the block that records."
+        self._trace: Trace | None = None
+
+    def __enter__(self) -> Recording:
+        """Raises RuntimeError where another profiler of torch's is running, or another block watches modules."""
+        with ExitStack() as block:
+            block.enter_context(quiet_profiler())
+            profiler = profile(activities=_activities(self._device))
+            synchronize(self._device)
+            self._bare.append(_probe_seconds())
+            _start(profiler)
+            block.callback(self._stop, profiler)
+            self._recorded.append(self._recorded_probe_seconds())
+            block.enter_context(around_calls(self._names, self._range))
+            self._block = block.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Raises RuntimeError where the steps ran a profiler of their own, whose end was this one's too."""
+        try:
+            self.end_step()  # which raises where the device failed
+        finally:
+            self._block.close()
+        if kind is None and not self._content:
+            raise RuntimeError(self._missing)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """One step, from an idle device to an idle device."""
+        self.next_step()
+        try:
+            yield
+        finally:
+            self.end_step()
+
+    def next_step(self) -> None:
+        """Here a step begins, and the one before ends if it is still open."""
+        self.end_step()
+        self._open = record_function(f"{WINDOW}{self._steps}")
+        self._open.__enter__()  # type: ignore[no-untyped-call]
+        self._steps += 1
+
+    def end_step(self) -> None:
+        """Here the open step ends, once the device is idle. Nothing happens where none is open."""
+        if self._open is not None:
+            synchronize(self._device)
+            self._open.__exit__(None, None, None)
+            self._open = None
+
+    @property
+    def cost(self) -> Cost:
+        """What recording an event and a module's call takes here and now, for traces.overhead.corrected."""
+        bare, recorded = zip(*self._bare, strict=True), zip(*self._recorded, strict=True)
+        pairs = (min(longer) - min(shorter) for longer, shorter in zip(recorded, bare, strict=True))
+        operator, call = (max(0.0, longer) for longer in pairs)
+        return Cost(operator / 2, max(0.0, call - operator / 2))
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded. Raises RuntimeError before the block's end."""
+        if self._trace is None:
+            self._trace = traces.of(json.loads(gzip.decompress(self._written())), "recording")
+        return self._trace
+
+    def save(self, path: str | Path) -> None:
+        """Write a Chrome trace for Perfetto or chrome://tracing, gzipped if the name ends in .gz.
+
+        A file of that name is replaced whole or not at all. Raises OSError, and RuntimeError before the block's end.
+        """
+        content, target = self._written(), Path(path)
+        put(str(target), content if target.suffix == ".gz" else gzip.decompress(content))
+
+    def _range(self, name: str, module: nn.Module) -> AbstractContextManager[Any]:
+        return _RANGE(MODULE + name)  # type: ignore[no-any-return]
+
+    def _recorded_probe_seconds(self) -> _Probed:
+        """As _probe_seconds, while events are recorded; in the trace before the first step, under a name of its own."""
+        with record_function("autofuse: what recording costs"), around_calls(Names({_PROBED: _PROBE}), self._range):
+            return _probe_seconds()
+
+    def _stop(self, profiler: profile) -> None:
+        if not torch._C._autograd._profiler_enabled():
+            self._missing = _ONE_AT_A_TIME
+            return
+        self._recorded.append(self._recorded_probe_seconds())
+        profiler.stop()
+        self._bare.append(_probe_seconds())
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            profiler.export_chrome_trace(str(path))
+            self._content = gzip.compress(path.read_bytes(), compresslevel=4)
+
+    def _written(self) -> bytes:
+        if not self._content:
+            raise RuntimeError(self._missing)
+        return self._content
+
+
+def _activities(device: torch.device) -> list[ProfilerActivity]:
+    known = {"cuda": "CUDA", "xpu": "XPU"}
+    activity = getattr(ProfilerActivity, known.get(device.type, ""), None)
+    return [ProfilerActivity.CPU, *([activity] if activity is not None else [])]
+
+
+def _probe_seconds() -> _Probed:
+    """What a small operator (two events) takes, and a call of a module that computes nothing; the shortest of some."""
+    small = torch.ones(1, device="cpu")
+    with torch.no_grad():
+        return _shortest(lambda: torch.relu(small)), _shortest(lambda: _PROBE(small))
+
+
+def _shortest(action: Callable[[], object]) -> float:
+    seconds = []
+    for _ in range(_REPEATS):
+        start = perf_counter()
+        for _ in range(_TIMES):
+            action()
+        seconds.append((perf_counter() - start) / _TIMES)
+    return min(seconds)
+
+
+def _start(profiler: profile) -> None:
+    # torch starts a second profiler without a word, and the first one's trace is lost.
+    if torch._C._autograd._profiler_enabled():
+        raise RuntimeError(_ONE_AT_A_TIME)
+    profiler.start()

@@ -1,0 +1,265 @@
+"""How fast this machine is at best: products of matrices, memory and caches, special functions, launching.
+
+Accelerators with a data sheet in autofuse/profiling/peaks.py go by that; everything else, and every CPU, is measured
+here and now, in less than two seconds and once for each setting. What others run meanwhile only slows a measurement, so
+the fastest run counts, and even that may lie under what the machine can do; it never lies over. Must not know models.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from autofuse.measure.environment import processor
+from autofuse.measure.timing import seconds_of
+from autofuse.profiling.peaks import Peak, peak_of
+from autofuse.results.profile import Roof
+
+HERE = "measured on this machine"
+_BUDGET = 0.08  # seconds for each thing that is measured
+_FEWEST = 3
+_LOCK = threading.RLock()
+_KNOWN: dict[tuple[str, int, str], Roofs] = {}
+
+Rate = Callable[[str], float]
+
+
+@dataclass
+class Roofs:
+    """Of one device. Build one by hand to ask what-if questions; `roofs(device)` has those of this machine.
+
+    name: the device's. bandwidths: pairs of bytes and bytes a second, the smallest first: an operator that touches so
+    many bytes or more moves them no faster; the last is the memory's, the others those of caches. special:
+    exponentials a second, float32. launch: seconds that the smallest operator takes. known: FLOP/s of products by
+    dtype; `measure` gives those that are missing. flops_source, bytes_source: where they come from.
+    """
+
+    name: str
+    bandwidths: tuple[tuple[int, float], ...]
+    special: float
+    launch: float
+    known: dict[str, float] = field(default_factory=dict)
+    measure: Rate | None = None
+    flops_source: str = HERE
+    bytes_source: str = HERE
+
+    def __post_init__(self) -> None:
+        self._given = frozenset(self.known)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes a second of the memory."""
+        return self.bandwidths[-1][1]
+
+    @property
+    def cached_bytes(self) -> float | None:
+        """Bytes a second of the fastest cache; None where only the memory is known."""
+        return max(rate for _, rate in self.bandwidths) if len(self.bandwidths) > 1 else None
+
+    def flops(self, dtype: torch.dtype | str) -> float:
+        """FLOP/s of products of matrices, two for each pair of entries. Raises KeyError where nobody can tell."""
+        name = str(dtype).removeprefix("torch.")
+        if name not in self.known:
+            if self.measure is None:
+                raise KeyError(f"How fast {self.name} multiplies matrices of {name} is not known.")
+            try:
+                self.known[name] = self.measure(name)
+            except RuntimeError as error:  # no such product here by itself: of 8 bits with scales, say
+                raise KeyError(f"Matrices of {name} cannot be multiplied to measure it here: {error}") from error
+        return self.known[name]
+
+    def bandwidth(self, touched: int) -> float:
+        """Bytes a second at most for an operator that touches so many: what is small may lie in a cache."""
+        fitting = [rate for size, rate in self.bandwidths if size <= touched]
+        return fitting[-1] if fitting else self.bandwidths[0][1]
+
+    def seconds(self, flops: int, bytes: int, dtype: str) -> float:
+        """What an operator takes at best: t >= max(F / P, B / BW), the roofline model (Williams, Waterman, Patterson,
+        "Roofline: an insightful visual performance model", CACM 2009). Where no peak is known, the bytes alone."""
+        with suppress(KeyError):
+            return max(flops / self.flops(dtype) if flops else 0.0, bytes / self.bandwidth(bytes))
+        return bytes / self.bandwidth(bytes)
+
+    def roof(self, dtype: str) -> Roof:
+        """As a profile shows it."""
+        name = dtype or "float32"
+        try:
+            peak, source = self.flops(name), self.source_of(name)
+        except KeyError as error:
+            peak, source = None, str(error.args[0])
+        return Roof(
+            peak, self.bytes, name, self.name, source, self.bytes_source, HERE in (source, self.bytes_source),
+            self.cached_bytes,
+        )  # fmt: skip
+
+    def source_of(self, dtype: str) -> str:
+        """Where the FLOP/s in that dtype come from."""
+        return self.flops_source if dtype in self._given else HERE
+
+    def again(self, dtype: str) -> None:
+        """Measure the products of `dtype` once more and keep the better: the machine may have been busy before."""
+        if self.measure is not None and self.source_of(dtype) == HERE:
+            self.known[dtype] = max(self.known.get(dtype, 0.0), self.measure(dtype))
+
+
+def roofs(device: torch.device | str = "cpu") -> Roofs:
+    """The roofs of a device of this machine with the threads and the rounding of float32 products that are set now."""
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    key = str(device), torch.get_num_threads(), _rounding(device)
+    with _LOCK:
+        if key not in _KNOWN:
+            with _undisturbed():
+                _KNOWN[key] = _measured(device)
+        return _KNOWN[key]
+
+
+def _rounding(device: torch.device) -> str:
+    """How precise float32 products are; where they may be rounded to bfloat16 their peak is another."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # set by the newer switches, one for each backend
+        backend = torch.backends.mkldnn if device.type == "cpu" else torch.backends.cuda
+        return str(getattr(backend.matmul, "fp32_precision", ""))
+
+
+def _measured(device: torch.device) -> Roofs:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    peak = peak_of(name) if device.type == "cuda" else None
+    if peak is not None:
+        return _of_data_sheet(device, name, peak)
+    name = processor() if device.type == "cpu" else name
+    return Roofs(
+        name, _bandwidths(device), _exponentials(device), _launch(device), measure=lambda d: _products(device, d)
+    )
+
+
+def _of_data_sheet(device: torch.device, name: str, peak: Peak) -> Roofs:
+    return Roofs(
+        name, ((0, peak.bytes_per_second),), _exponentials(device), _launch(device), dict(peak.flops),
+        lambda d: _products(device, d), peak.source, peak.source,
+    )  # fmt: skip
+
+
+# What is measured.
+
+
+def _products(device: torch.device, dtype: str) -> float:
+    """FLOP/s of square products; the sizes grow as long as they take no more than a moment."""
+    kind = getattr(torch, "float32" if dtype == "tensorfloat32" else dtype)
+    best, started = 0.0, time.perf_counter()
+    with _LOCK, _undisturbed():
+        for n in (256, 512, 1024) if device.type == "cpu" else (2048, 4096, 8192):
+            a, b = (torch.rand(n, n, device=device, generator=_generator(device)).to(kind) for _ in range(2))
+            seconds = _fastest(partial(torch.mm, a, b), device, 10 if device.type != "cpu" else 1)
+            best = max(best, 2 * n**3 / seconds)
+            if seconds > _BUDGET / 4 or time.perf_counter() - started > 3 * _BUDGET:
+                break
+    return best
+
+
+def _bandwidths(device: torch.device) -> tuple[tuple[int, float], ...]:
+    """At growing sizes, each at least as fast as all larger ones: what is small lies in every larger cache too."""
+    most = _beyond_caches(device)
+    sizes = [2**18, 2**21, 2**24, most] if device.type == "cpu" else [most]
+    found: list[tuple[int, float]] = []
+    for size in reversed(sizes):
+        rate = _bandwidth(device, size)
+        found.append((size, max([rate, *(r for _, r in found)])))
+    return tuple(reversed(found))
+
+
+def _bandwidth(device: torch.device, touched: int) -> float:
+    """Bytes read and written a second, the better of a copy and of the sum of two vectors into a third."""
+    repeats = 10 if device.type != "cpu" else 1
+    x, y = torch.ones(2, touched // 8, device=device)
+    copied = 2 * x.nbytes / _fastest(partial(y.copy_, x), device, repeats)
+    x, y, z = torch.ones(3, touched // 12, device=device)
+    added = 3 * x.nbytes / _fastest(partial(torch.add, x, y, out=z), device, repeats)
+    return float(max(copied, added))
+
+
+def _exponentials(device: torch.device) -> float:
+    n = 2**16 * (torch.get_num_threads() if device.type == "cpu" else 256)
+    x = torch.linspace(-4, 4, n, device=device)
+    y = torch.empty_like(x)
+    return n / _fastest(lambda: torch.exp(x, out=y), device)
+
+
+def _launch(device: torch.device) -> float:
+    """Of an operator with a gradient to come, as in a forward."""
+    x = torch.ones(1, device=device, requires_grad=True)
+
+    def many() -> None:
+        with torch.enable_grad():
+            for _ in range(100):
+                torch.add(x, x)
+
+    return _fastest(many, device) / 100
+
+
+def _fastest(action: Callable[[], Any], device: torch.device, repeats: int = 1) -> float:
+    """Seconds of the quickest of several runs, `repeats` in a queue; on a CPU with one thread too: where others use
+    its cores, threads that wait for each other may be slower than one alone."""
+
+    def run() -> None:
+        for _ in range(repeats):
+            action()
+
+    alone = device.type == "cpu" and torch.get_num_threads() > 1
+    best = math.inf
+    for threads in (torch.get_num_threads(), *([1] if alone else [])):
+        with _threads(threads) if alone else nullcontext():
+            run()
+            until, count = time.perf_counter() + _BUDGET / (2 if alone else 1), 0
+            while count < _FEWEST or time.perf_counter() < until:
+                best = min(best, seconds_of(run, device) / repeats)
+                count += 1
+                if time.perf_counter() > until + 2 * _BUDGET:
+                    break
+    return best
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No gradients, no autocast, and none of the modes that look at operators."""
+    modes = torch.utils._python_dispatch._disable_current_modes()
+    with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), modes:
+        yield
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    """Of its own, so that the caller's random numbers stay what they are."""
+    return torch.Generator(device).manual_seed(0)
+
+
+def _beyond_caches(device: torch.device) -> int:
+    """Bytes that no cache holds: four times the largest, as STREAM asks for (McCalpin, 1995)."""
+    if device.type != "cpu":
+        return 2**29
+    sizes = []
+    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = file.read_text(encoding="ascii").strip()
+        if text[:-1].isdigit() and text[-1:] in "KM":
+            sizes.append(int(text[:-1]) * {"K": 2**10, "M": 2**20}[text[-1]])
+    return min(max(2**27, 4 * max(sizes, default=0)), 2**30)

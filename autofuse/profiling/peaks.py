@@ -1,0 +1,128 @@
+"""What accelerators can do at most, by the makers' data sheets. No torch, and nothing that was measured.
+
+Rates are dense (data sheets of tensor cores like to quote twice that, for sparse operands), with sums in float32, at
+the boost clock. Names are matched whole: a laptop's chip, a slice of a chip (MIG) or one that is not here is None, and
+then the machine itself has to be measured (profiling/live/roofs.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Peak:
+    """One kind of device.
+
+    device: how it is called here. flops: FLOP/s by dtype, as torch names them; "tensorfloat32" is float32 whose
+    products tensor cores round. bytes_per_second: of its memory. multiprocessors: SMs, or AMD's compute units; None
+    where the source does not say. source: the document that says so.
+    """
+
+    device: str
+    flops: Mapping[str, float]
+    bytes_per_second: float
+    multiprocessors: int | None
+    source: str
+
+
+def peak_of(device_name: str) -> Peak | None:
+    """The entry for a name as torch.cuda.get_device_name or a trace gives it; None where no data sheet is known here.
+
+    "NVIDIA H200", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "AMD Instinct MI300X".
+    """
+    name = _normal(device_name)
+    return next((peak for pattern, peak in _TABLE if re.fullmatch(pattern, name)), None)
+
+
+def _normal(name: str) -> str:
+    """Lower case, single blanks, and no makers or brands, which come and go between drivers."""
+    words = re.sub(r"[^a-z0-9]+", " ", re.sub(r"\((tm|r)\)", " ", name.lower())).split()
+    return " ".join(word for word in words if word not in _BRANDS)
+
+
+_BRANDS = ("nvidia", "amd", "tesla", "geforce", "quadro", "instinct", "radeon", "corporation")
+
+
+def _entry(
+    pattern: str, device: str, half: float, gigabytes: float, units: int | None, source: str, *,
+    tf32: float | None = None, single: float | None = None, double: float | None = None, bfloat16: bool = True,
+) -> tuple[str, Peak]:  # fmt: skip
+    """`half`, `tf32`, `single`, `double`: TFLOP/s of float16 (and bfloat16), tensorfloat32, float32 and float64."""
+    rates = {
+        "float16": half, "bfloat16": half if bfloat16 else None, "tensorfloat32": tf32, "float32": single,
+        "float64": double,
+    }  # fmt: skip
+    flops = {dtype: rate * 1e12 for dtype, rate in rates.items() if rate is not None}
+    return pattern, Peak(device, flops, gigabytes * 1e9, units, source)
+
+
+_VOLTA = "NVIDIA V100 Tensor Core GPU data sheet"
+_A100 = "NVIDIA A100 Tensor Core GPU data sheet"
+_GA102 = "NVIDIA Ampere GA102 GPU architecture white paper"
+_ADA = "NVIDIA Ada GPU architecture white paper"
+_H100 = "NVIDIA H100 Tensor Core GPU data sheet"
+_H200 = "NVIDIA H200 Tensor Core GPU data sheet"
+_BLACKWELL = "NVIDIA RTX Blackwell GPU architecture white paper"
+_CDNA2 = "AMD CDNA 2 architecture white paper"
+_CDNA3 = "AMD CDNA 3 architecture white paper"
+
+# Longer and shorter names cannot take each other's place, for a pattern has to match the whole name.
+_TABLE: tuple[tuple[str, Peak], ...] = (
+    _entry(r"v100 sxm2( 16gb| 32gb)?", "V100 SXM2", 125, 900, 80, _VOLTA, single=15.7, double=7.8, bfloat16=False),
+    _entry(r"v100 pcie( 16gb| 32gb)?", "V100 PCIe", 112, 900, 80, _VOLTA, single=14, double=7, bfloat16=False),
+    _entry(
+        r"v100s pcie( 32gb)?", "V100S PCIe", 130, 1134, 80, _VOLTA, single=16.4, double=8.2, bfloat16=False
+    ),
+    _entry(r"t4", "T4", 65, 320, 40, "NVIDIA Turing GPU architecture white paper", single=8.1, bfloat16=False),
+    _entry(r"a[18]00 sxm4 40gb", "A100 SXM4 40 GB", 312, 1555, 108, _A100, tf32=156, single=19.5),
+    _entry(r"a[18]00 sxm4 80gb", "A100 SXM4 80 GB", 312, 2039, 108, _A100, tf32=156, single=19.5),
+    _entry(r"a100 pcie 40gb", "A100 PCIe 40 GB", 312, 1555, 108, _A100, tf32=156, single=19.5),
+    _entry(r"a[18]00 (80gb pcie|pcie 80gb)", "A100 PCIe 80 GB", 312, 1935, 108, _A100, tf32=156, single=19.5),
+    _entry(r"a30", "A30", 165, 933, 56, "NVIDIA A30 Tensor Core GPU data sheet", tf32=82, single=10.3),
+    _entry(r"a40", "A40", 149.7, 696, 84, "NVIDIA A40 data sheet", tf32=74.8, single=37.4),
+    _entry(r"a10", "A10", 125, 600, 72, "NVIDIA A10 Tensor Core GPU data sheet", tf32=62.5, single=31.2),
+    _entry(r"a10g", "A10G", 70, 600, 80, "NVIDIA A10G data sheet", tf32=35, single=35),
+    _entry(r"rtx a6000", "RTX A6000", 154.8, 768, 84, _GA102, tf32=77.4, single=38.7),
+    _entry(r"rtx 3090", "RTX 3090", 71, 936, 82, _GA102, tf32=35.6, single=35.6),
+    _entry(r"l4", "L4", 121, 300, 58, "NVIDIA L4 Tensor Core GPU data sheet", tf32=60, single=30.3),
+    _entry(r"l40", "L40", 181, 864, 142, "NVIDIA L40 data sheet", tf32=90.5, single=90.5),
+    _entry(r"l40s", "L40S", 362, 864, 142, "NVIDIA L40S data sheet", tf32=183, single=91.6),
+    _entry(r"rtx 4090", "RTX 4090", 165.2, 1008, 128, _ADA, tf32=82.6, single=82.6),
+    _entry(r"rtx 4080", "RTX 4080", 97.5, 716.8, 76, _ADA, tf32=48.7, single=48.7),
+    _entry(
+        r"rtx 6000 ada generation", "RTX 6000 Ada", 364.2, 960, 142, "NVIDIA RTX 6000 Ada Generation data sheet",
+        tf32=182.1, single=91.1,
+    ),
+    _entry(r"rtx 5090", "RTX 5090", 209.5, 1792, 170, _BLACKWELL, tf32=104.8, single=104.8),
+    _entry(
+        r"h[18]00( 80gb hbm3| sxm5?( 80gb)?)?", "H100 SXM", 989.4, 3350, 132, _H100, tf32=494.7, single=66.9,
+        double=66.9,
+    ),
+    _entry(r"h[18]00 pcie", "H100 PCIe", 756, 2000, 114, _H100, tf32=378, single=51, double=51),
+    _entry(r"h100 nvl", "H100 NVL", 835, 3900, 132, _H100, tf32=417.5, single=60, double=60),
+    _entry(r"h200( sxm)?", "H200 SXM", 989.4, 4800, 132, _H200, tf32=494.7, single=66.9, double=66.9),
+    _entry(r"h200 nvl", "H200 NVL", 835.5, 4800, 132, _H200, tf32=417.5, single=60, double=60),
+    _entry(
+        r"gh200 480gb", "GH200, 96 GB of HBM3", 989.4, 4000, 132, "NVIDIA GH200 Grace Hopper Superchip data sheet",
+        tf32=494.7, single=66.9, double=66.9,
+    ),
+    _entry(
+        r"gh200 144g hbm3e", "GH200, 144 GB of HBM3e", 989.4, 4900, 132,
+        "NVIDIA GH200 Grace Hopper Superchip data sheet", tf32=494.7, single=66.9, double=66.9,
+    ),
+    _entry(r"b200", "B200", 2250, 8000, 148, "NVIDIA DGX B200 data sheet", tf32=1125, single=75),
+    _entry(r"gb200", "GB200", 2500, 8000, None, "NVIDIA GB200 NVL72 data sheet", tf32=1250, single=80),
+    _entry(r"mi210", "MI210", 181, 1638.4, 104, _CDNA2, single=45.3, double=45.3),
+    # A program sees each of the two dies of these as a device of its own.
+    _entry(r"mi250", "MI250, one die", 181, 1638.4, 104, _CDNA2, single=45.3, double=45.3),
+    _entry(r"mi250x( mi250)?", "MI250X, one die", 191.5, 1638.4, 110, _CDNA2, single=47.9, double=47.9),
+    _entry(r"mi300a", "MI300A", 980.6, 5300, 228, _CDNA3, tf32=490.3, single=122.6, double=122.6),
+    _entry(r"mi300x", "MI300X", 1307.4, 5300, 304, _CDNA3, tf32=653.7, single=163.4, double=163.4),
+    _entry(
+        r"mi325x", "MI325X", 1307.4, 6000, 304, "AMD Instinct MI325X data sheet", tf32=653.7, single=163.4,
+        double=163.4,
+    ),
+)  # fmt: skip

@@ -1,0 +1,119 @@
+"""Models and steps on paper: parameters without numbers, built, resized and run without computing or allocating.
+
+Knows FakeTensorMode; must not know what memory is for.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autofuse.kernels.operation import on_paper
+from autofuse.profiling.live.batch import batch_of
+from autofuse.profiling.live.factories import Made, NoSubject, found, made
+
+_NUMBER = torch.ops.aten._local_scalar_dense.default
+
+
+class Unplannable(ValueError):
+    """There is something that cannot be planned; the message says what, and what to do."""
+
+
+class Paper:
+    """Where models without numbers live: everything that is made `in_use` is fake, and on a CPU."""
+
+    def __init__(self) -> None:
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Fused operations choose their kernels as real tensors would have them chosen."""
+        with self._mode, on_paper():
+            yield
+
+    def load(self, target: str) -> Made:
+        """What a factory returns, built on paper; one that needs numbers to build is called for real, and copied.
+
+        Raises NoSubject where there is none or it ends the program, and what else the factory raises.
+        """
+        factory = found(target)  # imported outside: what a module makes at import is everybody's
+        try:
+            with self.in_use(), _Undecided():  # type: ignore[no-untyped-call]
+                return self._checked(made(factory(), target))
+        except NoSubject:
+            raise
+        except Exception:  # whatever a factory does with numbers that are not there
+            return self._checked(made(factory(), target))
+        except SystemExit as error:
+            raise NoSubject(f"{target} ended the program, with exit code {error.code}.") from error
+
+    def _checked(self, found: Made) -> Made:
+        if not isinstance(found.subject, nn.Module) or found.inputs is None:
+            raise Unplannable(f"{found.name} gives no model with inputs, and without the model nothing can be planned.")
+        return found
+
+    def model(self, model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+        """A copy without numbers, its floating parameters and buffers in `dtype`. Ties between parameters are kept."""
+        with self.in_use():
+            memo: dict[int, Any] = {}
+            for tensor in (*model.parameters(), *model.buffers()):
+                memo[id(tensor)] = self._fake(tensor, dtype)
+            return copy.deepcopy(model, memo)
+
+    def inputs(self, inputs: Any, batch: int | None, sequence: int | None, dtype: torch.dtype | None) -> Any:
+        """The same inputs without numbers, of other sizes. Raises Unplannable where they do not tell which is which.
+
+        The batch is the first dimension of every tensor; the sequence the second dimension of tokens, and what has the
+        same size in the same place, or in the last two as masks do.
+        """
+        known = batch_of(inputs)
+        length = None if known.tokens is None or not known.samples else known.tokens // known.samples
+        if batch is not None and known.samples is None or sequence is not None and length is None:
+            raise Unplannable(
+                "The inputs do not tell which of their dimensions is the batch and which the sequence: they are told "
+                "from whole numbers (samples, positions). Build them in the size that is to be planned."
+            )
+
+        def resized(x: Any) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            shape = list(x.shape)
+            if sequence is not None:
+                shape = [sequence if n == length and _is_position(i, shape) else n for i, n in enumerate(shape)]
+            if batch is not None and shape and shape[0] == known.samples:
+                shape[0] = batch
+            cast = dtype if dtype is not None and x.is_floating_point() else x.dtype
+            return torch.empty(shape, dtype=cast, requires_grad=x.requires_grad)
+
+        with self.in_use():
+            return pytree.tree_map(resized, inputs)
+
+    def _fake(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+        cast = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+        made: Tensor = torch.empty_strided(tensor.shape, tensor.stride(), dtype=cast)
+        if not isinstance(tensor, nn.Parameter):
+            return made
+        parameter = nn.Parameter(made, requires_grad=tensor.requires_grad)
+        vars(parameter).update(vars(tensor))
+        return parameter
+
+
+class _Undecided(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While a model is built: whether anything is out of bounds is answered with no, which ends initializers' loops."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _NUMBER and args[0].dtype is torch.bool:
+            return False
+        return func(*args, **(kwargs or {}))
+
+
+def _is_position(index: int, shape: list[int]) -> bool:
+    return index == 1 or (len(shape) > 2 and shape[-1] == shape[-2] and index >= len(shape) - 2)

@@ -1,0 +1,86 @@
+"""How much of the forward's and the backward's time was given to modules, and what stands in the way of the rest.
+
+Time that is known to be no module's does not count, on either side: of the backward, what belongs to operators that
+ran outside every module (the loss); communication, which serves many modules at once. Everything else counts, and what
+nobody can be found for counts against.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from autofuse.profiling.trace.owners import NAMELESS, Owned
+from autofuse.profiling.trace.pieces import Piece
+from autofuse.profiling.trace.work import Phase
+from autofuse.results.profile import OUTSIDE, Attribution
+
+_WORTH_SAYING = 0.05  # of the step's time
+
+
+def attribution_of(pieces: Sequence[Piece], owned: Sequence[Owned]) -> Attribution:
+    """The fractions, None for a phase in which no module ran, and notes."""
+    calls = [one for one in owned if one.is_call]
+    notes = [_unnamed(calls), _unknown(pieces), *((_compiled(pieces), _loss(pieces)) if calls else ())]
+    return Attribution(_given(pieces, "forward"), _given(pieces, "backward"), notes=tuple(filter(None, notes)))
+
+
+def _given(pieces: Sequence[Piece], phase: Phase) -> float | None:
+    given = sum(p.time for p in pieces if p.phase == phase and p.owner not in (None, OUTSIDE))
+    unknown = sum(p.time for p in pieces if p.phase == phase and p.owner is None)
+    return given / (given + unknown) if given + unknown else None
+
+
+def _share(pieces: Sequence[Piece], some: Sequence[Piece]) -> float:
+    whole = sum(p.time for p in pieces)
+    return sum(p.time for p in some) / whole if whole else 0.0
+
+
+def _unnamed(calls: Sequence[Owned]) -> str:
+    if not calls:
+        return (
+            "The trace has no calls of modules, so all of its time is outside: record it with autofuse.profile, "
+            "or with torch.profiler.profile(with_stack=True)."
+        )
+    if calls[0].event.name.startswith(NAMELESS):
+        return (
+            "The trace names modules by their class and a number (with_stack=True): a module's name here is the path "
+            "of the calls that led to it first, not its name in the model."
+        )
+    return ""
+
+
+def _compiled(pieces: Sequence[Piece]) -> str:
+    compiled = [p for p in pieces if p.compiled]
+    if not compiled:
+        return ""
+    where = Counter[str]()
+    for piece in compiled:
+        where[piece.owner if piece.owner is not None else OUTSIDE] += piece.time
+    named = ", ".join(name or "the model itself" for name, _ in where.most_common(3))
+    return (
+        f"{_share(pieces, compiled):.0%} of the time lies in code that torch.compile made ({named}). Its modules make "
+        "no calls, so all of it counts for the module that was compiled: profile the model without torch.compile to "
+        "see the layers below."
+    )
+
+
+def _unknown(pieces: Sequence[Piece]) -> str:
+    unknown = [p for p in pieces if p.owner is None]
+    if not unknown:
+        return ""
+    return (
+        f"{_share(pieces, unknown):.1%} of the time could be given to nobody and counts as outside: its forward, or "
+        "the launch of its kernels, is not in the trace."
+    )
+
+
+def _loss(pieces: Sequence[Piece]) -> str:
+    backward = [p for p in pieces if p.phase == "backward"]
+    loss = _share(backward, [p for p in backward if p.owner == OUTSIDE])
+    if loss < _WORTH_SAYING:
+        return ""
+    return (
+        f"{loss:.0%} of the backward's time belongs to operators that ran outside every module, such as the loss: it "
+        "stands outside, and does not count in what was attributed."
+    )

@@ -1,0 +1,156 @@
+"""FLOPs that a GPU's trace tells: of matrix products and attention, where it recorded shapes (record_shapes=True).
+
+Knows operators' arguments and the conventions of torch.utils.flop_counter: a product of (m, k) and (k, n) is 2mkn,
+attention counts as if nothing were masked, its backward pass with the scores that it computes again. A number is only
+given where the operators that it counts launched all but a fiftieth of the time of kernels of products and attention:
+a convolution, or a kernel of somebody else's, leaves it untold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autofuse.profiling.peaks import peak_of
+from autofuse.profiling.trace.intervals import Within
+from autofuse.profiling.trace.kernels import category_of, uses_tensor_cores
+from autofuse.profiling.trace.scope import Scope
+from autofuse.profiling.trace.trace import Event
+from autofuse.results.ladder import Rung
+
+COVERED = 0.98  # of the time of kernels of products and attention
+
+Dims = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """FLOPs of one step by dtype, as torch names them; "tensorfloat32" is float32 on tensor cores."""
+
+    flops: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """All together."""
+        return sum(self.flops.values())
+
+    @property
+    def dtype(self) -> str:
+        """The dtype that most are in."""
+        return max(self.flops, key=lambda name: self.flops[name])
+
+
+def counted(scope: Scope) -> Counted | str:
+    """The FLOPs of one step; or why they cannot be told."""
+    every = [event for event in scope.trace.of("cpu_op") if event.name in _FORMULAS]
+    events = [event for event in every if scope.begins(event)]
+    if not events:
+        return "no matrix product of the trace has its shapes: take it with torch.profiler.profile(record_shapes=True)"
+    flops: dict[str, float] = defaultdict(float)
+    for event in events:
+        count, dtype = _flops(event), _dtype(event)
+        if count is None or not dtype:
+            return f"the trace does not tell the shapes of every {event.name}: take it with record_shapes=True"
+        flops[dtype] += count
+    covered, tensor = _covered(every, scope)
+    if covered < COVERED:
+        return f"shapes are known for {covered:.0%} of the time of kernels of products, convolutions and attention only"
+    if tensor and "float32" in flops and all(device.nvidia for device in scope.devices.values()):
+        flops["tensorfloat32"] += flops.pop("float32")
+    return Counted({name: count / scope.steps.count for name, count in flops.items()})
+
+
+def hfu_of(scope: Scope, found: Counted | str) -> Rung:
+    """Hardware FLOPs utilisation, where the FLOPs and the peak of the GPU are known."""
+    if isinstance(found, str):
+        return Rung("hfu", reason=found)
+    device = next((scope.devices[number] for number in scope.by_device if number in scope.devices), None)
+    name = "" if device is None else device.name
+    peak = peak_of(name)
+    rate = None if peak is None else peak.flops.get(found.dtype)
+    if peak is None or not rate:
+        return Rung("hfu", reason=f"no data sheet is known here for {name or 'the GPU'} in {found.dtype}")
+    seconds = scope.steps.seconds * max(1, len(scope.by_device))
+    share = found.total / seconds / rate if seconds else 0.0
+    of_peak = f"{rate:.4g} FLOP/s in {found.dtype} ({peak.source})"
+    basis = f"{found.total:.4g} FLOP of recorded shapes / {seconds:.4g} s / {of_peak}"
+    if share > 1:
+        return Rung("hfu", reason=f"it would be {share:.2f}, which cannot be: {basis}")
+    return Rung("hfu", share, basis)
+
+
+def _flops(event: Event) -> float | None:
+    dims = event.args.get("Input Dims")
+    try:
+        return _FORMULAS[event.name](dims) if isinstance(dims, list) else None
+    except (IndexError, TypeError, ValueError):
+        return None
+
+
+def _dtype(event: Event) -> str:
+    types = event.args.get("Input type")
+    named = [kind for kind in types if kind in _DTYPES] if isinstance(types, list) else []
+    return _DTYPES[named[0]] if named else ""
+
+
+def _covered(events: Sequence[Event], scope: Scope) -> tuple[float, bool]:
+    """What part of the time of products and attention these operators launched, and whether tensor cores did most."""
+    threads: dict[tuple[Any, Any], list[tuple[int, int]]] = {}
+    for event in events:
+        threads.setdefault((event.process, event.thread), []).append((event.start, event.end))
+    within = {thread: Within(ranges) for thread, ranges in threads.items()}
+    total = known = tensor = 0
+    for kernel in scope.kernels:
+        if category_of(kernel.name) not in ("matmul", "attention") or not (time := scope.nanoseconds(kernel)):
+            continue
+        launch = scope.launch_of(kernel)
+        total += time
+        tensor += time if uses_tensor_cores(kernel.name) else 0
+        if launch is not None and launch.start in within.get((launch.process, launch.thread), ()):
+            known += time
+    return known / total if total else 0.0, 2 * tensor > total
+
+
+def _product(at: int) -> Callable[[Dims], float]:
+    """Of arguments `at` and the next: (..., m, k) and (..., k, n)."""
+
+    def flops(dims: Dims) -> float:
+        one, other = dims[at], dims[at + 1]
+        if len(one) < 2 or len(other) < 2 or one[-1] != other[-2]:
+            raise ValueError(dims)
+        return 2.0 * math.prod(one) * other[-1]
+
+    return flops
+
+
+def _attention(at: int, of_query: int, of_value: int) -> Callable[[Dims], float]:
+    """query, key, value from argument `at` on, (batch, heads, length, head_dim); so many products of either depth."""
+
+    def flops(dims: Dims) -> float:
+        query, key, value = dims[at : at + 3]
+        batch, heads, queries, depth = query
+        return 2.0 * batch * heads * queries * key[2] * (of_query * depth + of_value * value[3])
+
+    return flops
+
+
+_FORMULAS: dict[str, Callable[[Dims], float]] = {
+    "aten::mm": _product(0),
+    "aten::bmm": _product(0),
+    "aten::_scaled_mm": _product(0),
+    "aten::addmm": _product(1),
+    "aten::_addmm_activation": _product(1),
+    "aten::baddbmm": _product(1),
+    **{f"aten::_scaled_dot_product_{kind}_attention": _attention(0, 1, 1) for kind in ("flash", "efficient", "cudnn")},
+    **{
+        f"aten::_scaled_dot_product_{kind}_attention_backward": _attention(1, 3, 2)
+        for kind in ("flash", "efficient", "cudnn")
+    },
+}
+_DTYPES = {
+    "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
+    "c10::Float8_e4m3fn": "float8", "c10::Float8_e5m2": "float8",
+}  # fmt: skip

@@ -1,0 +1,131 @@
+"""What each layer of a model takes of a step, read from a trace: seconds, operators and calls, by module and phase.
+
+On a GPU a module's seconds are those of the kernels that its operators launched. On a CPU they are those in which its
+code holds the thread: its operators and the Python between them. Knows nothing of files, FLOPs or how it is drawn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autofuse.profiling.trace.attribution import attribution_of
+from autofuse.profiling.trace.owners import NAMELESS, owners
+from autofuse.profiling.trace.pieces import Piece, device_pieces, host_pieces
+from autofuse.profiling.trace.scope import Scope, scope_of
+from autofuse.profiling.trace.shapes import Device, device_number, shape_of
+from autofuse.profiling.trace.steps import Steps, steps_of
+from autofuse.profiling.trace.trace import Event, Trace
+from autofuse.profiling.trace.work import Own, Phase
+from autofuse.results.profile import OUTSIDE, Attribution, Work
+
+Key = tuple[str, Phase]
+
+_NANO = 1e-9
+_UNKNOWN = Device()
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """One step on average over those that were recorded.
+
+    own: seconds and operators (on a GPU: kernels) by module and phase, OUTSIDE included. calls: by module, recomputed
+    ones left out. kinds: the modules' classes in order of their first calls, "" where the trace does not tell.
+    events, made_calls: how many events were recorded on the host, by module and phase, and how many calls of other
+    modules it made that were marked; to record each of them took time.
+    kernel_seconds, sm_seconds: by module, the time of its kernels, and that time x min(blocks / SMs, 1); empty where
+    the trace does not tell. step_seconds: from a step's beginning to its end, instruments included. steps: how many.
+    on_device: the seconds are of kernels.
+    """
+
+    own: Own
+    calls: Mapping[str, int]
+    kinds: Mapping[str, str]
+    events: Mapping[Key, float]
+    made_calls: Mapping[Key, float]
+    step_seconds: float
+    steps: int
+    on_device: bool = False
+    kernel_seconds: Mapping[str, float] = field(default_factory=dict)
+    sm_seconds: Mapping[str, float] = field(default_factory=dict)
+    attribution: Attribution = field(default_factory=Attribution)
+
+
+def layers_of(trace: Trace, steps: Steps | None = None) -> LayerTimes:
+    """What each module takes of one of the steps in a trace, on average; `steps` to look at others than all of them."""
+    scope = scope_of(trace, steps)
+    owned = owners(trace)
+    pieces = list(device_pieces(owned, scope) if scope.has_gpu else host_pieces(owned, scope))
+    inside = [one for one in owned if scope.begins(one.event)]
+    count = scope.steps.count
+    kernel_seconds, sm_seconds = _on_multiprocessors(pieces, scope)
+    calls = Counter(one.owner for one in inside if one.called and one.owner is not None)
+    return LayerTimes(
+        _own(pieces, count),
+        {name: round(number / count) for name, number in calls.items()},
+        {one.owner: _kind(one.event) for one in inside if one.is_call and one.owner is not None},
+        _per_step(Counter(_key(one.owner, one.phase) for one in inside), count),
+        _per_step(Counter(_key(one.caller, one.phase) for one in inside if one.is_call), count),
+        scope.steps.seconds,
+        count,
+        scope.has_gpu,
+        kernel_seconds,
+        sm_seconds,
+        attribution_of(pieces, owned),
+    )
+
+
+def step_by_step(trace: Trace) -> list[dict[str, float]]:
+    """Own seconds of each step by module, forward and backward together; of the model, "", all but what is outside."""
+    owned, found = owners(trace), list[dict[str, float]]()
+    for window in steps_of(trace).windows:
+        scope = scope_of(trace, Steps((window,), 1, "one step"))
+        pieces = device_pieces(owned, scope) if scope.has_gpu else host_pieces(owned, scope)
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for piece in pieces:
+            name, _ = _key(piece.owner, piece.phase)
+            for whose in {name, "" if name != OUTSIDE else name}:
+                seconds[whose] += piece.time * _NANO
+        found.append(dict(seconds))
+    return found
+
+
+def _own(pieces: Sequence[Piece], steps: int) -> Own:
+    """What cannot be told is outside, and the attribution says how much it is."""
+    times: Counter[Key] = Counter()
+    operators: Counter[Key] = Counter()
+    for piece in pieces:
+        key = _key(piece.owner, piece.phase)
+        times[key] += piece.time
+        operators[key] += piece.operators
+    return {key: Work(time * _NANO / steps, operators=round(operators[key] / steps)) for key, time in times.items()}
+
+
+def _key(owner: str | None, phase: Phase) -> Key:
+    return OUTSIDE if owner is None else owner, phase
+
+
+def _per_step(counts: Mapping[Key, int], steps: int) -> dict[Key, float]:
+    return {key: count / steps for key, count in counts.items()}
+
+
+def _kind(call: Event) -> str:
+    """ "Linear" of "nn.Module: Linear_3"."""
+    return call.name.removeprefix(NAMELESS).rpartition("_")[0] if call.name.startswith(NAMELESS) else ""
+
+
+def _on_multiprocessors(pieces: Sequence[Piece], scope: Scope) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of kernels by module, and seconds x the share of the multiprocessors that have a block."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    occupied: defaultdict[str, float] = defaultdict(float)
+    for piece in pieces:
+        if piece.kernel is None or piece.kernel.category != "kernel":
+            continue
+        device = scope.devices.get(device_number(piece.kernel), _UNKNOWN)
+        share = shape_of(piece.kernel, device).efficiency
+        if share is not None:
+            name, _ = _key(piece.owner, piece.phase)
+            seconds[name] += scope.seconds(piece.time)
+            occupied[name] += share * scope.seconds(piece.time)
+    return dict(seconds), dict(occupied)

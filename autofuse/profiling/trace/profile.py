@@ -1,0 +1,115 @@
+"""A profile of nothing but traces: files from elsewhere, one for each rank of a job. It puts the parts together.
+
+What a live profile reads from its own trace comes from the same functions, each of which takes what
+`scope.scope_of(trace)` makes of a trace: `rungs.rungs_of`, `shares.shares_of`, `categories.categories_of`,
+`spans.spans_of`, `ranks.ranks_of`, `layers.layers_of`, and `timing_of` and `environment_of` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from autofuse.profiling.trace.categories import categories_of
+from autofuse.profiling.trace.flops import counted, hfu_of
+from autofuse.profiling.trace.layers import layers_of
+from autofuse.profiling.trace.nsight import rungs_of_report
+from autofuse.profiling.trace.ranks import notes_of, numbered, ranks_of
+from autofuse.profiling.trace.rungs import rungs_of
+from autofuse.profiling.trace.scope import Scope, scope_of
+from autofuse.profiling.trace.shares import shares_of
+from autofuse.profiling.trace.spans import spans_of
+from autofuse.profiling.trace.trace import Trace
+from autofuse.profiling.trace.tree import layers, sm_efficiency_of
+from autofuse.results.ladder import Rung, ladder
+from autofuse.results.medians import median_interval
+from autofuse.results.profile import Flops, Memory, Power, Probe, Profile, Timing
+
+_ONLY_LIVE = "a trace does not tell it: profile the model where it runs, with autofuse.profile or `autofuse profile`"
+
+
+def profile_of_traces(traces: Sequence[Trace], ncu: Path | None = None) -> Profile:
+    """What traces of one job tell, one trace a rank; of several ranks, the slowest one's numbers.
+
+    ncu: a report of Nsight Compute as CSV, for the rungs that it has. Raises ValueError without any trace,
+    nsight.Unsuitable where the report cannot be used, OSError where it cannot be read.
+    """
+    if not traces:
+        raise ValueError("A profile of traces takes at least one trace; there is none.")
+    scopes, unnumbered = numbered([scope_of(trace) for trace in traces])
+    ranks = ranks_of(scopes)
+    scope = scopes[max(ranks, key=lambda rank: rank.seconds).rank]
+    known = rungs_of(scope) | _flops_rung(scope) | (rungs_of_report(ncu) if ncu else {})
+    times = layers_of(scope.trace, scope.steps)
+    worlds = [trace.world for trace in traces if trace.world is not None]
+    return Profile(
+        name=_name(traces),
+        timing=timing_of(scope),
+        ladder=ladder(known, ""),
+        layers=layers(times.own, {}, times.kinds, times.calls, times.step_seconds, sm_efficiency_of(times)),
+        kind="trace",
+        memory=Memory(reason=_ONLY_LIVE),
+        shares=shares_of(scope),
+        flops=flops_of(scope),
+        power=Power(reason=_ONLY_LIVE),
+        probe=Probe(reason=_ONLY_LIVE),
+        attribution=times.attribution,
+        categories=categories_of(scope),
+        timeline=spans_of(scope),
+        ranks=ranks if len(ranks) > 1 or worlds else (),
+        environment=environment_of(scope),
+        notes=(*_notes(scope), *unnumbered, *notes_of(ranks, max(worlds, default=None))),
+    )
+
+
+def timing_of(scope: Scope) -> Timing:
+    """The length of every step; the average one where the trace marks none and only their number is known.
+
+    They are as long as they were under the profiler, which slows the host down.
+    """
+    windows = scope.steps.windows
+    if scope.steps.count == len(windows):
+        seconds = tuple((end - start) * 1e-9 for start, end in windows)
+    else:
+        seconds = (scope.steps.seconds,)
+    return Timing(seconds, median_interval(seconds))
+
+
+def flops_of(scope: Scope) -> Flops:
+    """What was executed in a step, where a GPU's trace recorded shapes. What the model asked for no trace tells."""
+    found = counted(scope) if scope.has_gpu else _ONLY_LIVE
+    if isinstance(found, str):
+        return Flops(reason=found)
+    return Flops(
+        hardware=round(found.total), basis=f"shapes of operators in the trace, {found.dtype}", reason=_ONLY_LIVE
+    )
+
+
+def environment_of(scope: Scope) -> dict[str, str]:
+    """What the trace says of the machine; no host, no user, no path."""
+    found = {"steps": scope.steps.basis}
+    device = next((scope.devices[number] for number in scope.by_device if number in scope.devices), None)
+    if device is not None:
+        found |= {"device": device.name, "SMs": str(device.sms), "GPUs": str(len(scope.by_device))}
+    if scope.trace.world is not None:
+        found["world"] = str(scope.trace.world)
+    versions = {key: value for key, value in scope.trace.about.items() if key.endswith("_version")}
+    return {key: value for key, value in (found | versions).items() if value}
+
+
+def _flops_rung(scope: Scope) -> dict[str, Rung]:
+    return {"hfu": hfu_of(scope, counted(scope))} if scope.has_gpu else {}
+
+
+def _name(traces: Sequence[Trace]) -> str:
+    first = traces[0].name or "a trace"
+    return first if len(traces) == 1 else f"{first} and {len(traces) - 1} more"
+
+
+def _notes(scope: Scope) -> tuple[str, ...]:
+    said = [f"Read from {scope.steps.basis}. Steps are as long as they were under the profiler."]
+    if scope.trace.left_out:
+        said.append(f"{scope.trace.left_out} entries of the trace say no time and are left out.")
+    if not scope.steps.nanoseconds:
+        said.append("No time passes in the steps of this trace, so nothing can be said about it.")
+    return tuple(said)

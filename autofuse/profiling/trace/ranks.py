@@ -1,0 +1,113 @@
+"""Traces of several processes of one job, side by side: who is slow, who waits for whom.
+
+Knows scopes, one a rank. Clocks of different machines need not agree: a collective ends for all its ranks at the same
+time, so whoever is in it for longer than the last to come has waited for it by just so much.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from autofuse.profiling.trace.intervals import length
+from autofuse.profiling.trace.kernels import communicates
+from autofuse.profiling.trace.rungs import busy_of
+from autofuse.profiling.trace.scope import Scope
+from autofuse.profiling.trace.shares import communication
+from autofuse.profiling.trace.trace import Event
+from autofuse.results.operator_categories import is_collective
+from autofuse.results.parts import Rank
+
+Key = tuple[str, ...]
+_RANK = re.compile(r"rank[-_. ]?(\d+)", re.IGNORECASE)
+
+
+def ranks_of(scopes: Mapping[int, Scope]) -> tuple[Rank, ...]:
+    """Every rank in order, its seconds of one step on average."""
+    waits = waits_of(scopes) or {}
+    found = []
+    for rank, scope in sorted(scopes.items()):
+        alone, exposed = (scope.seconds(length(moments)) for moments in communication(scope))
+        found.append(Rank(rank, scope.steps.seconds, alone, exposed, busy_of(scope), waits.get(rank)))
+    return tuple(found)
+
+
+def numbered(scopes: Sequence[Scope]) -> tuple[dict[int, Scope], tuple[str, ...]]:
+    """Scopes by rank, as the traces tell it, else as their files are named; else they are numbered as they came.
+
+    Also what to say then.
+    """
+    named = [_RANK.search(scope.trace.name) for scope in scopes]
+    for ranks in ([scope.trace.rank for scope in scopes], [int(found[1]) if found else None for found in named]):
+        told = [rank for rank in ranks if rank is not None]
+        if len(set(told)) == len(scopes):
+            return dict(zip(told, scopes, strict=True)), ()
+    notes = () if len(scopes) == 1 else ("The traces do not tell their ranks apart: they are numbered as they came.",)
+    return dict(enumerate(scopes)), notes
+
+
+def waits_of(scopes: Mapping[int, Scope]) -> dict[int, float] | None:
+    """Seconds of one step that each rank spends in collectives before the last rank has come to them.
+
+    Collectives are matched by process group and order. None where there are none, or where they do not match: then
+    ranks recorded different steps.
+    """
+    durations: dict[Key, dict[int, list[int]]] = defaultdict(dict)
+    for rank, scope in scopes.items():
+        for event in _collectives(scope):
+            durations[_group(event)].setdefault(rank, []).append(event.duration)
+    shared = {key: found for key, found in durations.items() if len(found) > 1}
+    if not shared or any(len({len(found) for found in by_rank.values()}) > 1 for by_rank in shared.values()):
+        return None
+    waits = dict.fromkeys(scopes, 0)
+    for by_rank in shared.values():
+        for together in zip(*by_rank.values(), strict=True):
+            last = min(together)
+            for rank, duration in zip(by_rank, together, strict=True):
+                waits[rank] += duration - last
+    return {rank: scopes[rank].seconds(waited) for rank, waited in waits.items()}
+
+
+def notes_of(ranks: Sequence[Rank], world: int | None) -> tuple[str, ...]:
+    """What is to be said of several ranks: the slowest, the spread, whom the others wait for, who is missing."""
+    if len(ranks) < 2:
+        return (_missing(1, world),) if ranks and world and world > 1 else ()
+    slow, fast = max(ranks, key=lambda r: r.seconds), min(ranks, key=lambda r: r.seconds)
+    said = [
+        f"Every number but those of the ranks is of rank {slow.rank}, the slowest: {slow.seconds * 1e3:.4g} ms a step, "
+        f"and the fastest, rank {fast.rank}, {fast.seconds * 1e3:.4g} ms."
+    ]
+    waiting = [(rank.waiting, rank.rank) for rank in ranks if rank.waiting is not None]
+    if waiting and max(waiting)[0] > 0:
+        least, last = min(waiting)
+        most, first = max(waiting)
+        which = "Of these, rank" if world and world > len(ranks) else "Rank"
+        said.append(
+            f"{which} {last} tends to come last: in collectives it waits {least * 1e3:.4g} ms a step for others, "
+            f"and rank {first} {most * 1e3:.4g} ms."
+        )
+    elif any(rank.communication for rank in ranks):
+        said.append("Who waits for whom cannot be told: the ranks recorded different collectives.")
+    return (*said, *([_missing(len(ranks), world)] if world and world > len(ranks) else []))
+
+
+def _missing(given: int, world: int | None) -> str:
+    return f"The job has {world} ranks, and {given} of their traces {'was' if given == 1 else 'were'} given."
+
+
+def _collectives(scope: Scope) -> list[Event]:
+    """Those that begin in a step, in order; no point-to-point messages, which two ranks see differently."""
+    if scope.has_gpu:
+        events = [kernel for kernel in scope.kernels if communicates(kernel.name)]
+    else:
+        events = [event for event in scope.trace.of("user_annotation") if is_collective(event.name)]
+    return [event for event in events if scope.begins(event) and not _to_one(event)]
+
+
+def _to_one(event: Event) -> bool:
+    return str(event.args.get("Collective name", event.name.partition(":")[2])).lower() in ("send", "recv")
+
+
+def _group(event: Event) -> Key:
+    return tuple(str(event.args.get(name, "")) for name in ("Process Group Name", "Process Group Ranks"))

@@ -1,0 +1,11 @@
+"""What something costs, by module and phase: what a trace and the instruments of a profile hand on. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from autofuse.results.profile import Work
+
+Phase = Literal["forward", "backward"]
+Own = Mapping[tuple[str, Phase], Work]  # by module name and phase, without the modules that it calls

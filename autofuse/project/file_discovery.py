@@ -1,0 +1,125 @@
+"""Paths as a user gives them -> the Python files they mean, each with the settings that hold for it.
+
+Knows folders and what to leave out of them. Does not open Python files.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from autofuse.project.config import Configuration, Settings
+
+# Folders that hold somebody else's code, or none. A folder given by name is walked all the same.
+EXCLUDED = frozenset(
+    """
+    .bzr .direnv .eggs .git .hg .ipynb_checkpoints .mypy_cache .nox .pytest_cache .ruff_cache .svn .tox .venv .vscode
+    __pycache__ __pypackages__ _build build dist node_modules site-packages venv
+    """.split()
+)
+
+
+_ENDINGS = (".py", ".pyw", ".ipynb")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file to read. `named`: the user named it, so that it is read whatever it is called and whatever it holds."""
+
+    path: str
+    settings: Settings
+    named: bool
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A sentence on what stands in the way of one path; the others go on. A mere remark is not an error."""
+
+    message: str
+    error: bool = True
+
+
+def not_python(place: str, error: SyntaxError) -> Trouble:
+    """What is said of a text that the Python which runs autofuse cannot parse, too new or too old for it, or broken."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return Trouble(f"{place}: cannot be read by Python {version}: {error.msg}.")
+
+
+@dataclass(frozen=True)
+class Project:
+    """`everywhere`: patterns of the configuration leave out named files too, as pre-commit wants it."""
+
+    configuration: Configuration
+    everywhere: bool = False
+
+    def files(self, paths: Iterable[str]) -> Iterator[SourceFile | Trouble]:
+        """Every Python file and notebook that `paths` mean, each once, folders in the order of their names.
+
+        Raises ConfigError where a [tool.autofuse] that holds for one of them cannot be used.
+        """
+        seen: set[str] = set()
+        for path in paths:
+            for found in self._under(path):
+                key = os.path.abspath(found.path) if isinstance(found, SourceFile) else found.message
+                if key not in seen:
+                    seen.add(key)
+                    yield found
+
+    def text(self, name: str | None) -> SourceFile:
+        """What a text counts as that was not read from a file: the file of that name, or one in the working folder.
+
+        Raises ConfigError like `files`.
+        """
+        folder = Path(name or "stdin.py").absolute().parent
+        return SourceFile(name or "<stdin>", self.configuration.of(folder), named=True)
+
+    def _under(self, path: str) -> Iterator[SourceFile | Trouble]:
+        if os.path.isdir(path):
+            yield from self._folder(path)
+        elif os.path.exists(path):
+            yield from self._named(path)
+        else:
+            yield Trouble(f"{path}: there is no such file or folder.")
+
+    def _named(self, path: str) -> Iterator[SourceFile | Trouble]:
+        settings = self.configuration.of(Path(path).absolute().parent)
+        if not (self.everywhere and settings.excludes(path)):
+            yield SourceFile(path, settings, named=True)
+
+    def _folder(self, path: str) -> Iterator[SourceFile | Trouble]:
+        empty = True
+        for found in self._walk(path):
+            empty = False
+            yield found
+        if empty:
+            yield Trouble(f"{path}: there are no Python files to read in this folder.", error=False)
+
+    def _walk(self, folder: str) -> Iterator[SourceFile | Trouble]:
+        settings = self.configuration.of(Path(folder).absolute())
+        try:
+            with os.scandir(folder) as entries:
+                ordered = sorted(entries, key=lambda e: e.name)
+        except OSError as error:
+            yield Trouble(f"{folder}: this folder cannot be read: {error.strerror or error}.")
+            return
+        for entry in ordered:
+            if entry.is_dir(follow_symlinks=False):  # a link could lead in a circle, or out of the project
+                if not _left_out(entry) and not settings.excludes(entry.path):
+                    yield from self._walk(entry.path)
+            elif entry.name.endswith(_ENDINGS) and _is_file(entry) and not settings.excludes(entry.path):
+                yield SourceFile(entry.path.removeprefix("./"), settings, named=False)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link in a circle
+        return False
+
+
+def _left_out(entry: os.DirEntry[str]) -> bool:
+    """Whether a folder is one that nobody means: by its name, or because it is a virtual environment."""
+    return entry.name in EXCLUDED or os.path.exists(os.path.join(entry.path, "pyvenv.cfg"))

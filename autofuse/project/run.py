@@ -1,0 +1,185 @@
+"""One run over files: read, check, leave out what is switched off, rewrite.
+
+What stands in the way of one file becomes a Trouble and never stops the others. Prints nothing, and writes no file.
+"""
+
+from __future__ import annotations
+
+import ast
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from autofuse.loading.registry import load_rules
+from autofuse.loading.selection import require_known, selected
+from autofuse.match.matcher import LoadedRule
+from autofuse.project.config import Settings
+from autofuse.project.document import Document, document
+from autofuse.project.file_discovery import SourceFile, Trouble, not_python
+from autofuse.project.notebook import NotANotebook
+from autofuse.project.suppress import suppressions
+from autofuse.source.find.check import Proposal, Unread, proposals
+from autofuse.source.write.file_edits import CannotWrite, applied
+
+_ROUNDS = 50  # one rewrite may make room for another, such as the MLP around a GELU; no file needs so many
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One file as it was read, what would be done to it, and which parts of it could not be read."""
+
+    path: str
+    source: bytes
+    proposals: tuple[Proposal, ...]
+    troubles: tuple[Trouble, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """One file before and after, how many edits lie between, and why some could not be made."""
+
+    path: str
+    before: bytes
+    after: bytes
+    edits: int
+    refused: tuple[Trouble, ...] = ()
+
+    def changed(self) -> Iterator[tuple[str, bytes, bytes]]:
+        """Each text of the file that changed, before and after, by its name: a notebook has one for each cell."""
+        before, after = (document(source, self.path).texts() for source in (self.before, self.after))
+        return ((name, text, after[name]) for name, text in before.items() if text != after[name])
+
+
+@dataclass
+class Run:
+    """`select` and `target` replace what the configuration says; `ignore` adds to what it ignores."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    target: str | None = None
+    debug: bool = False  # internal errors come with their traceback
+    _rules: dict[Settings, tuple[LoadedRule, ...]] = field(default_factory=dict)
+
+    def rules(self, settings: Settings) -> tuple[LoadedRule, ...]:
+        """The rules that hold under some settings. Raises UnknownCode, and RuleError where a rule is malformed."""
+        if settings not in self._rules:
+            every = load_rules(settings.rules) if settings.rules else load_rules()
+            for prefix in (c for _, codes in settings.per_file_ignores for c in codes):
+                require_known(prefix, every)
+            self._rules[settings] = selected(every, self.select or settings.select, (*settings.ignore, *self.ignore))
+        return self._rules[settings]
+
+    def check(self, file: SourceFile) -> Checked | Trouble:
+        """What would be done to one file."""
+        try:
+            with open(file.path, "rb") as opened:
+                source = opened.read()
+        except OSError as error:
+            return Trouble(f"{file.path}: cannot be read: {error.strerror or error}.")
+        return self.check_text(source, file)
+
+    def check_text(self, source: bytes, file: SourceFile) -> Checked | Trouble:
+        """What would be done to a text that goes by the name of `file`."""
+        if b"torch" not in source and not file.named:  # most files of a tree: nothing in them can be fused
+            return Checked(file.path, source, ())
+        try:
+            return self._checked(source, file)
+        except NotANotebook as error:
+            return Trouble(f"{file.path}: not read: {error}.")
+        except SyntaxError as error:
+            return not_python(f"{file.path}:{error.lineno or 1}", error)
+        except (RecursionError, MemoryError):
+            return Trouble(f"{file.path}: not read: its expressions are nested too deeply to follow.")
+        except Exception as error:
+            if isinstance(error, ValueError) and b"\0" in source:
+                return Trouble(f"{file.path}: not read: it holds null bytes, so it is not Python source.")
+            return self._internal(file.path, error)
+
+    def rewrite(self, checked: Checked, file: SourceFile, unsafe: bool = False) -> Rewritten | Trouble:
+        """The text with every wanted edit made, repeated until none is left."""
+        try:
+            return self._settled(checked, file, unsafe)
+        except Exception as error:  # a SyntaxError too: the text was sound before we touched it
+            return self._internal(file.path, error)
+
+    def _checked(self, source: bytes, file: SourceFile, only: frozenset[str] | None = None) -> Checked:
+        read = document(source, file.path)
+        if b"torch" not in source:
+            ast.parse(read.program)  # a named file is read to the end, so that a syntax error in it is told
+            return Checked(file.path, source, (), read.troubles)
+        target, unread = self.target or file.settings.target, list[Unread]()
+        rules = self.rules(file.settings)
+        found = proposals(read.program, file.path, rules=rules, target=target, unread=unread, only=only)
+        kept = tuple(_located(p, read) for p in _heard(found, read.program, file))
+        return Checked(file.path, source, kept, (*read.troubles, *(_told(u, read) for u in unread)))
+
+    def _settled(self, checked: Checked, file: SourceFile, unsafe: bool) -> Rewritten:
+        source, edits, refused = checked.source, 0, tuple[Trouble, ...]()
+        wanted = _wanted(checked.proposals, unsafe)
+        for _ in range(_ROUNDS):
+            if not wanted:
+                break
+            made = _made(document(source, file.path), source, wanted, file.path, not unsafe)
+            edits, source, refused = edits + made.edits, made.after, made.refused
+            touched = None if any(map(_makes_room, wanted)) else frozenset(p.finding.symbol for p in wanted)
+            wanted = _wanted(self._checked(source, file, touched).proposals, unsafe) if made.edits else []
+        return Rewritten(file.path, checked.source, source, edits, refused)
+
+    def _internal(self, path: str, error: Exception) -> Trouble:
+        detail = "\n" + "".join(traceback.format_exception(error)) if self.debug else ""
+        return Trouble(f"internal error on {path}: {type(error).__name__}: {error}; please report it.{detail}")
+
+
+def _heard(found: Sequence[Proposal], program: bytes, file: SourceFile) -> Iterator[Proposal]:
+    """The proposals that neither a comment nor the configuration switches off."""
+    if not found:
+        return
+    silent, ignored = suppressions(program), file.settings.ignored_in(file.path)
+    for p in found:
+        off = p.finding.code.startswith(ignored)
+        if not off and not silent.cover(p.finding.code, p.finding.line, p.finding.end_line):
+            yield p
+
+
+def _located(p: Proposal, read: Document) -> Proposal:
+    return replace(p, finding=read.located(p.finding), within=tuple(map(read.located, p.within)))
+
+
+def _told(unread: Unread, read: Document) -> Trouble:
+    return Trouble(f"{read.place(unread.line)}: {unread.symbol} is nested too deeply to follow.", error=False)
+
+
+def _made(read: Document, source: bytes, wanted: list[Proposal], path: str, comments: bool) -> Rewritten:
+    """The text with all edits that can be made together, for one that cannot must not hold up the rest."""
+    after, made, refused = source, list[Proposal](), list[Trouble]()
+    groups = [wanted]
+    while groups:
+        group = groups.pop()
+        try:
+            after = read.with_edits([p.edit for p in (*made, *group) if p.edit], comments)
+            made += group
+        except CannotWrite as reason:
+            if len(group) == 1:
+                refused.append(Trouble(f"{group[0].finding.place}: {group[0].finding.code} not rewritten: {reason}."))
+            else:
+                half = len(group) // 2
+                groups += [group[half:], group[:half]]
+    return Rewritten(path, source, after, len(made), tuple(refused))
+
+
+def rewritten(text: str, rules: Sequence[LoadedRule]) -> str:
+    """A text with every edit of `rules` made, safe or not."""
+    wanted = _wanted(proposals(text.encode(), "", rules=rules), unsafe=True)
+    return applied(text.encode(), wanted).decode() if wanted else text
+
+
+def _makes_room(p: Proposal) -> bool:
+    """Whether an edit may make room for another elsewhere: a norm or activation of the file's own may be read there."""
+    return p.finding.code.startswith(("AF102", "AF2", "AF3")) or not p.finding.code.startswith("AF")
+
+
+def _wanted(found: Iterable[Proposal], unsafe: bool) -> list[Proposal]:
+    statuses = ("safe", "unsafe") if unsafe else ("safe",)
+    wanted = [p for p in found if p.edit is not None and p.finding.status in statuses]
+    made = {p.finding for p in wanted}
+    return [p for p in wanted if made.isdisjoint(p.within)]

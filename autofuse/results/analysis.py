@@ -1,0 +1,157 @@
+"""What a compiled model still spells out, and where its graph breaks. Plain data: it knows neither torch nor Dynamo."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from autofuse.results.shown import Shown
+from autofuse.results.table import Cell, Column, Table, Tone, without_empty_columns
+
+Status = Literal["unfused", "declined"]
+FORMAT_VERSION = 1
+
+_TONES: dict[Status, Tone] = {"unfused": "warn", "declined": "quiet"}
+_SITES = (
+    Column("rule"),
+    Column("status"),
+    Column("count", align="right"),
+    Column("module", wraps=True),
+    Column("where"),
+    Column("would become, or reason", wraps=True),
+)
+_BREAKS = (Column("graph break"), Column("count", align="right"), Column("reason", wraps=True))
+_INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
+
+
+@dataclass(frozen=True)
+class UnfusedSite:
+    """One line of code where a rule applies, or nearly does, in every module that runs it.
+
+    rule: the code, e.g. "AF101". status: "unfused" (the rule applies, and a fused operation could stand there) or
+    "declined" (what stands in the way is in `reason`).
+    file, line: the innermost line of the user's code. modules: the fully qualified names of the modules that run it,
+    in the order in which they were seen; count: how many.
+    operation: what could be called there, e.g. "autofuse.ops.attention". mask: what the mask of the scores is proved
+    to be. advice, value, value_line: what to change, what stands in the way as its author wrote it, and its line.
+    """
+
+    rule: str
+    status: Status
+    file: str = ""
+    line: int | None = None
+    modules: tuple[str, ...] = ()
+    count: int = 1
+    operation: str = ""
+    mask: str = ""
+    reason: str = ""
+    advice: str = ""
+    value: str = ""
+    value_line: int | None = None
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """One line where the compiler had to leave the graph: no fusion reaches across it.
+
+    reason: a sentence; file, line: the innermost line of the user's code, "" and None where it is not told.
+    count: how often it was met while graphs were captured.
+    """
+
+    reason: str
+    file: str = ""
+    line: int | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Analysis(Shown):
+    """Every unfused site and every graph break of what was compiled. Prints as two tables, in notebooks too.
+
+    graphs: how many graphs were captured.
+    """
+
+    sites: tuple[UnfusedSite, ...] = ()
+    breaks: tuple[GraphBreak, ...] = ()
+    graphs: int = 0
+
+    @property
+    def summary(self) -> str:
+        """One line, e.g. "12 sites of 2 rules unfused, 1 declined; 1 graph break; 3 graphs"."""
+        unfused = [s for s in self.sites if s.status == "unfused"]
+        declined = sum(s.count for s in self.sites if s.status == "declined")
+        rules = len({s.rule for s in unfused})
+        found = f"{_many(sum(s.count for s in unfused), 'site')} of {_many(rules, 'rule')} unfused" if unfused else ""
+        told = ", ".join(filter(None, (found or "nothing unfused", f"{declined} declined" if declined else "")))
+        return "; ".join((told, _many(sum(b.count for b in self.breaks), "graph break"), _many(self.graphs, "graph")))
+
+    def with_status(self, status: Status) -> tuple[UnfusedSite, ...]:
+        """The sites with that status, in order."""
+        return tuple(site for site in self.sites if site.status == status)
+
+    def table(self) -> Table:
+        """The sites, without the columns that would be empty."""
+        return without_empty_columns(Table("autofuse", _SITES, tuple(map(_site_row, self.sites)), self.summary))
+
+    def breaks_table(self) -> Table:
+        """The graph breaks."""
+        return Table("", _BREAKS, tuple(map(_break_row, self.breaks)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field under its own name, `version` first. See docs/json.md."""
+        return {
+            "version": FORMAT_VERSION,
+            "graphs": self.graphs,
+            "sites": [asdict(site) | {"modules": list(site.modules)} for site in self.sites],
+            "breaks": [asdict(found) for found in self.breaks],
+        }
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def __bool__(self) -> bool:
+        return True  # an empty analysis is an answer, not the lack of one
+
+    def __iter__(self) -> Iterator[UnfusedSite]:
+        return iter(self.sites)
+
+    def tables(self) -> tuple[Table, ...]:
+        return (self.table(), self.breaks_table()) if self.breaks else (self.table(),)
+
+
+def pattern_of(modules: tuple[str, ...]) -> str:
+    """Names that differ in their numbers only as one: "blocks.*.attn"; else the first, and that there are more."""
+    if len(modules) < 2:
+        return modules[0] if modules else ""
+    patterns = list(dict.fromkeys(_INDEX.sub("*", name) for name in modules))
+    return patterns[0] if len(patterns) == 1 else f"{modules[0]}, ..."
+
+
+def _site_row(site: UnfusedSite) -> tuple[Cell, ...]:
+    mask = f"mask: {site.mask}" if site.mask else ""
+    return (
+        Cell(site.rule),
+        Cell(site.status, _TONES[site.status]),
+        Cell(str(site.count)),
+        Cell(pattern_of(site.modules) or "(model)"),
+        Cell(where(site.file, site.line), "quiet"),
+        Cell("; ".join(part for part in (site.operation, mask, site.reason, site.advice) if part)),
+    )
+
+
+def _break_row(found: GraphBreak) -> tuple[Cell, ...]:
+    return Cell(where(found.file, found.line) or "?", "warn"), Cell(str(found.count)), Cell(found.reason)
+
+
+def where(file: str, line: int | None) -> str:
+    """A place as a table shows it: "model.py:42"."""
+    if not file:
+        return ""
+    name = file.replace("\\", "/").rsplit("/", 1)[-1]
+    return name if line is None else f"{name}:{line}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,115 @@
+"""A model before and after optimize: two profiles, the comparison of whole steps, and what each place really saved.
+
+Plain data; it knows neither torch nor how anything was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autofuse.results.comparison import Comparison
+from autofuse.results.parts import Layer, Place
+from autofuse.results.profile import Profile
+from autofuse.results.shown import Shown, drawing
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class BeforeAfter(Shown):
+    """What optimize(model, inputs, profile=True) found; autofuse.report(model).profile.
+
+    before: its places know what was measured, where they were fused. after: the same model optimized, with the model
+    FLOPs of the original. comparison: whole steps of both, interleaved in one process.
+    """
+
+    before: Profile
+    after: Profile
+    comparison: Comparison
+
+    def to_dict(self) -> dict[str, Any]:
+        """`version` first, `type` "before-after", then every part under its own name. See docs/json.md."""
+        return {
+            "version": FORMAT_VERSION,
+            "type": "before-after",
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "comparison": self.comparison.to_dict(),
+        }
+
+    def to_html(self, diff: str = "") -> str:
+        """One page of both side by side, to be saved as UTF-8; `diff`: what was changed, as a unified diff."""
+        return str(drawing().page(self, diff))
+
+
+Seconds = Mapping[str, float]  # of a layer without the modules that it calls, forward and backward, by its name
+
+
+def with_what_was_measured(before: Profile, after: Profile, now: Seconds, then: Seconds) -> tuple[Profile, Profile]:
+    """Both, with what became of the places of `before`: their status, and the seconds of what was fused.
+
+    now, then: of every layer before and after, recorded in turns: the profiles themselves were not, and a machine that
+    others use is not the same a minute later. A place saved what the layers that it is in take less; where several
+    places share a layer, what was saved in it is theirs by what was predicted for each.
+    """
+    became = {_key(layer, place): place for layer in after.layers for place in layer.places}
+    layers = [
+        replace(layer, places=tuple(_outcome(place, became.get(_key(layer, place))) for place in layer.places))
+        for layer in before.layers
+    ]
+    saved = dict(_saved(layers, now, then))
+    layers = [_with_seconds(layer, saved) for layer in layers]
+    known = {_key(layer, place): place for layer in layers for place in layer.places}
+    fused = tuple(
+        replace(layer, places=tuple(known.get(_key(layer, place), place) for place in layer.places))
+        for layer in after.layers
+    )
+    return replace(before, layers=tuple(layers)), replace(after, layers=fused)
+
+
+def _key(layer: Layer, place: Place) -> tuple[str, str, str, int | None]:
+    return layer.fqn, place.rule, place.file, place.line
+
+
+def _outcome(place: Place, found: Place | None) -> Place:
+    """What became of a place."""
+    if found is None or found.status == place.status:
+        return place
+    reason = found.reason if found.status != "fused" or not place.part_of else place.reason
+    return replace(place, status=found.status, reason=reason)
+
+
+def _saved(layers: Sequence[Layer], now: Seconds, then: Seconds) -> Iterator[tuple[int, float]]:
+    """By the place's identity, the seconds that it saved, in the profile's own."""
+    own = {layer.fqn: layer.own_seconds for layer in layers}
+    for group in _sharing(layers):
+        names = {name for place in group for name in place.layers}
+        was, became = (sum(side.get(name, 0.0) for name in names) for side in (now, then))
+        less = sum(own.get(name, 0.0) for name in names) * (1 - became / was) if was else 0.0
+        weights = [max(place.predicted_saving or 0.0, 0.0) for place in group]
+        whole = sum(weights)
+        for place, weight in zip(group, weights, strict=True):
+            yield id(place), less * (weight / whole if whole else 1 / len(group))
+
+
+def _sharing(layers: Sequence[Layer]) -> list[list[Place]]:
+    """Fused places in groups that have no layer in common."""
+    groups: list[tuple[set[str], list[Place]]] = []
+    for place in (p for layer in layers for p in layer.places if p.status == "fused" and not p.part_of and p.layers):
+        touching = [group for group in groups if group[0] & set(place.layers)]
+        groups = [group for group in groups if group not in touching]
+        names = set(place.layers).union(*(group[0] for group in touching))
+        groups.append((names, [*(p for group in touching for p in group[1]), place]))
+    return [places for _, places in groups]
+
+
+def _with_seconds(layer: Layer, saved: Mapping[int, float]) -> Layer:
+    places = tuple(
+        replace(place, measured_seconds=max(0.0, place.seconds - saved[id(place)]))
+        if id(place) in saved and place.seconds is not None
+        else place
+        for place in layer.places
+    )
+    return replace(layer, places=places)

@@ -1,0 +1,120 @@
+"""What a build may fail for: small conditions on measured quantities, decided with their intervals. No torch.
+
+    condition = comparison { "and" comparison }
+    comparison = name operator number          operators: < <= > >=
+
+A number that was measured lies in an interval. So a comparison holds where the whole interval is beyond the threshold,
+does not hold where the whole interval is on this side of it, and is undecided where the threshold lies within.
+"""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from autofuse.results.comparison import Interval
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+_COMPARISON = re.compile(r"\s*([A-Za-z_]\w*)\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
+
+
+class NotACondition(ValueError):
+    """A text is no condition, or names what there is not; the message says what would do."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number that a condition may name. interval: where it lies, 95 % or surer; None where it was counted, not
+    measured, and is exact. value: None where it is not known, and then `reason` says why. meaning: for people.
+    """
+
+    meaning: str
+    value: float | None = None
+    interval: Interval | None = None
+    reason: str = ""
+
+    @property
+    def ends(self) -> Interval:
+        """The interval; of an exact number, from it to itself."""
+        assert self.value is not None
+        return self.interval or Interval(self.value, self.value)
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"not known, because {self.reason}"
+        return f"{self.value:.4g}" + (
+            f" ({self.interval.low:.4g} to {self.interval.high:.4g})" if self.interval else ""
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One comparison of a condition."""
+
+    name: str
+    operator: str
+    threshold: float
+
+    def holds(self, quantity: Quantity) -> bool | None:
+        """Of the whole interval; None where one end says so and the other does not, or nothing is known."""
+        if quantity.value is None:
+            return None
+        low, high = (_OPERATORS[self.operator](end, self.threshold) for end in quantity.ends)
+        return low if low == high else None
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Comparisons that must all hold. text: as it was written."""
+
+    text: str
+    comparisons: tuple[Comparison, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a condition: it holds, it does not, or None, undecided; and the sentence that says why."""
+
+    condition: str
+    holds: bool | None
+    sentence: str
+
+
+def condition(text: str) -> Condition:
+    """The condition that a text is. Raises NotACondition where it is none."""
+    parts = re.split(r"\band\b", text)
+    return Condition(text, tuple(_comparison(part, text) for part in parts))
+
+
+def _comparison(part: str, text: str) -> Comparison:
+    found = _COMPARISON.fullmatch(part)
+    if found is None:
+        raise NotACondition(
+            f"{text!r} is no condition: write a name, one of < <= > >= and a number, as in 'time_ratio>1.02', and join "
+            "several with `and`."
+        )
+    return Comparison(found[1], found[2], float(found[3]))
+
+
+def decided(asked: Condition, known: Mapping[str, Quantity]) -> Outcome:
+    """Whether a condition holds. Raises NotACondition where it names something that is not in `known`."""
+    for comparison in asked.comparisons:
+        if comparison.name not in known:
+            raise NotACondition(_no_such_name(comparison.name, known))
+    each = [comparison.holds(known[comparison.name]) for comparison in asked.comparisons]
+    holds = False if False in each else None if None in each else True
+    names = dict.fromkeys(comparison.name for comparison in asked.comparisons)
+    values = "; ".join(f"{name} is {known[name]}" for name in names)
+    said = {True: "holds", False: "does not hold", None: "is undecided"}[holds]
+    return Outcome(asked.text, holds, f"{asked.text} {said}: {values}.")
+
+
+def _no_such_name(name: str, known: Mapping[str, Quantity]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    return f"There is no quantity {name}.{hint} There are: {', '.join(known)}."

@@ -1,0 +1,179 @@
+"""Two profiles that were measured apart, set side by side, and what may be said of the difference. No torch.
+
+Runs that were not interleaved differ for reasons of the machine's: of identical models measured one after the other on
+a shared machine about half differed "significantly". So a verdict is drawn from several ways to compare at once, of
+which some bear what others do not, and only what all of them show counts:
+
+- the medians of the steps, which half of the steps may disturb;
+- their lower quartiles, which three quarters may: what disturbs a step only makes it longer;
+- the sums of all steps, each over the sum of the yardsticks timed next to them, which a machine that was slower or
+  busier in one of the two runs stretches both.
+
+Where the machine was in another state, these disagree, and the interval that holds all of theirs is wide.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from autofuse.results.comparison import Comparison, Estimate, Interval, Verdict
+from autofuse.results.medians import percentile_interval
+from autofuse.results.profile import Profile
+
+# Between two runs of one program lie new addresses, another clock speed, other neighbours: less than a tenth says
+# nothing. Interleaved pairs tell less apart (autofuse.compare).
+BETWEEN_RUNS = 0.10
+FEWEST_STEPS = 8
+_LEVEL, _RESAMPLES = 0.99, 500
+# What another value of makes the two runs no measurement of one change.
+_SAME = ("torch", "device", "threads", "processor", "cores", "platform", "cuda")
+_INTERLEAVED = "autofuse.compare(before, after, inputs) measures both in one process and can tell."
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One side: its steps, and the yardstick next to each; no yardsticks where none were timed."""
+
+    seconds: tuple[float, ...]
+    yardstick: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two files say of each other. ratio: before / after, above 1 where `after` is faster; with the interval that
+    holds every way to compare. verdict, reason: the same four as a comparison's. caveats: what differs between the two
+    runs, in sentences. interleaved: whether the times were taken in pairs, in one process.
+    """
+
+    verdict: Verdict
+    reason: str
+    ratio: Estimate | None
+    caveats: tuple[str, ...] = ()
+    interleaved: bool = False
+
+    @property
+    def summary(self) -> str:
+        """One line: verdict, ratio and interval."""
+        how = "interleaved" if self.interleaved else "measured apart"
+        return f"{self.verdict}: {self.ratio} ({how})" if self.ratio else f"{self.verdict} ({how})"
+
+
+def of_profiles(before: Profile, after: Profile, *, anyway: bool = False) -> Difference:
+    """What may be said of two profiles. `anyway`: also where they were not taken under the same conditions."""
+    sides = [Measured(p.timing.seconds, p.timing.yardstick) for p in (before, after)]
+    caveats = [*_conditions(before.environment, after.environment), *_work(before, after)]
+    return judged(sides[0], sides[1], caveats, anyway=anyway)
+
+
+def of_comparisons(before: Comparison, after: Comparison, *, anyway: bool = False) -> Difference:
+    """The optimized sides of two comparisons; what each was compared with, pair by pair, is its yardstick."""
+    sides = [Measured(c.after_seconds, c.before_seconds) for c in (before, after)]
+    return judged(sides[0], sides[1], _conditions(before.environment, after.environment), anyway=anyway)
+
+
+def of_comparison(comparison: Comparison) -> Difference:
+    """A comparison of interleaved pairs keeps its verdict."""
+    ratio = Estimate(comparison.ratio, comparison.interval)
+    return Difference(comparison.verdict, comparison.reason, ratio, interleaved=True)
+
+
+def judged(before: Measured, after: Measured, caveats: Sequence[str] = (), *, anyway: bool = False) -> Difference:
+    """The verdict on steps that were timed apart.
+
+    `confirmed` where every way to compare shows the steps to be faster by more than 10 %, with its 99 % interval;
+    `regressed` likewise; `no-change` where all show less than 10 %; else `inconclusive`. That too where fewer than 8
+    steps were timed, and, unless `anyway`, where there are caveats or no yardsticks.
+    """
+    ratio = _ratio(before, after)
+    found = tuple(caveats)
+    if ratio is None:
+        return Difference("inconclusive", "Of one of the two no step was timed.", None, found)
+    fewest = min(len(before.seconds), len(after.seconds))
+    if fewest < FEWEST_STEPS:
+        why = f"Only {fewest} steps were timed; {FEWEST_STEPS} are the fewest that tell anything."
+        return Difference("inconclusive", why, ratio, found)
+    if found and not anyway:
+        why = "The two were not measured under the same conditions: " + " ".join(found)
+        return Difference("inconclusive", f"{why} With --anyway they are judged nevertheless.", ratio, found)
+    if not (_sticks(before) and _sticks(after)) and not anyway:
+        why = "No yardstick was timed next to the steps, so a slower machine and a slower model look alike."
+        return Difference("inconclusive", f"{why} With --anyway they are judged nevertheless.", ratio, found)
+    return Difference(*_verdict(ratio.interval), ratio, found)
+
+
+def _verdict(interval: Interval) -> tuple[Verdict, str]:
+    least = f"more than the {BETWEEN_RUNS:.0%} that two runs of one program may differ by"
+    if interval.low > 1 + BETWEEN_RUNS:
+        return "confirmed", f"Every way to compare the two runs shows a gain, of {least}."
+    if interval.high < 1 / (1 + BETWEEN_RUNS):
+        return "regressed", f"Every way to compare the two runs shows a loss, of {least}."
+    if interval.low >= 1 / (1 + BETWEEN_RUNS) and interval.high <= 1 + BETWEEN_RUNS:
+        return "no-change", f"Every way to compare the two runs shows less than {BETWEEN_RUNS:.0%}."
+    return "inconclusive", f"The two runs were measured apart, and that does not tell such a difference. {_INTERLEAVED}"
+
+
+def _ratio(before: Measured, after: Measured) -> Estimate | None:
+    """The medians' ratio; the interval holds those of all ways to compare."""
+    if not before.seconds or not after.seconds or min(*before.seconds, *after.seconds) <= 0:
+        return None
+    ways: list[Callable[[Sequence[int], Sequence[int]], float]] = [
+        _of(before, after, median),
+        _of(before, after, lambda times: sorted(times)[(len(times) - 1) // 4]),
+    ]
+    if _sticks(before) and _sticks(after):
+        ways.append(_by_yardstick(before, after))
+    intervals = [_bootstrapped(way, len(before.seconds), len(after.seconds)) for way in ways]
+    envelope = Interval(min(i.low for i in intervals), max(i.high for i in intervals))
+    return Estimate(median(before.seconds) / median(after.seconds), envelope)
+
+
+def _of(before: Measured, after: Measured, typical: Callable[[Sequence[float]], float]) -> Callable[..., float]:
+    def ratio(ones: Sequence[int], others: Sequence[int]) -> float:
+        return typical([before.seconds[i] for i in ones]) / typical([after.seconds[i] for i in others])
+
+    return ratio
+
+
+def _by_yardstick(before: Measured, after: Measured) -> Callable[..., float]:
+    def of(side: Measured, chosen: Sequence[int]) -> float:
+        return sum(side.seconds[i] for i in chosen) / sum(side.yardstick[i] for i in chosen)
+
+    return lambda ones, others: of(before, ones) / of(after, others)
+
+
+def _bootstrapped(way: Callable[[Sequence[int], Sequence[int]], float], ones: int, others: int) -> Interval:
+    """The percentile bootstrap's interval; the two runs are drawn from independently, a step with its yardstick."""
+    draws = random.Random(0)
+    found = [way(draws.choices(range(ones), k=ones), draws.choices(range(others), k=others)) for _ in range(_RESAMPLES)]
+    return percentile_interval(found, _LEVEL)
+
+
+def _sticks(side: Measured) -> bool:
+    return len(side.yardstick) == len(side.seconds) and min(side.yardstick, default=0) > 0
+
+
+def _conditions(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """What of the surroundings differs, in sentences."""
+    return [
+        f"{name}: {before.get(name, 'not known')} before, {after.get(name, 'not known')} after."
+        for name in _SAME
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _work(before: Profile, after: Profile) -> list[str]:
+    """Whether the two steps were asked to do the same."""
+    asked = (
+        ("samples in a step", before.timing.samples, after.timing.samples),
+        ("tokens in a step", before.timing.tokens, after.timing.tokens),
+        ("model FLOPs of a step", before.flops.model, after.flops.model),
+        ("processes", max(1, len(before.ranks)), max(1, len(after.ranks))),
+    )
+    return [
+        f"{what}: {one:,} before, {other:,} after."
+        for what, one, other in asked
+        if one is not None and other is not None and one != other
+    ]

@@ -1,0 +1,150 @@
+"""A training step planned on paper: what memory it would take, before and after fusion. Plain data and its forms.
+
+Everything in here is simulated, and says so wherever it is shown; nothing was timed or allocated. It knows neither
+torch nor how to plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from autofuse.results.data import Malformed, dumped, loaded
+from autofuse.results.profile import Memory
+from autofuse.results.shown import Shown
+from autofuse.results.table import Cell, Column, Table
+from autofuse.results.units import percent, size
+
+FORMAT_VERSION = 1
+SIMULATED = "Simulated: nothing was run or allocated."
+Fit = Literal["fits", "does not fit", "too close to tell", "unknown"]
+_KINDS = ("parameters", "buffers", "gradients", "optimizer", "activations", "inputs", "temporaries")
+_TONES: Mapping[str, Any] = {"fits": "good", "does not fit": "bad", "too close to tell": "warn", "unknown": "plain"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What was planned for. batch, sequence: on one device; None where the inputs do not tell.
+
+    dtype: of parameters and buffers, "" as the model has them. autocast: what operators compute in, "" without.
+    checkpointing: "none", "block", or patterns of module names. strategy, devices: how the model is spread.
+    """
+
+    batch: int | None = None
+    sequence: int | None = None
+    dtype: str = ""
+    autocast: str = ""
+    checkpointing: str = "none"
+    optimizer: str = "adamw"
+    strategy: str = "none"
+    devices: int = 1
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The memory of one device. source: who says so."""
+
+    bytes: int
+    device: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One device's memory at the peak of a step, before or after fusion. reason: why it could not be planned.
+
+    error: the largest relative error of such estimates where they were checked. layers: the bytes at the peak by
+    module, of the whole model on one device. fused: places that are. fit: whether it fits, the error considered.
+    largest_batch: the largest that fits with the error added; 0 if not even one sample does.
+    """
+
+    memory: Memory
+    error: float = 0.0
+    layers: Mapping[str, int] = field(default_factory=dict)
+    fused: int = 0
+    fit: Fit = "unknown"
+    largest_batch: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Plan(Shown):
+    """error_basis: how the errors of the two sides were found.
+
+    scaling: what communication would cost, and how the step would scale; None where it was not asked for.
+    """
+
+    name: str
+    setting: Setting
+    before: Side
+    after: Side
+    error_basis: str
+    capacity: Capacity | None = None
+    scaling: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    simulated: bool = True
+
+    @property
+    def saved_bytes(self) -> int | None:
+        """What fusion saves at the peak, on one device."""
+        before, after = self.before.memory.peak_bytes, self.after.memory.peak_bytes
+        return None if before is None or after is None else before - after
+
+    def to_dict(self) -> dict[str, Any]:
+        """`version` first, `type` "plan", then every field under its own name. See docs/json.md."""
+        return {"version": FORMAT_VERSION, "type": "plan", **dumped(self)}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Plan:
+        """What to_dict() made. Raises Malformed where it is something else."""
+        if not isinstance(data, Mapping) or data.get("type") != "plan" or data.get("version") != FORMAT_VERSION:
+            raise Malformed(f"This is not a plan of autofuse's, format version {FORMAT_VERSION}.")
+        return loaded(cls, data)
+
+    @property
+    def table(self) -> Table:
+        """Kinds of memory, before and after fusion, and whether they fit."""
+        columns = (
+            Column("memory of one device"),
+            Column("before", align="right"),
+            Column("after fusion", align="right"),
+        )
+        sides = (self.before, self.after)
+        rows = [(Cell(kind), *(Cell(_of(side, kind)) for side in sides)) for kind in _KINDS]
+        rows.append((Cell("peak"), *(Cell(_of(side, "peak_bytes")) for side in sides)))
+        if self.capacity is not None:
+            rows.append((Cell(f"in {size(self.capacity.bytes)}"), *(Cell(s.fit, _TONES[s.fit]) for s in sides)))
+        if any(side.largest_batch is not None for side in sides):
+            rows.append((Cell("largest batch that fits"), *(Cell(_number(side.largest_batch)) for side in sides)))
+        return Table("autofuse plan (simulated)", columns, tuple(rows), " ".join(self.sentences))
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What the numbers are of, what they rest on, and what whoever reads them should know."""
+        told = [SIMULATED, f"{self.name}: {self._settings()}."]
+        if self.capacity is not None and self.capacity.source:
+            told.append(f"Capacity: {self.capacity.device or 'given'}, {self.capacity.source}.")
+        errors = f"{percent(self.before.error)} before and {percent(self.after.error)} after fusion"
+        told.append(f"Largest error where estimates were checked: {errors} ({self.error_basis}).")
+        told += [f"After fusion: {self.after.reason}"] if self.after.reason else []
+        return (*told, *self.notes)
+
+    def _settings(self) -> str:
+        of = self.setting
+        parts = (
+            f"batch {of.batch}" if of.batch else "", f"sequence {of.sequence}" if of.sequence else "",
+            of.dtype and f"parameters in {of.dtype}", of.autocast and f"autocast to {of.autocast}",
+            f"checkpointing {of.checkpointing}", f"optimizer {of.optimizer}",
+            f"{of.strategy} over {of.devices} devices" if of.strategy != "none" else "one device",
+        )  # fmt: skip
+        return ", ".join(filter(None, parts))
+
+
+def _of(side: Side, field: str) -> str:
+    value: int | None = getattr(side.memory, field)
+    return size(None if side.memory.peak_bytes is None else value)
+
+
+def _number(value: int | None) -> str:
+    return "n/a" if value is None else f"{value:,}"

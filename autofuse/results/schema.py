@@ -1,0 +1,91 @@
+"""JSON Schema (draft 2020-12) of what autofuse/results/data.py makes of a dataclass. Knows types, not their subject."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from autofuse.results.data import has_default, is_named_tuple
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_NAMES = {str: "string", bool: "boolean", int: "integer"}
+
+
+def schema(kind: type, constants: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of what `dumped` makes of a `kind` together with the `constants` that stand beside its fields.
+
+    Objects may have further fields: later versions add some. A number that JSON cannot write is null, so every number
+    that is no integer may be.
+    """
+    definitions: dict[str, Any] = {}
+    whole = _object(kind, definitions)
+    head = {name: {"const": value} for name, value in constants.items()}
+    return {
+        "$schema": _DIALECT,
+        "title": kind.__name__,
+        **whole,
+        "properties": head | whole["properties"],
+        "required": [*head, *whole["required"]],
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {
+        "description": inspect.cleandoc(kind.__doc__ or ""),
+        "type": "object",
+        "properties": {field.name: _of(hints[field.name], definitions) for field in fields(kind)},
+        "required": [field.name for field in fields(kind) if not has_default(field)],
+    }
+
+
+def _of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return {}
+    if kind is float:
+        return {"type": ["number", "null"]}
+    if kind in _NAMES:
+        return {"type": _NAMES[kind]}
+    if origin in (Union, types.UnionType):
+        (kind,) = (k for k in inner if k is not type(None))
+        return _or_null(_of(kind, definitions))
+    if is_dataclass(kind):
+        return _reference(kind, definitions)
+    if is_named_tuple(kind):
+        return _fixed(list(get_type_hints(kind).values()), definitions)
+    if origin is tuple:
+        return _fixed(inner, definitions) if inner[-1] is not Ellipsis else _array(inner[0], definitions)
+    if origin is Literal:
+        return {"enum": list(inner)}
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {"type": "object", "additionalProperties": _of(inner[1], definitions)}
+    raise TypeError(f"{kind} has no form in a schema here: add it where data.py reads it.")
+
+
+def _array(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": _of(kind, definitions)}
+
+
+def _fixed(kinds: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    items = [_of(kind, definitions) for kind in kinds]
+    return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+
+
+def _or_null(one: dict[str, Any]) -> dict[str, Any]:
+    kind = one.get("type")
+    if isinstance(kind, list):
+        return one
+    return {"type": [kind, "null"]} if set(one) == {"type"} else {"anyOf": [one, {"type": "null"}]}
+
+
+def _reference(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    name = kind.__name__
+    if name not in definitions:
+        definitions[name] = {}  # it may hold itself
+        definitions[name] = _object(kind, definitions)
+    return {"$ref": f"#/$defs/{name}"}

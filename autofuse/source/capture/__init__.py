@@ -1,0 +1,1 @@
+"""Syntax to dataflow: one function of a file becomes a graph."""

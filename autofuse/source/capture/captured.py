@@ -1,0 +1,76 @@
+"""What reading one function gives: its graph, and the way back from each value to the text.
+
+Pure data: filled by function_capture.py, read by the writer.
+"""
+
+from __future__ import annotations
+
+import ast
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autofuse.ir.facts import Known
+from autofuse.ir.graph import Graph, Value
+from autofuse.source.capture.bindings import Function
+
+Region = tuple[ast.AST, ...]  # the loops, `with` and `try` blocks around a statement, outermost first
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a value stands: its expression, the statement around it, and what names held just before.
+
+    `inlined`: the expression is a call of a helper, and the value was computed inside it. `forgets` counts the
+    assignments to attributes that came before.
+    """
+
+    node: ast.expr
+    statement: ast.stmt
+    names: Mapping[str, Value]
+    region: Region = ()
+    inlined: bool = False
+    inner: bool = False  # a step of a chain of layers, none of which is written here
+    forgets: int = 0
+
+
+def unconditional(place: Place) -> bool:
+    """Whether the expression is evaluated whenever its statement runs, once."""
+    branching = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+    around = [n for n in ast.walk(place.statement) if isinstance(n, branching)]
+    return not any(c is place.node for n in around for c in ast.walk(n))
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """What one call of a Sequential computes: of its argument, layer by layer, with the index of each layer.
+
+    `made` is where its layers are written.
+    """
+
+    made: ast.expr
+    argument: Value
+    steps: tuple[tuple[tuple[int, ...], Value], ...]
+
+
+@dataclass
+class Captured:
+    """One function's graph and the way back from each value to the text."""
+
+    function: Function
+    graph: Graph = field(default_factory=Graph)
+    places: dict[Value, list[Place]] = field(default_factory=dict)
+    known: dict[Value, Known] = field(default_factory=dict)
+    assigned: dict[ast.stmt, list[Value]] = field(default_factory=dict)  # what each statement binds
+    before: dict[ast.stmt, Mapping[str, Value]] = field(default_factory=dict)  # what names held before each statement
+    deleted: dict[ast.stmt, list[Value]] = field(default_factory=dict)  # what each `del` unbinds
+    effects: set[ast.stmt] = field(default_factory=set)  # statements that do more than bind names
+    chains: dict[ast.expr, Chain] = field(default_factory=dict)  # calls of a Sequential
+    tests: dict[ast.stmt, Value] = field(default_factory=dict)  # what each `if` tests
+    lines: dict[Value, int] = field(default_factory=dict)  # where values leave the function
+    forgotten: list[int] = field(default_factory=list)  # how many values there were when attributes were assigned
+    returned: Value | None = None
+
+    def current(self, read: Value, place: Place) -> bool:
+        """Whether what `read` found in an attribute or a container may still be there at `place`."""
+        return bisect_right(self.forgotten, read.serial) == place.forgets

@@ -1,0 +1,79 @@
+"""How a file spells a module or function, and which imports it lacks.
+
+Knows a file's imports and the names that hide them. Edits nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autofuse.ir.graph import Value
+from autofuse.source.capture.captured import Place
+from autofuse.source.capture.scope import FileScope
+from autofuse.source.capture.state import qualified
+
+# What to import where a file has nothing to reach a module by: (module, the usual import, the name it binds).
+_USUAL = (
+    ("torch.nn.functional", "import torch.nn.functional as F", "F"),
+    ("torch", "import torch", "torch"),
+    ("math", "import math", "math"),
+    ("autofuse.ops", "from autofuse import ops", "ops"),
+)
+
+# Packages of whose modules functions are imported by name.
+_BY_NAME = ("flash_attn", "apex", "liger_kernel")
+
+
+@dataclass
+class Imports:
+    """Spells qualified names for one function; `needed` collects the import statements to add."""
+
+    scope: FileScope
+    needed: dict[str, str] = field(default_factory=dict)  # statement -> the name it binds
+
+    def text(self, wanted: str, place: Place) -> str:
+        """How to write `wanted` (torch.nn.functional.gelu) at `place`."""
+        best = max(self._reaching(wanted, place), key=lambda b: len(b[1]), default=None)
+        if best is not None:
+            return best[0] + wanted[len(best[1]) :]
+        return self._added(wanted, place)
+
+    def _reaching(self, wanted: str, place: Place) -> list[tuple[str, str]]:
+        """(name, what it means) for each name that leads to `wanted`."""
+        found = []
+        for name, meaning in self.scope.qualified.items():
+            if _leads(meaning, wanted) and name not in place.names:
+                found.append((name, meaning))
+        for name, held in place.names.items():
+            local = _meaning(held)
+            if local is not None and _leads(local, wanted):
+                found.append((name, local))
+        return found
+
+    def _added(self, wanted: str, place: Place) -> str:
+        for module, statement, name in _USUAL:
+            if not _leads(module, wanted):
+                continue
+            if name in self.scope.bound or name in place.names:
+                name, statement = f"autofuse_{name.lower()}", f"import {module} as autofuse_{name.lower()}"
+            self.needed[statement] = name
+            return name + wanted[len(module) :]
+        if wanted.partition(".")[0] in _BY_NAME:
+            return self._by_name(wanted, place)
+        raise KeyError(wanted)
+
+    def _by_name(self, wanted: str, place: Place) -> str:
+        module, _, name = wanted.rpartition(".")
+        statement = f"from {module} import {name}"
+        if name in self.scope.bound or name in place.names:
+            name, statement = f"autofuse_{name}", f"{statement} as autofuse_{name}"
+        self.needed[statement] = name
+        return name
+
+
+def _leads(meaning: str, wanted: str) -> bool:
+    return wanted == meaning or wanted.startswith(meaning + ".")
+
+
+def _meaning(held: Value) -> str | None:
+    return qualified(held) if held.op in ("module", "attribute") else None

@@ -1,0 +1,160 @@
+"""Whether `self.scale` is a plain number, read from what `__init__` assigned to it.
+
+Arithmetic on sizes is a number: a name alone is one only where its annotation or its default says so, but
+`head_dim ** -0.5` computed from constructor arguments is what every layer calls its scale. Knows syntax only.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from autofuse.source.capture.scope import ClassScope, FileScope
+
+_NUMBERS = ("int", "float", "round", "abs", "len", "max", "min", "pow")
+
+
+def number_assigned(scope: FileScope, owner: ClassScope, name: str, depth: int = 0) -> bool | None:
+    """Whether `self.name` was assigned a Python number: True, False (a tensor, a module), or None."""
+    assigned = scope.attribute(owner, name)
+    if assigned is None or depth > 4:
+        return None
+    if isinstance(assigned, ast.Name):
+        return True if "eps" in name else annotated_number(_assigning(scope, owner, name), assigned.id)
+    return _is_number(scope, owner, assigned, depth)
+
+
+def _assigning(scope: FileScope, owner: ClassScope, name: str) -> ClassScope:
+    """The class, of those `owner` inherits from, whose methods assign `self.name`."""
+    return next((c for c in scope.lineage(owner) if name in c.attributes), owner)
+
+
+def _is_number(scope: FileScope, owner: ClassScope, node: ast.expr, depth: int) -> bool | None:
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, (int, float)) and not isinstance(value, bool)
+        case ast.BinOp(left=left, right=right):
+            return _all_numbers(scope, owner, [left, right], depth)
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
+            return _is_number(scope, owner, operand, depth)
+        case ast.IfExp(body=yes, orelse=no):
+            return _some_number(scope, owner, [yes, no], depth)
+        case ast.BoolOp(op=ast.Or(), values=values):  # qk_scale or head_dim ** -0.5
+            return _some_number(scope, owner, values, depth)
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return number_assigned(scope, owner, name, depth + 1)
+        case ast.Call(func=function):
+            name = scope.name_of(function) or ""
+            if name.startswith(("math.", "numpy.")) or isinstance(function, ast.Name) and function.id in _NUMBERS:
+                return True
+            return False if name.startswith("torch.") or _on_tensor(scope, function) else None
+    return None
+
+
+def positive_assigned(scope: FileScope, owner: ClassScope, name: str) -> bool | None:
+    """True where `self.name` was assigned a number that is above zero whatever it was computed from."""
+    assigned = scope.attribute(owner, name)
+    return True if assigned is not None and _is_positive(scope, assigned) else None
+
+
+def _is_positive(scope: FileScope, node: ast.expr) -> bool:
+    """A root, a power with a fraction as exponent, a positive literal, and products and quotients of these.
+
+    The base of such a power is a size: a negative one would have no root.
+    """
+    match node:
+        case ast.Constant(value=float() | int() as number):
+            return number > 0
+        case ast.BinOp(op=ast.Pow(), right=power):
+            exponent = power.operand if isinstance(power, ast.UnaryOp) else power
+            return isinstance(exponent, ast.Constant) and isinstance(exponent.value, float) and exponent.value % 1 != 0
+        case ast.BinOp(left=left, op=ast.Mult() | ast.Div(), right=right):
+            return _is_positive(scope, left) and _is_positive(scope, right)
+        case ast.Call(func=function):
+            return (scope.name_of(function) or "") in ("math.sqrt", "numpy.sqrt", "math.exp")
+    return False
+
+
+def _on_tensor(scope: FileScope, function: ast.expr) -> bool:
+    """`torch.sqrt(...).to(device)`."""
+    return isinstance(function, ast.Attribute) and any(
+        isinstance(n, ast.Call) and (scope.name_of(n.func) or "").startswith("torch.") for n in ast.walk(function.value)
+    )
+
+
+def _all_numbers(scope: FileScope, owner: ClassScope, parts: list[ast.expr], depth: int) -> bool | None:
+    """Arithmetic: bare names and `config.x` count as numbers, anything else must be shown to be one."""
+    answers = {_is_number(scope, owner, p, depth) for p in parts if not _is_argument(p)}
+    return False if False in answers else None if None in answers else True
+
+
+def _some_number(scope: FileScope, owner: ClassScope, parts: list[ast.expr], depth: int) -> bool | None:
+    """One of several: bare names count, if another is shown to be a number."""
+    answers = {_is_number(scope, owner, p, depth) for p in parts if not isinstance(p, ast.Name)}
+    return True if answers == {True} else None
+
+
+def _is_argument(node: ast.expr) -> bool:
+    own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    return isinstance(node, (ast.Name, ast.Attribute)) and not own
+
+
+def parameter_rank(scope: FileScope, owner: ClassScope, name: str) -> int | None:
+    """How many dimensions the parameter `self.name` has: one for each size in nn.Parameter(torch.ones(dim)).
+
+    nn.Parameter(torch.ones(1)) counts as a scalar, as which it broadcasts: it has the shape of no other dimension.
+    """
+    assigned = scope.attribute(owner, name)
+    if not isinstance(assigned, ast.Call) or scope.name_of(assigned.func) not in _PARAMETERS or not assigned.args:
+        return None
+    made = assigned.args[0]
+    if not isinstance(made, ast.Call) or scope.name_of(made.func) not in _MAKERS:
+        return None
+    sizes = made.args
+    if len(sizes) == 1 and isinstance(sizes[0], ast.Constant) and sizes[0].value == 1:
+        return 0
+    if len(sizes) == 1 and isinstance(sizes[0], (ast.Tuple, ast.List)):
+        sizes = sizes[0].elts
+    elif (
+        len(sizes) == 1
+        and isinstance(sizes[0], ast.Name)
+        and annotated_number(_assigning(scope, owner, name), sizes[0].id) is not True
+    ):
+        return None if any(word in sizes[0].id for word in ("shape", "dims", "sizes")) else 1
+    return None if not sizes or any(isinstance(s, ast.Starred) for s in sizes) else len(sizes)
+
+
+_PARAMETERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
+_MAKERS = tuple(f"torch.{m}" for m in ("ones", "zeros", "empty", "randn", "rand"))
+
+
+def annotated_number(owner: ClassScope, name: str) -> bool | None:
+    """Whether the constructor argument `name` is a number, by its annotation or its default."""
+    init = owner.methods.get("__init__")
+    return argument_number(init.args, name) if init is not None else None
+
+
+def argument_number(arguments: ast.arguments, name: str) -> bool | None:
+    """Whether an argument is annotated as a number or has one as its default."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    for a in (*positional, *arguments.kwonlyargs):
+        if a.arg == name and a.annotation is not None:
+            return is_number_annotation(a.annotation)
+    defaults = dict(zip([a.arg for a in positional][::-1], arguments.defaults[::-1], strict=False))
+    defaults |= {a.arg: d for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is not None}
+    given = defaults.get(name)
+    if isinstance(given, ast.UnaryOp):
+        given = given.operand
+    value = given.value if isinstance(given, ast.Constant) else None
+    return True if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def is_number_annotation(annotation: ast.expr) -> bool | None:
+    """`int`, `float`, `Optional[float]`, `float | None` are numbers; `Tensor` is not; anything else may be."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        words = annotation.value.replace("torch.", "").replace("Optional[", "").rstrip("]").split("|")
+    else:
+        words = ast.unparse(annotation).replace("torch.", "").replace("typing.", "").split("|")
+    names = {w.strip().removeprefix("Optional[").rstrip("]") for w in words} - {"None"}
+    if names and names <= {"int", "float"}:
+        return True
+    return False if names and names <= {"Tensor", "FloatTensor", "BoolTensor", "LongTensor"} else None

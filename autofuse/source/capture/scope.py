@@ -1,0 +1,338 @@
+"""What the names of a file mean: imports, helper functions, classes and what their methods assign to `self`.
+
+A name means something only where everything that binds it agrees: `torch` that is also assigned, or a helper that is
+defined twice, means nothing. Knows one file's syntax tree (binding.py reads it). Knows nothing of graphs.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from autofuse.source.capture.bindings import Function, bindings, bound_names
+from autofuse.source.capture.constants import constants_of
+from autofuse.source.capture.helpers import inlinable
+from autofuse.source.capture.syntax import walk
+
+_PLAIN_BASES = ("torch.nn.", "torch.autograd.", "abc.", "typing.")
+
+
+@dataclass
+class ClassScope:
+    """A class and what its methods assign to `self`; None stands for what no single expression gives."""
+
+    node: ast.ClassDef
+    attributes: dict[str, list[ast.expr | None]] = field(default_factory=dict)
+    defaults: dict[str, list[ast.expr | None]] = field(default_factory=dict)  # assigned in the class body
+    buffers: dict[str, list[ast.expr | None]] = field(default_factory=dict)
+    methods: dict[str, Function | None] = field(default_factory=dict)
+    writes: set[str] = field(default_factory=set)  # methods that assign to `self`
+    opaque: bool = False  # attributes are set by computed names
+
+
+@dataclass
+class FileScope:
+    """`qualified` maps names of the module to what they were imported as."""
+
+    tree: ast.Module
+    qualified: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+    classes: dict[str, ClassScope] = field(default_factory=dict)
+    variables: dict[str, ast.expr] = field(default_factory=dict)  # assigned once, at module level
+    bound: frozenset[str] = frozenset()  # every name that the module binds, and so hides a builtin
+    local: frozenset[str] = frozenset()  # names of the functions around, whatever the module calls so
+    file: Path | None = None  # where it stands, if other files of its project may be asked
+    imports: dict[str, ast.ImportFrom] = field(default_factory=dict)  # names and the one import that binds each
+    elsewhere: dict[str, tuple[ClassScope, FileScope] | None] = field(default_factory=dict)  # classes so imported
+    _class_scopes: dict[int, ClassScope] = field(default_factory=dict)
+    _straight: dict[int, bool] = field(default_factory=dict)
+    _constants: dict[str, float] | None = None
+
+    def class_scope(self, node: ast.ClassDef) -> ClassScope:
+        """What is known of a class of this file, wherever it is defined."""
+        if id(node) not in self._class_scopes:
+            self._class_scopes[id(node)] = _class_scope(node)
+        return self._class_scopes[id(node)]
+
+    def number(self, name: str) -> float | None:
+        """The number that the file gives the name `name`, once and for all."""
+        if self._constants is None:
+            self._constants = constants_of(self.tree, self.qualified)
+        return None if name in self.local else self._constants.get(name)
+
+    def helper(self, function: Function) -> bool:
+        """Whether a function of this file may be read as if written where it is called."""
+        if id(function) not in self._straight:
+            self._straight[id(function)] = inlinable(function)
+        return self._straight[id(function)]
+
+    def attribute(self, owner: ClassScope | None, name: str) -> ast.expr | None:
+        """The one expression assigned to `self.name`, looked up through bases in this file; None if several or none."""
+        return self._assigned(owner, name, ("attributes", "defaults"))
+
+    def buffer(self, owner: ClassScope | None, name: str) -> ast.expr | None:
+        """The tensor registered as the buffer `name`, if nothing else is ever assigned to it."""
+        if any(name in c.attributes for c in self.lineage(owner)):
+            return None
+        return self._assigned(owner, name, ("buffers",))
+
+    def _assigned(self, owner: ClassScope | None, name: str, kinds: tuple[str, ...]) -> ast.expr | None:
+        classes = list(self.lineage(owner))
+        if any(c.opaque for c in classes):
+            return None
+        for kind in kinds:
+            found = [e for c in classes for e in getattr(c, kind).get(name, ())]
+            if found:
+                return found[0] if len(found) == 1 else None
+        return None
+
+    def method(self, owner: ClassScope | None, name: str) -> Function | None:
+        """The method `name` of a class, looked up through bases in this file."""
+        for c in self.lineage(owner):
+            if name in c.attributes or name in c.defaults:
+                return None
+            if name in c.methods:
+                return c.methods[name]
+        return None
+
+    def lineage(self, owner: ClassScope | None) -> Iterator[ClassScope]:
+        """A class and its bases in this file, the nearest first, up to a base that is not known to be plain."""
+        seen: set[int] = set()
+        todo = [owner] if owner else []
+        while todo:
+            c = todo.pop(0)
+            if id(c) in seen:
+                continue
+            seen.add(id(c))
+            yield c
+            for base in c.node.bases:
+                if isinstance(base, ast.Name) and base.id in self.classes:
+                    todo.append(self.classes[base.id])
+                elif not self._plain(base):
+                    return
+
+    def _plain(self, base: ast.expr) -> bool:
+        """Whether a base outside this file is one whose methods are not mistaken for the class's own."""
+        if isinstance(base, ast.Subscript):
+            base = base.value
+        return (self.name_of(base) or "").startswith(_PLAIN_BASES) or isinstance(base, ast.Name) and base.id == "object"
+
+    def name_of(self, node: ast.expr) -> str | None:
+        """The qualified name that an expression at module level denotes: `F.softmax` -> torch.nn.functional.softmax."""
+        if isinstance(node, ast.Name):
+            return self.qualified.get(node.id)
+        if isinstance(node, ast.Attribute) and (owner := self.name_of(node.value)):
+            return f"{owner}.{node.attr}"
+        return None
+
+    def within(self, function: Function) -> FileScope:
+        """The scope that functions nested in `function` see: what it binds hides what the module binds."""
+        hidden, imported = bound_names(function), _imported(function.body)
+        return replace(
+            self,
+            qualified={k: v for k, v in self.qualified.items() if k not in hidden} | imported,
+            functions={k: v for k, v in self.functions.items() if k not in hidden},
+            classes={k: v for k, v in self.classes.items() if k not in hidden},
+            imports={k: v for k, v in self.imports.items() if k not in hidden},
+            variables={k: v for k, v in self.variables.items() if k not in hidden},
+            bound=self.bound | hidden,
+            local=self.local | (hidden - imported.keys()),
+        )
+
+
+def file_scope(tree: ast.Module, file: Path | None = None) -> FileScope:
+    """The scope of a whole file, which stands at `file` where others of its project may be asked."""
+    scope = FileScope(tree, file=file)
+    reassigned = {n for node in walk(tree) if isinstance(node, ast.Global) for n in node.names}
+    scope.qualified = {k: v for k, v in _imported(tree.body).items() if k not in reassigned}
+    module_level = _bindings(tree.body)
+    scope.bound = frozenset(module_level) | reassigned
+    for name, nodes in module_level.items():
+        if len(nodes) != 1 or name in reassigned:
+            continue
+        (node,) = nodes
+        if isinstance(node, ast.ImportFrom):
+            scope.imports[name] = node
+        if isinstance(node, Function):
+            scope.functions[name] = node
+        elif isinstance(node, ast.ClassDef):
+            scope.classes[name] = scope.class_scope(node)
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            scope.variables[name] = node.value
+            if alias := scope.name_of(node.value):  # softmax = F.softmax
+                scope.qualified[name] = alias
+    return scope
+
+
+def _imported(body: list[ast.stmt]) -> dict[str, str]:
+    """Names that every binding in `body` gives one imported meaning."""
+    found = {}
+    for name, nodes in _bindings(body).items():
+        meanings = {_import_of(name, n) for n in nodes if not _is_missing(n)}
+        if len(meanings) == 1 and (meaning := meanings.pop()):
+            found[name] = meaning
+    return found
+
+
+def _bindings(body: list[ast.stmt]) -> dict[str, list[ast.AST]]:
+    found: dict[str, list[ast.AST]] = {}
+    for name, node in bindings(body):
+        found.setdefault(name, []).append(node)
+    return found
+
+
+def _import_of(name: str, node: ast.AST) -> str | None:
+    if isinstance(node, ast.Import):
+        for a in node.names:
+            if (a.asname or a.name.partition(".")[0]) == name:
+                return a.name if a.asname else a.name.partition(".")[0]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return next((f"{node.module}.{a.name}" for a in node.names if (a.asname or a.name) == name), None)
+    return None
+
+
+def _is_missing(node: ast.AST) -> bool:
+    """`name = None`, where an import failed."""
+    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is None
+
+
+def _class_scope(node: ast.ClassDef) -> ClassScope:
+    scope = ClassScope(node)
+    for name, at in bindings(node.body):
+        if isinstance(at, Function):
+            scope.methods[name] = at if name not in scope.methods else None
+        else:
+            value = at.value if isinstance(at, (ast.Assign, ast.AnnAssign)) else None
+            scope.defaults.setdefault(name, []).append(value)
+    for method in scope.methods.values():
+        if method is not None and (me := self_name(method)) is not None:
+            _read_method(scope, method, me)
+    return scope
+
+
+def self_name(method: Function) -> str | None:
+    """What a method calls the instance."""
+    static = any(isinstance(d, ast.Name) and d.id in ("staticmethod", "classmethod") for d in method.decorator_list)
+    arguments = [*method.args.posonlyargs, *method.args.args]
+    return arguments[0].arg if arguments and not static else None
+
+
+def _read_method(scope: ClassScope, method: Function, me: str) -> None:
+    nodes = list(walk(method))
+    for n in nodes:
+        if isinstance(n, ast.Attribute) and isinstance(n.ctx, (ast.Store, ast.Del)) and _is_name(n.value, me):
+            scope.attributes.setdefault(n.attr, []).append(None)
+            scope.writes.add(method.name)
+        elif isinstance(n, ast.Call):
+            _read_call(scope, n, me)
+    for n in nodes:
+        if not isinstance(n, (ast.Assign, ast.AnnAssign)) or n.value is None:
+            continue
+        for target in n.targets if isinstance(n, ast.Assign) else [n.target]:
+            for t, value in _pairs(target, n.value):
+                if isinstance(t, ast.Attribute) and _is_name(t.value, me):  # the store counted above has this value
+                    scope.attributes[t.attr].remove(None)
+                    scope.attributes[t.attr].append(value)
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Each target and what it is given: `self.a, self.b = a, b` are two."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        for t, v in zip(target.elts, value.elts, strict=True):
+            yield from _pairs(t, v)
+    else:
+        yield target, value
+
+
+def _read_call(scope: ClassScope, call: ast.Call, me: str) -> None:
+    function = call.func
+    by_name = isinstance(function, ast.Name) and function.id in ("setattr", "delattr", "vars")
+    if by_name and call.args and _is_name(call.args[0], me):
+        name = call.args[1] if len(call.args) > 1 else None
+        if isinstance(name, ast.Constant):
+            scope.attributes.setdefault(str(name.value), []).append(None)
+        else:
+            scope.opaque = True
+    elif isinstance(function, ast.Attribute) and function.attr.endswith("_hook"):
+        if isinstance(function.value, ast.Attribute) and _is_name(function.value.value, me):
+            scope.attributes.setdefault(function.value.attr, []).append(None)  # a child with a hook does more
+    elif isinstance(function, ast.Attribute) and _is_name(function.value, me):
+        kind = {"register_buffer": scope.buffers, "add_module": scope.attributes, "register_module": scope.attributes}
+        if function.attr in kind and call.args and isinstance(call.args[0], ast.Constant):
+            value = call.args[1] if len(call.args) > 1 else None
+            kind[function.attr].setdefault(str(call.args[0].value), []).append(value)
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+@dataclass(frozen=True)
+class Defined:
+    """A function of a file: its qualified name, the class it is a method of, and the scope it sees.
+
+    `me` is what a function inside a method calls the instance, which it takes from around it.
+    """
+
+    symbol: str
+    function: Function
+    owner: ClassScope | None
+    scope: FileScope
+    me: str | None = None
+
+
+def functions(scope: FileScope) -> Iterator[Defined]:
+    """Every function of a file, methods and nested ones included, in the order of the text."""
+
+    def walk(
+        body: list[ast.stmt], prefix: str, owner: ClassScope | None, scope: FileScope, me: str | None = None
+    ) -> Iterator[Defined]:
+        for node in body:
+            if isinstance(node, Function):
+                yield Defined(prefix + node.name, node, owner, scope, me)
+                if _defines(node):
+                    inner = _instance_inside(node, owner, me)
+                    yield from walk(
+                        node.body, f"{prefix}{node.name}.", owner if inner else None, scope.within(node), inner
+                    )
+            elif isinstance(node, ast.ClassDef):
+                yield from walk(node.body, f"{prefix}{node.name}.", scope.class_scope(node), scope)
+            else:
+                for block in blocks_of(node):
+                    yield from walk(block, prefix, owner, scope, me)
+
+    yield from walk(scope.tree.body, "", None, scope)
+
+
+def _instance_inside(function: Function, owner: ClassScope | None, me: str | None) -> str | None:
+    """What functions inside `function` call the instance; None where they see none."""
+    if me is None and owner is not None:
+        me = self_name(function)
+        return me if me not in {name for name, _ in bindings(function.body)} else None
+    return me if me not in bound_names(function) else None
+
+
+def _defines(function: Function) -> bool:
+    """Whether a function has functions or classes inside it."""
+    return any(isinstance(n, (ast.ClassDef, Function)) for s in function.body for n in statements_in(s))
+
+
+def statements_in(statement: ast.stmt) -> Iterator[ast.stmt]:
+    """A statement and those inside it, not those of the functions it defines."""
+    todo = [statement]
+    while todo:
+        s = todo.pop()
+        yield s
+        if not isinstance(s, (ast.ClassDef, Function)):
+            todo += [inner for block in blocks_of(s) for inner in block]
+
+
+def blocks_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The blocks directly inside a compound statement that is no definition."""
+    for name in ("body", "orelse", "finalbody"):
+        if block := getattr(statement, name, None):
+            yield block
+    for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+        yield part.body

@@ -1,0 +1,77 @@
+"""Other files of the same project, as far as a file imports classes from them.
+
+A relative import is followed from the file's own folder, an absolute one from the folders above it. Files are read when
+a class is asked for, and kept. Knows files and imports; what may be done with a class is the business of children.py.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from autofuse.source.capture.scope import ClassScope, FileScope, file_scope
+
+_LARGEST = 1 << 20  # bytes; larger files are generated
+_ABOVE = 6  # folders above a file in which the project may begin
+_HOPS = 3  # files that hand on what they import
+_LIBRARIES = ("torch", "einops", "typing", "functools", "collections", "dataclasses", "math", "numpy")
+
+
+def own_class(scope: FileScope, function: ast.expr) -> tuple[ClassScope, FileScope] | None:
+    """The class of this project that `function` names, and the scope of the file that it stands in."""
+    return _class_called(scope, function.id, _HOPS) if isinstance(function, ast.Name) else None
+
+
+def _class_called(scope: FileScope, name: str, hops: int) -> tuple[ClassScope, FileScope] | None:
+    if name in scope.classes:
+        return scope.classes[name], scope
+    found = scope.imports.get(name)
+    if found is None or scope.file is None or not hops:
+        return None
+    if name not in scope.elsewhere:
+        scope.elsewhere[name] = _imported_class(found, name, scope.file, hops)
+    return scope.elsewhere[name]
+
+
+def _imported_class(found: ast.ImportFrom, name: str, file: Path, hops: int) -> tuple[ClassScope, FileScope] | None:
+    """The class that an import in `file` binds to `name`; None where several files may be meant."""
+    imported = next((a.name for a in found.names if (a.asname or a.name) == name), None)
+    if imported is None or (found.module or "").partition(".")[0] in _LIBRARIES and not found.level:
+        return None
+    scopes = (_scope_of(f, imported) for f in _files_of(found, file))
+    owns = [own for s in scopes if s is not None and (own := _class_called(s, imported, hops - 1)) is not None]
+    return owns[0] if len({id(owner.node) for owner, _ in owns}) == 1 else None
+
+
+def _files_of(found: ast.ImportFrom, file: Path) -> Iterator[Path]:
+    """Where the module of an import in `file` may stand, the nearest first."""
+    parts = found.module.split(".") if found.module else []
+    if found.level:
+        starts = [file.parent.joinpath(*[".."] * (found.level - 1))]
+    else:
+        starts = [file.parent, *list(file.parents)[1:_ABOVE]]
+    for start in starts:
+        base = start.joinpath(*parts)
+        files = (*([base.with_name(base.name + ".py")] if parts else []), base / "__init__.py")
+        yield from (f for f in files if f.is_file())
+
+
+def _scope_of(file: Path, name: str) -> FileScope | None:
+    """The scope of a file that mentions `name`; None where it does not, or cannot be read."""
+    try:
+        status = file.stat()
+        if status.st_size > _LARGEST:
+            return None
+        source, scope = _read(str(file), status.st_mtime_ns, status.st_size)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return scope if name.encode() in source else None
+
+
+@lru_cache(maxsize=128)
+def _read(path: str, modified: int, size: int) -> tuple[bytes, FileScope]:
+    """A file as it was `modified`, with its scope."""
+    source = Path(path).read_bytes()
+    return source, file_scope(ast.parse(source), Path(path))

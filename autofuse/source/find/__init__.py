@@ -1,0 +1,1 @@
+"""One file to findings: which functions are captured, and what is found in them."""

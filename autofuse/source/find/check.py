@@ -1,0 +1,291 @@
+"""One file -> findings: a byte prefilter, then capture and the engine for each function.
+
+Knows statuses and messages. Knows nothing of how an edit is made (place/edits.py, write/file_edits.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from autofuse.canonical import PERMUTE, View
+from autofuse.ir.facts import Facts
+from autofuse.ir.graph import Value
+from autofuse.match.choice import chosen, extent
+from autofuse.match.engine import every_site
+from autofuse.match.matcher import LoadedRule
+from autofuse.match.refusals import Refusal, refusal
+from autofuse.match.site import Site
+from autofuse.results.findings import Finding
+from autofuse.rule import Fails, Holds, Unknown, Verdict
+from autofuse.source.capture.captured import Captured, Chain, Place
+from autofuse.source.capture.function_capture import capture
+from autofuse.source.capture.lambdas import expression_functions
+from autofuse.source.capture.lengths import record_lengths
+from autofuse.source.capture.scope import Defined, file_scope, functions
+from autofuse.source.capture.toplevel import SYMBOL, top_level
+from autofuse.source.find.call_rules import CallSite, call_sites, may_concern
+from autofuse.source.find.landmarks import Hints, Landmarks
+from autofuse.source.place.conflicts import Footprint, footprint
+from autofuse.source.place.edits import Edit, span_of
+from autofuse.source.place.placement import Placement
+from autofuse.source.place.reading import written
+from autofuse.source.targets import DEFAULT, NotInTarget
+from autofuse.source.targets.express import Unwritable, places_of, root_places
+from autofuse.source.targets.printing import SourceText
+
+# What every pattern of dataflow contains, however it is spelled: a word, and what has to stand beside it.
+_HINTS = Hints(
+    (rb"oftmax|exp\(|erf\(|tanh|igmoid|wish|LU\b|lu\b|ish\b|relu|ACT2|get_activation|LU6|lu6|ntropy|complex", rb""),
+    (rb"Norm\b|norm\(", rb"[+/]|\badd|\bdiv|sqrt|pow|\.5"),
+    (rb"sqrt|\.5\b|std\b", rb"mean|sum|var|[Nn]orm"),
+    (rb"clamp|clip", rb"\b6\b"),
+    (rb"\bcat\b|\bconcat|\bstack\b", rb"-\s*[A-Za-z_(]|\bneg"),
+)
+_CALLS = re.compile(rb"optim|DataLoader|backward|zero_grad|GradScaler")  # what rules about calls speak of
+
+
+_LAYOUT = frozenset("transpose mT permute rearrange view contiguous expand unsqueeze".split())
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A finding and, unless it is only reported, the edit that acts on it.
+
+    `within` are findings that go first: unsafe ones of greater benefit that take this one in, and others that change
+    what its edit was made for. Where those are acted on, this one is not, or not yet.
+    """
+
+    finding: Finding
+    edit: Edit | None
+    within: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A function that is nested too deeply to be followed."""
+
+    line: int
+    symbol: str
+
+
+def proposals(
+    source: bytes, path: str, *, rules: Sequence[LoadedRule], target: str = DEFAULT, unread: list[Unread] | None = None,
+    only: Collection[str] | None = None,
+) -> list[Proposal]:  # fmt: skip
+    """What autofuse would do to one file, in the order of its lines. Raises SyntaxError if it does not parse.
+
+    Functions that cannot be followed are left alone, and added to `unread`. With `only`, other symbols are not read.
+    """
+    if b"torch" not in source:
+        return []
+    tree = ast.parse(source)  # first, so that a syntax error is told whatever the file is about
+    if not _HINTS.search(source) and not _CALLS.search(source):
+        return []
+    scope = file_scope(tree, Path(path) if path else None)
+    text = SourceText(source)
+    of_calls = [r for r in rules if may_concern(r, source)]
+    of_dataflow = tuple(r for r in rules if r.change is None)
+    found: list[Proposal] = []
+    defined = list(functions(scope))
+    landmarks = Landmarks(scope, text, defined, _HINTS)
+    inner = [f for d in defined if landmarks.mentioned(d.function) for f in expression_functions(d)]
+    for d in filter(None, (*defined, *inner, top_level(scope))):
+        if only is not None and d.symbol not in only or not landmarks.near(d.function):
+            continue
+        try:
+            found += _in_function(d, text, path, of_dataflow, target)
+        except RecursionError:
+            (unread if unread is not None else []).append(Unread(d.function.lineno, d.symbol))
+    if of_calls:
+        found += [_of_call(s, path) for s in call_sites(scope, of_calls) if only is None or s.symbol in only]
+    return sorted(found, key=lambda p: (p.finding.line, p.finding.column, p.finding.code))
+
+
+def _of_call(site: CallSite, path: str) -> Proposal:
+    """The finding for a call, with the edit of its arguments if there is one."""
+    call, rule = site.call, site.rule.rule
+    finding = Finding(
+        rule.code, rule.__name__, path, call.lineno, call.end_lineno or call.lineno, call.col_offset + 1, site.symbol,
+        _status(site.verdict), _message_of_call(site), site.verdict.why, getattr(site.verdict, "advice", ""),
+    )  # fmt: skip
+    additions = tuple((span_of(call), name, text) for name, text in site.added)
+    omissions = tuple((span_of(call), span_of(value)) for value in site.omitted)
+    return Proposal(finding, Edit((), additions=additions, omissions=omissions) if additions or omissions else None)
+
+
+def _message_of_call(site: CallSite) -> str:
+    title, why = _title(site.rule), site.verdict.why
+    if isinstance(site.verdict, Fails):
+        return f"{title}, not rewritten: {why}"
+    if not isinstance(site.verdict, Holds):
+        return f"{title}: {why}"
+    added = ", ".join(f"{name}={text}" for name, text in site.added)
+    removed = ", ".join(f"{name}={text}" for name, text in site.rule.change.removed) if site.rule.change else ""
+    change = f"can be given {added}" if added else f"can do without {removed}"
+    return f"{title}: {change}" + (f" ({why})" if why else "")
+
+
+def _status(verdict: Verdict) -> str:
+    return verdict.safety if isinstance(verdict, Holds) else "declined" if isinstance(verdict, Fails) else "report"
+
+
+def _title(rule: LoadedRule) -> str:
+    return (rule.rule.__doc__ or rule.rule.__name__).splitlines()[0].rstrip(".")
+
+
+def _in_function(d: Defined, text: SourceText, path: str, rules: tuple[LoadedRule, ...], target: str) -> list[Proposal]:
+    captured = capture(d.function, d.scope, d.owner, d.me)
+    sizes = record_lengths(captured)
+    view = View(Facts(captured.known))
+    seen = replace(d.scope, qualified={}) if d.symbol == SYMBOL else d.scope  # there, a name holds what it does so far
+    placement = Placement(text, captured, view, sizes, seen, target)
+    edits: dict[tuple[int, Value], Edit | Verdict] = {}
+
+    def usable(site: Site) -> bool:
+        if _only_follows(view, site.root):
+            return False
+        edits[_key(site)] = _edit(placement, site)
+        return isinstance(edits[_key(site)], Edit)
+
+    def proposed(site: Site) -> Proposal:
+        return _proposal(path, d.symbol, captured, text, site, edits.get(_key(site), site.verdict))
+
+    every = every_site(captured.graph, view, rules)
+    found = [(s, proposed(s)) for s in chosen(every, usable) if not _only_follows(view, s.root) and _place(captured, s)]
+    return _taking_turns([*(p for _, p in found), *_within_unsafe(found, every, usable, proposed)], text)
+
+
+def _taking_turns(found: list[Proposal], text: SourceText) -> list[Proposal]:
+    """Of edits that were made for the same text, the later ones wait until the earlier ones are made."""
+    if sum(p.edit is not None for p in found) < 2:
+        return found
+    done: list[tuple[Finding, Footprint]] = []
+    out = []
+    for p in sorted(found, key=lambda p: (p.finding.line, p.finding.column)):
+        if p.edit is not None:
+            own = footprint(p.edit, text)
+            earlier = tuple(finding for finding, other in done if other.conflicts(own))
+            done.append((p.finding, own))
+            p = replace(p, within=(*p.within, *earlier))
+        out.append(p)
+    return out
+
+
+def _only_follows(view: View, root: Value) -> bool:
+    """Whether `root` lays out what is the result already: that stays as it is written."""
+    return root.op in _LAYOUT and _unpermuted(view, root) is _unpermuted(view, root.inputs[0])
+
+
+def _unpermuted(view: View, v: Value) -> Value:
+    canonical = view.of(v)
+    return canonical.inputs[0] if canonical.op == PERMUTE else canonical
+
+
+def _within_unsafe(
+    found: list[tuple[Site, Proposal]], every: Iterable[Site], usable: Callable[[Site], bool],
+    proposed: Callable[[Site], Proposal],
+) -> list[Proposal]:  # fmt: skip
+    """The safe edits inside unsafe ones of greater benefit: a hand-written GELU in an MLP that autofuse would run."""
+    unsafe = [(extent(s), p.finding) for s, p in found if p.finding.status == "unsafe"]
+    safe = [extent(s) for s, p in found if p.finding.status == "safe"]
+    if not unsafe:
+        return []
+    inner = [
+        s for s in every if isinstance(s.verdict, Holds)
+        if any(extent(s) & e for e, _ in unsafe) and not any(extent(s) & e for e in safe) and usable(s)
+    ]  # fmt: skip
+    held = [s for s in inner if proposed(s).finding.status == "safe"]
+    within = [(s, tuple(f for e, f in unsafe if extent(s) & e)) for s in chosen(held, lambda s: True)]
+    return [replace(proposed(s), within=around) for s, around in within]
+
+
+def _key(site: Site) -> tuple[int, Value]:
+    """A rule is found at a value once."""
+    return id(site.rule), site.root
+
+
+def _edit(placement: Placement, site: Site) -> Edit | Verdict:
+    """The edit that makes a site, or what is to be said instead."""
+    if (crossing := _crossed(placement.captured, site)) is not None:
+        return crossing
+    try:
+        return placement.edit(site)
+    except (Unwritable, NotInTarget) as reason:
+        return Unknown(str(reason), getattr(reason, "value", None))
+
+
+def _crossed(captured: Captured, site: Site) -> Fails | None:
+    """A match must lie wholly in one loop, `with` or `try` block: outside it the same code may mean something else."""
+    root = next(places_of(captured, site.root), None)
+    for v in sorted(site.doomed.values, key=lambda v: -v.serial) if root else ():
+        places = list(places_of(captured, v))
+        if places and root and not any(p.region == root.region for p in places):
+            block = next(iter((*places[0].region, *root.region)))
+            kind = {ast.With: "with", ast.AsyncWith: "with", ast.Try: "try"}.get(type(block), "loop")
+            return Fails(f"part of it stands in a `{kind}` block that the rest does not stand in", v)
+    return None
+
+
+def _proposal(
+    path: str, symbol: str, captured: Captured, text: SourceText, site: Site, outcome: Edit | Verdict
+) -> Proposal:
+    edit = outcome if isinstance(outcome, Edit) else None
+    assumed = edit.unsafe if edit else ""
+    verdict: Verdict = site.verdict if isinstance(outcome, Edit) else outcome
+    if assumed and isinstance(verdict, Holds):
+        verdict = Holds("unsafe", f"{verdict.why}; {assumed}" if verdict.why else assumed)
+    line, end_line, column = _extent(captured, site)
+    told = _told(site, verdict, captured, text)
+    finding = Finding(
+        site.rule.rule.code, site.rule.rule.__name__, path, line, end_line, column, symbol, _status(verdict),
+        _message(site, verdict, edit.becomes if edit else "", told), told.reason, told.advice, told.value, told.line,
+        "; ".join(site.notes),
+    )  # fmt: skip
+    return Proposal(finding, edit)
+
+
+def _told(site: Site, verdict: Verdict, captured: Captured, text: SourceText) -> Refusal:
+    """What to say of a verdict, in the names of the file."""
+    if isinstance(verdict, Holds):
+        return Refusal(verdict.why)
+    return refusal(verdict, site.rule.rule.code, lambda v: written(captured, text, v))
+
+
+def _message(site: Site, verdict: Verdict, becomes: str, told: Refusal) -> str:
+    if isinstance(verdict, Holds):
+        return f"{_title(site.rule)}: becomes {becomes}" + (f" ({verdict.why})" if verdict.why else "")
+    return f"{_title(site.rule)}, not rewritten: {told.reason}"
+
+
+def _place(captured: Captured, site: Site) -> Place | None:
+    """Where the text computes a result."""
+    return next(iter(root_places(captured, site)), None)
+
+
+def _extent(captured: Captured, site: Site) -> tuple[int, int, int]:
+    """First line, last line and column of the whole matched pattern."""
+    root = _place(captured, site)
+    assert root is not None, "sites without a place are not reported"
+    places = [root]
+    for v in site.doomed.values | (site.steps if not site.doomed.values else frozenset()):
+        before = [p for p in places_of(captured, v) if p.statement.lineno <= root.statement.lineno]
+        places += before[-1:]
+    made = [c.made for v in site.doomed.values for p in captured.places.get(v, []) if (c := _chain(captured, p))]
+    ranges = [*(_lines(p) for p in places), *((n.lineno, n.end_lineno or n.lineno, n.col_offset) for n in made)]
+    first = min(ranges)
+    return first[0], max(end for _, end, _ in ranges), first[2] + 1
+
+
+def _chain(captured: Captured, place: Place) -> Chain | None:
+    """The Sequential that a value is a step of."""
+    return captured.chains.get(place.node) if place.inner else None
+
+
+def _lines(place: Place) -> tuple[int, int, int]:
+    """Of the statement where it is a simple one, else of the expression."""
+    node: ast.stmt | ast.expr = place.statement if not hasattr(place.statement, "body") else place.node
+    return node.lineno, node.end_lineno or node.lineno, node.col_offset

@@ -1,0 +1,171 @@
+"""Which functions of a file can hold a match at all, told by their words; most cannot, and are read no further.
+
+A match needs a landmark: a word such as softmax or norm, of which every spelling of a pattern contains one. It stands
+in the function itself, or in what the function names: a helper, an alias, a layer of the module. Names count wherever
+they are bound, so that nothing is missed. Knows words; what they mean is the business of the capture.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from autofuse.source.capture.bindings import Function, bindings
+from autofuse.source.capture.scope import ClassScope, Defined, FileScope
+from autofuse.source.capture.syntax import walk
+from autofuse.source.targets.printing import SourceText
+
+_WORD = re.compile(rb"[A-Za-z_\x80-\xff][\w\x80-\xff]*")
+_RENAMED = re.compile(rb"\b(\w+)\s+as\s+(\w+)")  # from a word's start: a line may be one long word
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_NO_LAYERS = (ast.Constant, ast.BinOp, ast.Compare, ast.JoinedStr)
+_LIBRARIES = ("torch", "einops", "typing", "functools", "collections", "dataclasses", "math", "numpy")
+
+
+class Hints:
+    """Pairs of a word and of what must stand beside it, both as patterns; one pair suffices."""
+
+    def __init__(self, *pairs: tuple[bytes, bytes]) -> None:
+        self._any = re.compile(b"|".join(word for word, _ in pairs))
+        self._pairs = [(re.compile(word), re.compile(beside)) for word, beside in pairs]
+        self.all = frozenset(range(len(pairs)))
+
+    def words_in(self, text: bytes) -> frozenset[int]:
+        """The pairs whose word is in `text`, whatever stands beside it."""
+        if not self._any.search(text):
+            return _NONE
+        return frozenset(i for i, (word, _) in enumerate(self._pairs) if word.search(text))
+
+    def beside(self, pairs: Iterable[int], text: bytes) -> bool:
+        """Whether for one of `pairs`, whose word is there, what must stand beside it is in `text`."""
+        return any(i == _WHOLE or self._pairs[i][1].search(text) for i in pairs)
+
+    def search(self, text: bytes) -> bool:
+        """Whether `text` has a word with what must stand beside it."""
+        return self.beside(self.words_in(text), text)
+
+
+_NONE: frozenset[int] = frozenset()
+_WHOLE = -1  # the pair of a helper that has both parts itself
+
+
+@dataclass(frozen=True)
+class _Definition:
+    """A name and the words of what it stands for. A `value` is a part of what uses it, and needs nothing beside it."""
+
+    name: bytes
+    text: bytes
+    value: bool = True
+
+    @property
+    def words(self) -> set[bytes]:
+        return set(_WORD.findall(self.text))
+
+
+class Landmarks:
+    """The words of one file that may lead to a match, and by which pairs of `hints` they do."""
+
+    def __init__(self, scope: FileScope, text: SourceText, defined: Sequence[Defined], hints: Hints) -> None:
+        self.hints = hints
+        self.text = text
+        elsewhere = _imported_from_project(scope)
+        self.named = {name.encode(): hints.all for o in _owners(defined) for name in _layers_of_project(o, elsewhere)}
+        self.named |= {
+            new: found for old, new in _RENAMED.findall(text.source) if (found := hints.words_in(old + b"("))
+        }
+        self._follow(list(self._definitions(scope, defined)))
+
+    def near(self, function: Function) -> bool:
+        """Whether a function mentions a landmark, or a name that stands for one, with what must stand beside it."""
+        return function.name != "__init__" and self.mentioned(function)  # what is made there is used elsewhere
+
+    def mentioned(self, function: Function) -> bool:
+        """The same, of what is inside `__init__`, too."""
+        return bool(self._leads(_Definition(b"", self._body(function), value=False)))
+
+    def _leads(self, definition: _Definition) -> frozenset[int]:
+        """The pairs that what a name stands for is a part of. A function's must be complete."""
+        pairs = self.hints.words_in(definition.text)
+        for word in self.named.keys() & definition.words:
+            pairs |= self.named[word]
+        if definition.value:
+            return pairs
+        return frozenset({_WHOLE}) if self.hints.beside(pairs, definition.text) else _NONE
+
+    def _follow(self, definitions: list[_Definition]) -> None:
+        """Adds every name that stands for a landmark, directly or through others."""
+        while found := [(d, pairs) for d in definitions if (pairs := self._leads(d))]:
+            for d, pairs in found:
+                self.named[d.name] = self.named.get(d.name, _NONE) | pairs
+            definitions = [d for d in definitions if d.name not in self.named]
+
+    def _definitions(self, scope: FileScope, defined: Sequence[Defined]) -> Iterator[_Definition]:
+        for d in defined:
+            if scope.helper(d.function):  # what is no helper is not read where it is called
+                yield _Definition(d.function.name.encode(), self._body(d.function), value=False)
+                if d.owner is not None and d.function.name == "forward":  # a child of that class may be, too
+                    yield _Definition(d.owner.node.name.encode(), self._body(d.function), value=False)
+        for owner in _owners(defined):
+            for kind in (owner.attributes, owner.defaults, owner.buffers):
+                for name, values in kind.items():
+                    for value in values:
+                        if value is not None and not isinstance(value, _NO_LAYERS):
+                            yield _Definition(
+                                name.encode(), self._lines(value) + self._constructor(owner, value, scope)
+                            )
+        for name, node in bindings(scope.tree.body):
+            if isinstance(node, ast.stmt) and not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+                yield _Definition(name.encode(), self._lines(node))
+
+    def _constructor(self, owner: ClassScope, value: ast.expr, scope: FileScope) -> bytes:
+        """What `__init__` says of the names that make a layer: the default of `act_layer`, what it is assigned."""
+        init = owner.methods.get("__init__")
+        maker = value.func if isinstance(value, ast.Call) else value
+        names = {n.id for n in walk(maker) if isinstance(n, ast.Name) and n.id not in scope.bound}
+        if init is None or not names:
+            return b""
+        arguments = [*init.args.posonlyargs, *init.args.args]
+        given: list[tuple[ast.arg, ast.expr | None]] = [*zip(arguments[::-1], init.args.defaults[::-1], strict=False)]
+        given += zip(init.args.kwonlyargs, init.args.kw_defaults, strict=True)
+        defaults = [ast.unparse(d).encode() for a, d in given if d is not None and a.arg in names]
+        statements = (n for n in walk(init) if isinstance(n, (ast.Assign, ast.AnnAssign)))
+        assigned = [self._lines(n) for n in statements if _binds(n, names)]
+        return b"\n".join([b"", *defaults, *assigned])
+
+    def _body(self, function: Function) -> bytes:
+        """The lines of a function's body and arguments, without its own name."""
+        if function.end_lineno is None:  # the top level, read as a function
+            own = [s for s in function.body if not isinstance(s, (*_FUNCTIONS, ast.ClassDef))]
+            return b"\n".join(map(self._lines, own))
+        return self._lines(function).replace(b"def " + function.name.encode(), b"", 1)
+
+    def _lines(self, node: ast.stmt | ast.expr) -> bytes:
+        """The lines on which `node` stands, what else stands on them included."""
+        return b"\n".join(self.text.lines[node.lineno - 1 : node.end_lineno])
+
+
+def _binds(statement: ast.Assign | ast.AnnAssign, names: set[str]) -> bool:
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    return any(isinstance(n, ast.Name) and n.id in names for t in targets for n in walk(t))
+
+
+def _owners(defined: Sequence[Defined]) -> list[ClassScope]:
+    return list({id(d.owner): d.owner for d in defined if d.owner is not None}.values())
+
+
+def _layers_of_project(owner: ClassScope, elsewhere: frozenset[str]) -> Iterator[str]:
+    """Attributes that are instances of a class which another file of the project may define."""
+    for name, values in owner.attributes.items():
+        functions = [v.func for v in values if isinstance(v, ast.Call)]
+        if any(isinstance(f, ast.Name) and f.id in elsewhere for f in functions):
+            yield name
+
+
+def _imported_from_project(scope: FileScope) -> frozenset[str]:
+    """Names that may be the project's own, in another file."""
+    found = ((name, node) for name, node in bindings(scope.tree.body) if isinstance(node, ast.ImportFrom))
+    return frozenset(
+        name for name, node in found if node.level or (node.module or "").partition(".")[0] not in _LIBRARIES
+    )

@@ -1,0 +1,552 @@
+"""A site -> the edit that makes it: what is replaced by which text, and which statements go.
+
+The call stands where the result stood. Where an operand's name no longer holds it there (`x = x - mean`), the call
+stands at the statement that took the name; where nothing holds it, it is bound to a new name where it was computed.
+Works on syntax trees and positions; changes no file (write/file_edits.py does).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from autofuse.canonical import View
+from autofuse.ir.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK, Value, ancestors
+from autofuse.ir.vocabulary import HARMLESS, MODULES, OPS
+from autofuse.match.legality import is_metadata, written_in_place
+from autofuse.match.site import Site
+from autofuse.source.capture.bindings import bindings
+from autofuse.source.capture.captured import Captured, Place, unconditional
+from autofuse.source.capture.imports import Imports
+from autofuse.source.capture.lambdas import is_expression
+from autofuse.source.capture.lengths import Sizes
+from autofuse.source.capture.scope import FileScope, blocks_of
+from autofuse.source.capture.toplevel import SYMBOL, imported_after
+from autofuse.source.place.branches import Branch, Kept, branches_before, wanted
+from autofuse.source.place.edits import Edit, NewText, Span, span_of, start_of
+from autofuse.source.targets import Call, call_of
+from autofuse.source.targets.express import Speller, Unwritable, layer_text, places_of, root_places
+from autofuse.source.targets.printing import SourceText, permuted_text, unused
+
+
+@dataclass
+class Placement:
+    """Everything that writing one site needs to know of its function."""
+
+    text: SourceText
+    captured: Captured
+    view: View
+    sizes: Sizes
+    scope: FileScope
+    target: str
+    blocks: dict[int, tuple[list[ast.stmt], int]] = field(
+        default_factory=dict
+    )  # statement -> its block and place in it
+    around: dict[int, ast.With] = field(default_factory=dict)  # statement -> the `with` that it stands directly in
+
+    _closures: dict[tuple[Value, frozenset[Value]], frozenset[Value]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        todo = [self.captured.function.body]
+        while todo:
+            block = todo.pop()
+            for i, statement in enumerate(block):
+                self.blocks[id(statement)] = (block, i)
+                if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                    todo += blocks_of(statement)
+                if isinstance(statement, ast.With):
+                    self.around |= {id(s): statement for s in statement.body}
+
+    def edit(self, site: Site) -> Edit:
+        """The edit that makes `site`. Raises Unwritable with the reason if there is none, NotInTarget likewise."""
+        if len(site.results) > 1:
+            return self._edit_of_two(site)
+        places = root_places(self.captured, site)
+        if not places:
+            raise Unwritable("the result is computed in a helper or a comprehension, not at a place of its own")
+        if len({id(p.node) for p in places}) != 1:
+            raise Unwritable("the same computation is written out more than once")
+        if (name := self._bound_inside(places[0].node)) is not None:
+            raise Unwritable(f"the expression also binds `{name}`, which is read elsewhere")
+        try:
+            return self._edit_at(site, places[0], places[0], {})
+        except Unwritable as reason:
+            for earlier in self._earlier(site, places[0]):
+                try:
+                    return self._edit_at(site, earlier, places[0], {})
+                except Unwritable:
+                    continue
+            try:
+                return self._with_new_names(site, places[0], reason)
+            except Unwritable as named:
+                try:
+                    return self._kept_in_branches(site, places[0], reason)
+                except Unwritable:
+                    raise named from None
+
+    def _bound_inside(self, node: ast.expr) -> str | None:
+        """A name that `node` binds on the way (`(y := x + 1) * y`) and that is read outside it."""
+        bound = {n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr)}
+        inside = {id(n) for n in ast.walk(node)} if bound else set()
+        read = (n.id for n in ast.walk(self.captured.function) if isinstance(n, ast.Name) and id(n) not in inside)
+        return next((name for name in read if name in bound), None) if bound else None
+
+    def _edit_of_two(self, site: Site) -> Edit:
+        """`x = x + f(x)` and `norm(x)` as one call that gives both; it stands where the sum did."""
+        first = next(places_of(self.captured, site.results[0].value), None)
+        root = next(iter(root_places(self.captured, site)), None)
+        if first is None or root is None or len(site.results) > 2 or site.results[1].permutation:
+            raise Unwritable("the sum and its norm are not written at places of their own")
+        statement = first.statement
+        whole = isinstance(statement, ast.Assign) and statement.value is first.node and len(statement.targets) == 1
+        if not isinstance(statement, ast.Assign) or not whole or not isinstance(statement.targets[0], ast.Name):
+            raise Unwritable("the sum is not assigned to a name by a statement of its own")
+        if not self._dominates(first, root) or first.forgets != root.forgets or first.region != root.region:
+            raise Unwritable("the norm is not always computed right after the sum")
+        imports, target = Imports(self.scope), statement.targets[0]
+        speller = self.speller(site, first, first, imports, {})
+        call = call_of(self.target, site.rule.replacement, site.captures, speller)
+        dead = self._dead(site, speller.used, root, first)
+        self._check_names(dead, first, first, set())
+        replacements = [(span_of(first.node), NewText(call.text(), call))]
+        name = self._follows(first, root)
+        if name is not None:
+            dead.add(root.statement)
+        else:
+            name = unused("normed", self._taken({}))
+            replacements.append((span_of(root.node), NewText(name)))
+        replacements.append((span_of(target), NewText(f"{target.id}, {name}")))
+        pure = self._pure_tests(dead)
+        return Edit(
+            tuple(replacements), tuple(sorted(map(span_of, dead))), pure, imports=tuple(imports.needed),
+            unsafe=call.unsafe, becomes=call.function,
+        )  # fmt: skip
+
+    def _follows(self, first: Place, root: Place) -> str | None:
+        """The name that the very next statement gives the norm, if it does nothing else."""
+        block, at = self.blocks[id(first.statement)]
+        after = block[at + 1] if at + 1 < len(block) else None
+        if after is not root.statement or not isinstance(after, ast.Assign) or after.value is not root.node:
+            return None
+        target = after.targets[0]
+        read = {n.id for n in ast.walk(first.node) if isinstance(n, ast.Name)}
+        alone = len(after.targets) == 1 and isinstance(target, ast.Name) and target.id not in read
+        return target.id if alone and isinstance(target, ast.Name) else None
+
+    def _with_new_names(self, site: Site, root: Place, reason: Unwritable) -> Edit:
+        """Bind what is not to be had at the place to new names, one after the other."""
+        if is_expression(self.captured.function):
+            raise reason
+        bound: dict[Value, tuple[str, Place]] = {}
+        for _ in range(6):
+            if reason.value is None or reason.value in bound:
+                break
+            equal = [reason.value, *self.view.originals(self.view.of(reason.value))]
+            found = next(((v, p) for v in equal if (p := self._definition(v, root, site)) is not None), None)
+            if found is None or found[0] in bound:
+                break
+            bound[found[0]] = (self._new_name(found[0], site, bound), found[1])
+            try:
+                return self._edit_at(site, root, root, bound)
+            except Unwritable as another:
+                reason = another
+        raise reason
+
+    def _kept_in_branches(self, site: Site, root: Place, reason: Unwritable) -> Edit:
+        """Let new names hold what only a branch can name, where it is made: each takes the place of what goes there."""
+        if is_expression(self.captured.function):
+            raise reason
+        branches = [
+            b
+            for b in branches_before(self.captured, self.view, site, root, self.blocks)
+            if self._begins_line(b.statement)
+        ]
+        kept: list[Kept] = []
+        for _ in range(4):
+            found = self._kept(site, root, branches, reason, kept)
+            if found is None:
+                break
+            kept.append(found)
+            try:
+                return self._edit_at(site, root, root, {}, kept)
+            except Unwritable as another:
+                reason = another
+        raise reason
+
+    def _kept(
+        self, site: Site, root: Place, branches: list[Branch], reason: Unwritable, kept: list[Kept]
+    ) -> Kept | None:
+        """The largest part of what could not be written that the statement of one of `branches` can write."""
+        held = {(k.value, k.branch.test, k.branch.truth) for k in kept}
+        for branch in reversed(branches):
+            for v in wanted(reason, branch, site.captures.values()):
+                if (v, branch.test, branch.truth) in held:
+                    continue
+                try:
+                    there = self.speller(site, branch.place, root, Imports(self.scope), {})
+                    there.assumed = branch.assumed
+                    there.text(v)
+                except Unwritable:
+                    continue
+                taken = self._taken({}) | {k.name for k in kept}
+                return Kept(v, unused("attn_mask", taken), branch)
+        return None
+
+    def _edit_at(
+        self,
+        site: Site,
+        place: Place,
+        root: Place,
+        bound: dict[Value, tuple[str, Place]],
+        kept: Sequence[Kept] = (),
+    ) -> Edit:
+        imports = Imports(self.scope)
+        speller = self.speller(site, place, root, imports, {v: name for v, (name, _) in bound.items()})
+        speller.taken |= {k.name for k in kept}
+        speller.kept = {k.value: (k.name, k.branch.assumed) for k in kept}
+        speller.told = {k.branch.test: (k.name, k.branch.truth) for k in reversed(kept)}
+        try:
+            call = call_of(self.target, site.rule.replacement, site.captures, speller)
+            call, becomes = self._followed(call, place, site.root), call.function
+            text = permuted_text(call.text(), site.results[-1].permutation)
+            replacements = [(span_of(place.node), NewText(text, call))]
+            if place is not root:
+                replacements.append((span_of(root.node), NewText(_target(place.statement))))
+            insertions = self._insertions(site, kept, speller, imports)
+            replacements += self._metadata(site, speller, imports)
+            self._check_imports(imports, place)
+        except SyntaxError as error:
+            raise Unwritable("an operand cannot be written on one line") from error
+        self._check_in_place(root)
+        dead = self._dead(site, speller.used | set(bound), root, place, [at for _, at in bound.values()])
+        self._check_names(dead, root, place, {*site.doomed.metadata, *self._shape_reads(speller)})
+        if place is not root and _gives_the_same_name(place, root):
+            dead.add(root.statement)  # it would say `x = x`
+        if not speller.removed <= dead:
+            raise Unwritable("a name that an operand needs is bound to something else by a statement that stays")
+        insertions += [(span_of(place.statement), text) for text in call.before]
+        for _, (name, at) in sorted(bound.items(), key=lambda b: span_of(b[1][1].node)):
+            insertions.append((span_of(at.statement), f"{name} = {self.text.of(at.node)}"))
+            if at.statement not in dead and not isinstance(at.node, ast.Name) and not _within(at.node, root.node):
+                replacements.append((span_of(at.node), NewText(name)))
+        return Edit(
+            tuple(r for r in replacements if not any(_inside(r[0], span_of(d)) for d in dead)),
+            tuple(sorted(map(span_of, dead))),
+            self._pure_tests(dead),
+            tuple(insertions), imports=tuple(imports.needed), unsafe=call.unsafe, becomes=becomes,
+        )  # fmt: skip
+
+    def _insertions(
+        self, site: Site, kept: Sequence[Kept], speller: Speller, imports: Imports
+    ) -> list[tuple[Span, str]]:
+        """What binds the names of `kept`: None before the branch, and the value in it."""
+        found = []
+        for k in kept:
+            there = self.speller(site, k.branch.place, speller.root, imports, {})
+            there.used, there.removed, there.assumed = speller.used, speller.removed, k.branch.assumed
+            found.append((start_of(k.branch.statement), f"{k.name} = None"))
+            found.append((span_of(k.branch.place.statement), f"{k.name} = {there.text(k.value)}"))
+        return found
+
+    def _check_imports(self, imports: Imports, place: Place) -> None:
+        """An import that is added stands after those that are there, which at the top level may be too late."""
+        body = self.captured.function.body
+        if imports.needed and self.captured.function.name == SYMBOL and imported_after(body, place.statement.lineno):
+            raise Unwritable("the import that it needs would come after it")
+
+    def _followed(self, call: Call, place: Place, root: Value) -> Call:
+        """`call`, and around it the layers of the Sequential that come after what it stands for."""
+        chain = self.captured.chains.get(place.node)
+        at = next((i for i, (_, v) in enumerate(chain.steps) if v is root), -1) if chain and place.inner else -1
+        if chain is None or not place.inner:
+            return call
+        for path, _ in chain.steps[at + 1 :]:
+            call = replace(
+                call, function=f"{layer_text(self.text, place.node, path)}({call.function}", tail=call.tail + ")"
+            )
+        return call
+
+    def speller(self, site: Site, place: Place, root: Place, imports: Imports, bound: dict[Value, str]) -> Speller:
+        gone = self._gone(site)
+        made = Speller(self.text, self.captured, self.view, place, root, gone, imports, self.sizes, bound)
+        made.may_insert = self._begins_line(place.statement)
+        made.taken = self._taken(bound)
+        return made
+
+    def _gone(self, site: Site) -> frozenset[Value]:
+        """What goes, and what is computed from its contents: neither can be mentioned any more."""
+        key = (site.root, site.doomed.values)
+        if key not in self._closures:
+            gone, results = set(site.doomed.values), {r.value for r in site.results}
+            for v in sorted(ancestors(site.root), key=lambda v: v.serial):
+                if v not in results and not is_metadata(v) and any(i in gone for i in v.inputs):
+                    gone.add(v)
+            self._closures[key] = frozenset(gone)
+        return self._closures[key]
+
+    def _begins_line(self, statement: ast.stmt) -> bool:
+        """Whether the statement has its line to itself, so that others can be put before it."""
+        if is_expression(self.captured.function):
+            return False
+        line = self.text.lines[statement.lineno - 1]
+        block, at = self.blocks.get(id(statement), ([], 0))
+        shared = any(s.lineno == (statement.end_lineno or 0) for s in block[at + 1 : at + 2])
+        return not line[: statement.col_offset].strip() and not shared
+
+    def _taken(self, bound: dict[Value, str]) -> set[str]:
+        """Names that mean something in or around the function."""
+        taken = {n.id for n in ast.walk(self.captured.function) if isinstance(n, ast.Name)} | self.scope.bound
+        return taken | {a.arg for a in ast.walk(self.captured.function) if isinstance(a, ast.arg)} | set(bound.values())
+
+    # Where else the call may stand.
+
+    def _earlier(self, site: Site, root: Place) -> Iterator[Place]:
+        """Statements of the block that bind a value that goes to a name which holds it until the root, last first."""
+        block, at = self.blocks.get(id(root.statement), ([], 0))
+        for statement in reversed(block[:at]):
+            values = self.captured.assigned.get(statement, [])
+            if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or len(values) != 1:
+                continue
+            target = statement.targets[0]
+            if (
+                isinstance(target, ast.Name)
+                and values[0] in site.doomed.values
+                and root.names.get(target.id) is values[0]
+            ):
+                yield from (p for p in self.captured.places[values[0]] if p.node is statement.value)
+
+    def _definition(self, value: Value, root: Place, site: Site) -> Place | None:
+        """A place that computes or names `value` and that always runs before the root."""
+        if any(v in site.doomed.values for v in ancestors(value)):
+            return None
+        places = [*places_of(self.captured, value), *(p for p in self.captured.places.get(value, []) if not p.inner)]
+        return next((p for p in places if self._dominates(p, root) and unconditional(p)), None)
+
+    def _dominates(self, place: Place, root: Place) -> bool:
+        """Whether the statement of `place` always runs before, or is, that of `root`."""
+        if place.inner or id(place.statement) not in self.blocks:
+            return False
+        if isinstance(place.statement, (ast.For, ast.While, ast.AsyncFor, ast.With, ast.AsyncWith, ast.If, ast.Try)):
+            return False
+        statement: ast.stmt | None = place.statement
+        while statement is not None:
+            block, at = self.blocks[id(statement)]
+            if any(s is root.statement or _holds(s, root.statement) for s in block[at:]):
+                return True
+            around = self.around.get(id(statement))  # a `with` that changes nothing
+            statement = around if around not in place.region else None
+        return False
+
+    def _new_name(self, value: Value, site: Site, bound: dict[Value, tuple[str, Place]]) -> str:
+        wanted = next((n for n, c in site.captures.items() if value in self.view.originals(c)), "operand")
+        return unused(wanted, self._taken({v: name for v, (name, _) in bound.items()}))
+
+    # What else changes.
+
+    def _metadata(self, site: Site, speller: Speller, imports: Imports) -> list[tuple[Span, NewText]]:
+        """A live read of the shape, dtype or device of a value that goes is read off the operands instead."""
+        found = []
+        for read in sorted({*site.doomed.metadata, *self._shape_reads(speller)}, key=lambda v: v.serial):
+            for place in self.captured.places.get(read, []):
+                if _within(place.node, speller.root.node):
+                    continue
+                value, node = self._indexed(read, place)
+                there = self.speller(site, place, speller.root, imports, {})
+                there.used, there.removed = speller.used, speller.removed
+                found.append((span_of(node), NewText(there.text(self.view.of(value)))))
+        return found
+
+    def _indexed(self, read: Value, place: Place) -> tuple[Value, ast.expr]:
+        """`scores.shape[-1]` rather than `scores.shape`, where it is followed by an index."""
+        for user in self.captured.graph.users[read]:
+            for p in self.captured.places.get(user, []) if user.op == ITEM else ():
+                if isinstance(p.node, ast.Subscript) and p.node.value is place.node:
+                    return user, p.node
+        return read, place.node
+
+    def _shape_reads(self, speller: Speller) -> set[Value]:
+        """Reads of the shape or dtype of what goes, among what the call still needs."""
+        reads, todo, seen = set[Value](), list(speller.used), set[Value]()
+        while todo:
+            v = todo.pop()
+            if v in seen:
+                continue
+            seen.add(v)
+            if v in speller.gone:
+                raise Unwritable("an operand is itself computed from the scores")
+            touched = is_metadata(v) and any(i in speller.gone for i in v.inputs)
+            reads |= {v} if touched else set()
+            todo += [] if touched else v.inputs
+        return reads
+
+    def _pure_tests(self, dead: set[ast.stmt]) -> tuple[Span, ...]:
+        """The branches around statements that go, whose tests only ask: one that is left empty goes too."""
+        around = (s for s in self.captured.tests if s not in self.captured.effects)
+        return tuple(span_of(s) for s in around if any(_inside(span_of(d), span_of(s)) for d in dead))
+
+    def _dead(
+        self, site: Site, used: set[Value], root: Place, place: Place, moved: Sequence[Place] = ()
+    ) -> set[ast.stmt]:
+        """Statements that bind only values that nothing needs any more; `moved` are bound by statements before them."""
+        gone = self._unneeded(site, used)
+        found = set()
+        for statement, values in self.captured.assigned.items():
+            effect = statement in self.captured.effects and not self._moved_out(statement, moved)
+            effect = effect or statement in (root.statement, place.statement)
+            if hasattr(statement, "body"):  # its head binds something: `if (w := f(x)) is not None:`
+                if any(v in site.doomed.values for v in values):
+                    raise Unwritable("a part of it is computed by the head of a statement that stays")
+            elif values and not effect and all(v in gone for v in values):
+                found.add(statement)
+        bound = {v for s in found for v in self.captured.assigned[s]}
+        for statement, held in self.captured.deleted.items():
+            values = [part for v in held for part in _joined(v, (CHOICE,))]
+            if values and all(v in bound for v in values):
+                found.add(statement)
+            elif any(v in bound for v in values):
+                raise Unwritable("a `del` names a value that goes together with one that stays")
+        return found
+
+    def _moved_out(self, statement: ast.stmt, moved: Sequence[Place]) -> bool:
+        """Whether all that a statement does but bind names is done by expressions that move to one before it."""
+        nodes = [p.node for p in moved if p.statement is statement]
+        done = {id(n) for node in nodes for n in ast.walk(node)}
+        values = {id(p.node): v for v, places in self.captured.places.items() for p in places} if nodes else {}
+        rest = [n for n in ast.walk(statement) if isinstance(n, _ACTS) and id(n) not in done]
+        return bool(nodes) and all(id(n) in values and _harmless(values[id(n)]) for n in rest)
+
+    def _unneeded(self, site: Site, used: set[Value]) -> set[Value]:
+        needed = {a for u in used for a in ancestors(u, self._gone(site))}
+        gone = set(self._gone(site))
+        for v in sorted(ancestors(site.root), key=lambda v: -v.serial):
+            if any(v is r.value for r in site.results) or v in needed or not _removable(v):
+                continue
+            if all(self._idle(u, gone, site) for u in self.captured.graph.users[v]):
+                gone.add(v)
+        return gone
+
+    def _idle(self, user: Value, gone: set[Value], site: Site) -> bool:
+        """Whether a use goes too: by what goes, by the root, or by a join that nobody reads."""
+        seen, todo = set[Value](), [user]
+        while todo:
+            v = todo.pop()
+            if v in gone or v in seen or any(v is r.value for r in site.results):
+                continue
+            if v.op not in (CHOICE, OPAQUE):
+                return False
+            seen.add(v)
+            todo += self.captured.graph.users[v]
+        return True
+
+    def _check_in_place(self, root: Place) -> None:
+        """Raises Unwritable where a name is written by the root itself, and read afterwards: `x.add_(bias)`."""
+        match root.node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if written_in_place(method):
+                pass
+            case _:
+                return
+        own = root.statement.targets if isinstance(root.statement, ast.Assign) else ()
+        if any(isinstance(t, ast.Name) and t.id == name for t in own):
+            return
+        end = (root.node.end_lineno or 0, root.node.end_col_offset or 0)
+        reads = (n for n in ast.walk(self.captured.function) if isinstance(n, ast.Name) and n.id == name)
+        if root.region or any((n.lineno, n.col_offset) > end for n in reads):
+            raise Unwritable(f"`{name}` is written in place by what would be replaced, and read afterwards")
+
+    def _check_names(self, dead: set[ast.stmt], root: Place, place: Place, reads: set[Value]) -> None:
+        """Keep a statement whose name is still read by text that stays; `reads` are read off the operands instead."""
+        reread = {n for r in reads for p in self.captured.places.get(r, []) for n in ast.walk(p.node)}
+        held = {
+            id(p.node): v for v, places in self.captured.places.items() for p in places if isinstance(p.node, ast.Name)
+        }
+        changed = {id(n) for p in (root, place) for n in ast.walk(p.node)}
+        binders: dict[Value, list[tuple[ast.stmt, set[str]]]] = {}  # two names may be bound to what is one value
+        for s in dead:
+            names = {name for name, _ in bindings([s])}
+            for v in self.captured.assigned.get(s, []):
+                binders.setdefault(v, []).append((s, names))
+        todo = [s for s in ast.walk(self.captured.function) if isinstance(s, ast.stmt) and s not in dead]
+        while todo:
+            statement = todo.pop()
+            for n in _own_names(statement):
+                value = held.get(id(n)) if id(n) not in changed else None
+                if isinstance(n.ctx, ast.Store):  # x of `x += 1`
+                    value = self.captured.before.get(statement, {}).get(n.id)
+                for part in _joined(value, (CHOICE, OPAQUE)) if value is not None else ():
+                    for binder, names in binders.get(part, ()):
+                        if binder in dead and n not in reread and (not names or n.id in names):
+                            dead.discard(binder)
+                            todo.append(binder)
+
+
+def _joined(v: Value, joins: tuple[str, ...]) -> list[Value]:
+    """`v`, or what it may be where branches join."""
+    found, todo, seen = list[Value](), [v], set[Value]()
+    while todo:
+        v = todo.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        if v.op in joins and v.inputs:
+            todo += v.inputs[1:] if v.op == CHOICE else v.inputs
+        else:
+            found.append(v)
+    return found
+
+
+def _own_names(statement: ast.stmt) -> Iterator[ast.Name]:
+    """Names read by a statement itself, not by the statements inside it."""
+    todo: list[ast.AST] = [c for c in ast.iter_child_nodes(statement) if not isinstance(c, ast.stmt)]
+    while todo:
+        n = todo.pop()
+        if isinstance(n, ast.Name) and (isinstance(n.ctx, ast.Load) or isinstance(statement, ast.AugAssign)):
+            yield n
+        todo += [c for c in ast.iter_child_nodes(n) if not isinstance(c, ast.stmt)]
+
+
+_ACTS = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.ListComp, ast.SetComp, ast.DictComp)
+
+
+def _harmless(v: Value) -> bool:
+    """Whether computing `v` does nothing else."""
+    known = v.op in OPS and OPS[v.op].effect != "random"
+    return known or v.op == CALL and isinstance(v.data, tuple) and v.data[0] in {*HARMLESS, *MODULES}
+
+
+def _removable(v: Value) -> bool:
+    if v.op == CALL:
+        return isinstance(v.data, tuple) and v.data[0] in HARMLESS
+    return v.op not in (PARAMETER, CONST, SINK, OPAQUE) and not (v.op in OPS and OPS[v.op].effect == "random")
+
+
+def _gives_the_same_name(place: Place, root: Place) -> bool:
+    """Whether the statement of `root` does nothing but give its value the name that the one of `place` gives."""
+    statement = root.statement
+    return (
+        isinstance(statement, ast.Assign)
+        and len(statement.targets) == 1
+        and isinstance(statement.targets[0], ast.Name)
+        and statement.value is root.node
+        and statement.targets[0].id == _target(place.statement)
+    )
+
+
+def _target(statement: ast.stmt) -> str:
+    assert isinstance(statement, ast.Assign)
+    return ast.unparse(statement.targets[0])
+
+
+def _holds(statement: ast.stmt, inner: ast.stmt) -> bool:
+    return any(n is inner for n in ast.walk(statement))
+
+
+def _within(node: ast.expr, outer: ast.expr) -> bool:
+    return _inside(span_of(node), span_of(outer))
+
+
+def _inside(inner: Span, outer: Span) -> bool:
+    return (outer.line, outer.column) <= (inner.line, inner.column) and (inner.end_line, inner.end_column) <= (
+        outer.end_line,
+        outer.end_column,
+    )

@@ -1,0 +1,109 @@
+"""Python text from pieces: an expression in a template, its parentheses only where Python needs them.
+
+Whether parentheses are needed is asked of Python's own parser, so there is no table of precedences to get wrong. Knows
+text and syntax; knows no graph.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import math
+import tokenize
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from autofuse.ir.layout import Tail
+
+
+@dataclass
+class SourceText:
+    """The text of one file, by line and by column in bytes of UTF-8, as ast counts whatever the file's encoding is."""
+
+    source: bytes
+    lines: list[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(self.source).readline)
+        encoded = self.source if encoding == "utf-8" else self.source.decode(encoding).encode()
+        self.lines = encoded.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+
+    def of(self, node: ast.expr) -> str:
+        """The source of an expression on one line; of one that holds comments or long strings, as Python prints it."""
+        last = node.end_lineno or node.lineno
+        parts = self.lines[node.lineno - 1 : last]
+        parts[-1] = parts[-1][: node.end_col_offset]
+        parts[0] = parts[0][node.col_offset :]
+        text = " ".join(p.decode(errors="replace").strip() for p in parts)
+        for bracket in "([{":
+            text = text.replace(bracket + " ", bracket) if len(parts) > 1 else text
+        for bracket in ")]}":
+            text = text.replace(" " + bracket, bracket) if len(parts) > 1 else text
+        return (
+            text.replace(",)", ")")
+            if same(text.replace(",)", ")"), node)
+            else text
+            if same(text, node)
+            else ast.unparse(node)
+        )
+
+
+def same(text: str, node: ast.expr) -> bool:
+    """Whether `text` is the expression `node`."""
+    try:
+        return ast.dump(ast.parse(text, mode="eval").body) == ast.dump(node)
+    except SyntaxError:
+        return False
+
+
+@lru_cache(maxsize=4096)
+def fill(template: str, *parts: str, tight: bool = False) -> str:
+    """`template` with expressions in its places, in parentheses where Python would read them otherwise."""
+    wrapped = [f"({p})" for p in parts]
+    if tight:
+        template += ".x"
+    filled = list(wrapped)
+    meant = ast.dump(ast.parse(template.format(*wrapped), mode="eval"))
+    for i, part in enumerate(parts):
+        attempt = [*filled[:i], part, *filled[i + 1 :]]
+        if _dump(template.format(*attempt)) == meant:
+            filled = attempt
+    text = template.format(*filled)
+    return text.removesuffix(".x") if tight else text
+
+
+def _dump(text: str) -> str:
+    try:
+        return ast.dump(ast.parse(text, mode="eval"))
+    except SyntaxError:
+        return ""
+
+
+def unused(wanted: str, taken: Collection[str]) -> str:
+    """`wanted`, or with a number after it where that name is taken."""
+    return next(n for n in (wanted, *(f"{wanted}_{i}" for i in range(1, len(taken) + 2))) if n not in taken)
+
+
+def permuted_text(text: str, order: Tail) -> str:
+    """`text` with its last dimensions reordered, as transposes: right whatever the rank."""
+    current = list(range(-len(order), 0))
+    for position in range(-len(order), 0):
+        source = current.index(order[position]) - len(order)
+        if source != position:
+            current[position], current[source] = current[source], current[position]
+            text = fill("{0}.transpose(" + f"{position}, {source})", text)
+    return text
+
+
+def literal_text(data: object) -> str:
+    """A constant as Python text."""
+    if isinstance(data, float) and (math.isinf(data) or math.isnan(data)):
+        return f'float("{data}")'
+    if data is ...:
+        return "..."
+    if isinstance(data, float) and len(repr(data)) > 8 and float(f"{data:g}") == data:
+        return f"{data:g}".replace("e+0", "e").replace("e-0", "e-")
+    if isinstance(data, str) and '"' not in data:
+        return f'"{data}"' if repr(data) == f"'{data}'" else repr(data)
+    return repr(data)

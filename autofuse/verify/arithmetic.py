@@ -1,0 +1,277 @@
+"""The arithmetics in which verification runs a forward: as written, in double, and in double with random rounding.
+
+Each is a torch function mode, so that what a forward hard-codes (`.float()`, `dtype=torch.float32`) follows. Dropout is
+off in all three, and noted. Knows torch's functions; must not know what is compared with what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from autofuse.verify.dropout_switch import restore_dropout, switch_dropout_off
+
+WIDER = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+}
+
+
+class AsWritten(TorchFunctionMode):
+    """Runs what is written, with dropout off.
+
+    `rates` collects the rates of the dropouts that would have drawn; `rows` is the number of rows in the tensor that
+    has most of them, of those that carry a gradient.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates: list[float] = []
+        self.rows = 1
+
+    def __enter__(self) -> AsWritten:
+        switch_dropout_off(self.rates.append)  # our own kernels draw by no function of torch's
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        restore_dropout()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = self.result(func, *self._undropped(func, list(args), dict(kwargs or {})))
+        if type(result) is Tensor and result.ndim and result.requires_grad:
+            self.rows = max(self.rows, result.numel() // (result.shape[-1] or 1))
+        return result
+
+    def result(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return func(*args, **kwargs)
+
+    def _undropped(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        dropout = _dropout_of(func, args, kwargs)
+        rate = dropout.rate(args, kwargs) if dropout else 0.0
+        if dropout and rate:
+            self.rates.append(rate)
+            dropout.switch_off(args, kwargs)
+        return args, kwargs
+
+    def given(self, t: Tensor) -> Tensor:
+        """`t` as this arithmetic takes it."""
+        return t
+
+
+class InDouble(AsWritten):
+    """Runs in double what is written for narrower dtypes, but with the constants and random numbers of those.
+
+    `own` is the dtype that the forward was written for: torch.finfo answers for it, so that an eps taken from there
+    stays what it is.
+    """
+
+    def __init__(self, own: torch.dtype) -> None:
+        super().__init__()
+        self.own = own
+
+    def __enter__(self) -> InDouble:
+        self._default, self._finfo = torch.get_default_dtype(), torch.finfo
+        torch.set_default_dtype(torch.float64)
+        torch.finfo = self._finfo_of_own  # type: ignore[assignment, misc]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        torch.finfo = self._finfo  # type: ignore[misc]
+        torch.set_default_dtype(self._default)
+
+    def given(self, t: Tensor) -> Tensor:
+        return t.to(WIDER.get(t.dtype, t.dtype))
+
+    def result(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if func in _DRAWN:
+            return self._drawn(func, args, kwargs)
+        if func in _DRAWN_IN_PLACE:
+            return args[0].copy_(func(args[0].to(self.own), *args[1:], **kwargs))
+        if func in (F.rms_norm, torch.rms_norm) and len(args) < 4 and kwargs.get("eps") is None:
+            kwargs["eps"] = self._finfo(self.own).eps
+        in_place = _in_place(func) or "out" in kwargs
+        args[in_place:] = [_widened(a) for a in args[in_place:]]
+        kwargs = {k: a if k == "out" else _widened(a) for k, a in kwargs.items()}
+        return _WIDENING.get(func, func)(*args, **kwargs)
+
+    def _drawn(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Tensor:
+        """The numbers that would have been drawn in the dtype as written."""
+        if func in _CREATING:
+            kwargs["dtype"] = kwargs.get("dtype") or (self._default if func in _SHAPED else self.own)
+        else:
+            args[0] = args[0].to(self.own)
+        return self.given(func(*args, **kwargs))
+
+    def _finfo_of_own(self, dtype: torch.dtype | None = None) -> Any:
+        """For double: the eps of `own`, but the range of float32: halves are often widened before they are filled."""
+        if dtype not in (None, torch.float64):
+            return self._finfo(dtype)
+        own, wide = self._finfo(self.own), self._finfo(torch.float32)
+        range_ = {name: getattr(wide, name) for name in ("bits", "min", "max", "tiny", "smallest_normal")}
+        return SimpleNamespace(eps=own.eps, resolution=own.resolution, dtype=own.dtype, **range_)
+
+
+class RandomlyRounded(InDouble):
+    """Runs in double, and moves each result and each gradient on its way by up to `unit` of itself, at random.
+
+    What that does to the results of a forward is what rounding each step once may do: Monte Carlo arithmetic, Parker,
+    UCLA CSD-970002 (1997). A sum of products rounds each of them, so its operands are moved too. Softmax is done in
+    steps, since fused attention rounds between them.
+    """
+
+    def __init__(self, own: torch.dtype, unit: float, seed: int) -> None:
+        super().__init__(own)
+        self.unit, self.seed = unit, seed
+        self.generators: dict[torch.device, torch.Generator] = {}
+
+    def result(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if func in _SOFTMAXES:
+            return self._softmax(*args, **kwargs)
+        if getattr(func, "__name__", "") in _SUMS:
+            args = [self._rounded_if_inexact(self.given(a), set()) if isinstance(a, Tensor) else a for a in args]
+        result = super().result(func, args, kwargs)
+        if _in_place(func) or "out" in kwargs:
+            return result
+        views = {a.untyped_storage().data_ptr() for a in _tensors((*args, *kwargs.values()))}
+        if isinstance(result, Tensor):
+            return self._rounded_if_inexact(result, views)
+        if type(result) in (tuple, list):
+            return type(result)(self._rounded_if_inexact(r, views) if isinstance(r, Tensor) else r for r in result)
+        return result
+
+    def _softmax(self, input: Tensor, dim: int | None = None, *_: Any, **__: Any) -> Tensor:
+        input, dim = self.given(input), -1 if dim is None else dim
+        if input.numel() == 0:
+            return torch.softmax(input, dim)
+        exp = self._rounded(torch.exp(self._rounded(input - input.detach().amax(dim, keepdim=True))))
+        return self._rounded(exp * self._rounded(1.0 / self._rounded(exp.sum(dim, keepdim=True))))
+
+    def _rounded_if_inexact(self, t: Tensor, views: set[int]) -> Tensor:
+        """A view is no new result, and the whole numbers of positions and fills are exact in every dtype."""
+        if not t.is_floating_point() or t.untyped_storage().data_ptr() in views:
+            return t
+        if not t.requires_grad and torch.equal(t, t.round()):
+            return t
+        return self._rounded(t)
+
+    def _rounded(self, t: Tensor) -> Tensor:
+        rounded = t * self._noise(t)
+        if rounded.requires_grad:
+            rounded.register_hook(self._rounded_gradient)  # type: ignore[no-untyped-call]
+        return rounded
+
+    def _rounded_gradient(self, gradient: Tensor) -> Tensor:
+        with torch._C.DisableTorchFunction():  # backward runs inside this mode, but its own arithmetic must not
+            return gradient * self._noise(gradient)
+
+    def _noise(self, t: Tensor) -> Tensor:
+        if t.device not in self.generators:
+            self.generators[t.device] = torch.Generator(t.device).manual_seed(self.seed)
+        noise = torch.empty(t.shape, dtype=t.dtype, device=t.device)
+        return noise.uniform_(1.0 - self.unit, 1.0 + self.unit, generator=self.generators[t.device])
+
+
+def _dropout_of(func: Any, args: list[Any], kwargs: dict[str, Any]) -> _Dropout | None:
+    if func in _RECURRENT:  # (..., num_layers, dropout, train, ...) after a varying number of tensors
+        position = next((i for i, a in enumerate(args) if isinstance(a, float)), len(args))
+        return _Dropout(position, "dropout", 0.0, (position + 1, "train", True))
+    if func not in _DROPOUTS and "dropout_p" in kwargs:  # a custom operation
+        return _Dropout(len(args), "dropout_p", 0.0)
+    return _DROPOUTS.get(func)
+
+
+class _Dropout(NamedTuple):
+    """Where a function takes its dropout rate, and whether it drops."""
+
+    position: int
+    name: str
+    default: float
+    training: tuple[int, str, bool] | None = None
+
+    def rate(self, args: list[Any], kwargs: dict[str, Any]) -> float:
+        if self.training is not None:
+            position, name, default = self.training
+            if not (args[position] if position < len(args) else kwargs.get(name, default)):
+                return 0.0
+        return float(args[self.position] if self.position < len(args) else kwargs.get(self.name, self.default))
+
+    def switch_off(self, args: list[Any], kwargs: dict[str, Any]) -> None:
+        if self.position < len(args):
+            args[self.position] = 0.0
+        else:
+            kwargs[self.name] = 0.0
+
+
+def _dropouts() -> Iterator[tuple[Callable[..., Any], _Dropout]]:
+    for name in "dropout alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout".split():
+        default_training = name in ("dropout", "dropout1d", "dropout2d", "dropout3d")
+        yield getattr(F, name), _Dropout(1, "p", 0.5, (2, "training", default_training))
+    for name in "dropout alpha_dropout feature_dropout feature_alpha_dropout".split():
+        for suffix in ("", "_"):
+            yield getattr(torch, name + suffix), _Dropout(1, "p", 0.5, (2, "train", True))
+    yield torch.native_dropout, _Dropout(1, "p", 0.5, (2, "train", True))
+    yield F.scaled_dot_product_attention, _Dropout(4, "dropout_p", 0.0)
+    # (query, key, value, embed_dim, heads, in weight, in bias, bias_k, bias_v, add_zero_attn, dropout_p, ...)
+    yield F.multi_head_attention_forward, _Dropout(10, "dropout_p", 0.0, (13, "training", True))
+
+
+_DROPOUTS = dict(_dropouts())
+_RECURRENT = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
+_SHAPED = {torch.rand, torch.randn, torch.normal}
+_CREATING = _SHAPED | {torch.rand_like, torch.randn_like}
+_DRAWN = _CREATING | {torch.bernoulli, Tensor.bernoulli}
+_DRAWN_IN_PLACE = {
+    Tensor.bernoulli_, Tensor.normal_, Tensor.uniform_, Tensor.exponential_, Tensor.cauchy_, Tensor.log_normal_,
+    Tensor.geometric_, Tensor.random_,
+}  # fmt: skip
+_SUMS = set(
+    "matmul __matmul__ __rmatmul__ mm bmm mv dot inner addmm addmv baddbmm addbmm linear bilinear einsum tensordot sum "
+    "mean var std norm vector_norm cumsum conv1d conv2d conv3d scaled_dot_product_attention".split()
+)
+_SOFTMAXES = {F.softmax, torch.softmax, Tensor.softmax}
+_WIDENING: dict[Any, Callable[..., Any]] = {
+    Tensor.float: Tensor.double,
+    Tensor.half: Tensor.double,
+    Tensor.bfloat16: Tensor.double,
+    Tensor.cfloat: Tensor.cdouble,  # type: ignore[attr-defined]
+    Tensor.chalf: Tensor.cdouble,  # type: ignore[attr-defined]
+}
+
+
+def _in_place(func: Any) -> bool:
+    name = getattr(func, "__name__", "")
+    return name in ("__setitem__", "__set__") or (name.endswith("_") and not name.endswith("__")) or name in _AUGMENTED
+
+
+_AUGMENTED = {f"__i{name}__" for name in "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul".split()}
+
+
+def _widened(a: Any) -> Any:
+    if isinstance(a, Tensor):
+        return a.to(WIDER[a.dtype]) if a.dtype in WIDER else a
+    if isinstance(a, torch.dtype):
+        return WIDER.get(a, a)
+    if isinstance(a, str) and a.startswith("torch.") and a.endswith(("FloatTensor", "HalfTensor", "BFloat16Tensor")):
+        return "torch.DoubleTensor"  # x.type("torch.FloatTensor")
+    return type(a)(map(_widened, a)) if type(a) in (list, tuple) else a
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    for v in values:
+        if isinstance(v, Tensor):
+            yield v
+        elif isinstance(v, list | tuple):
+            yield from _tensors(v)

@@ -1,0 +1,283 @@
+"""Verification: does a rewritten module compute what the original computes, forward and backward?
+
+Two questions are asked of every result and every gradient, in training (with dropout off) and in evaluation:
+meaning, whether both agree when all is computed in double; and precision, whether in its own dtype the rewritten module
+errs by no more than the original does (autofuse.verify.bounds derives how much more is no more). Where there is
+dropout, its rate and scaling are compared too (autofuse.verify.draws). Must not know what was rewritten.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autofuse.verify import bounds
+from autofuse.verify.arithmetic import AsWritten, InDouble, RandomlyRounded
+from autofuse.verify.bounds import Gap, gap
+from autofuse.verify.differences import difference_in_kind, equal
+from autofuse.verify.draws import DRAWS, Draw, difference, draw
+from autofuse.verify.runs import SEED, Call, Run, drawn, in_double, run
+
+# Constants that are one number in single precision are one constant: a traced tensor may have been made in it. In a
+# model of doubles they may still be decimals: 0.79788456 is written for sqrt(2 / pi), and 1e-9 of it away.
+_SAME_CONSTANT, _SAME_DECIMAL = 2.0**-24, 1e-9
+_UNEXPLAINED = 32.0  # units of error that are put down to rounding where the original does not run in double
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The verdict. `max_error` and `bound` belong to the result or gradient that came nearest to its bound.
+
+    Both are relative to the largest entry of that tensor. `culprit` names it, or what else differs: "result[0]",
+    "gradient of x", "gradient of self.proj.weight". `reason` is a sentence, and empty where `ok`.
+    """
+
+    ok: bool
+    max_error: float = 0.0
+    bound: float = 0.0
+    reason: str = ""
+    culprit: str = ""
+
+
+def verify(
+    original: nn.Module,
+    rewritten: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    unread: frozenset[int] = frozenset(),
+    copy_object: Callable[[Any], Any] = copy.deepcopy,
+) -> Outcome:
+    """Whether `rewritten` may stand for `original`, judged by a call with `args` and `kwargs`.
+
+    The two are modules with equal parameters. Both are run in both modes, with gradients, and are left as they were:
+    parameters, buffers, attributes, gradients, modes, and the random number generators. `unread` are the elements of a
+    returned tuple that no caller reads; they are not compared. `copy_object` copies arguments that are neither tensors
+    nor containers, such as a key-value cache.
+    """
+    return ModuleReference(original, args, kwargs, unread=unread, copy_object=copy_object).check(rewritten)
+
+
+class ModuleReference:
+    """What an original computes, to check any number of rewritten modules against: its own runs are made once."""
+
+    def __init__(
+        self,
+        original: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        unread: frozenset[int] = frozenset(),
+        copy_object: Callable[[Any], Any] = copy.deepcopy,
+    ) -> None:
+        self._original, self._call = original, Call(tuple(args), dict(kwargs or {}), unread, copy_object)
+
+    def check(self, rewritten: nn.Module) -> Outcome:
+        """Whether `rewritten` may stand for the original. What it raises is a reason, and is not raised."""
+        checks: list[_Check] = []
+        for expected in (self._in_training, self._in_evaluation):
+            if isinstance(expected, str):
+                continue
+            checks.append(_Check(expected, rewritten, checks[0] if checks else None))
+            if not checks[-1].outcome.ok:
+                return checks[-1].outcome
+        if not checks:
+            return Outcome(False, reason=f"The original does not run on the example inputs: {self._in_evaluation}.")
+        return max((c.outcome for c in checks), key=lambda o: o.max_error / o.bound if o.bound else 0.0)
+
+    @cached_property
+    def _in_training(self) -> _Expected | str:
+        return self._expected(True, None)
+
+    @cached_property
+    def _in_evaluation(self) -> _Expected | str:
+        return self._expected(False, None if isinstance(self._in_training, str) else self._in_training)
+
+    def _expected(self, training: bool, other: _Expected | None) -> _Expected | str:
+        try:
+            return _Expected(self._original, self._call, training, other)
+        except Exception as error:  # a model of one mode only, or not for these inputs
+            return f"{type(error).__name__}: {error}"
+
+
+class _Expected:
+    """What the original computes in one mode: in its own dtypes, in double, and under random rounding."""
+
+    def __init__(self, module: nn.Module, call: Call, training: bool, other: _Expected | None) -> None:
+        self.module, self.call, self.training = module, call, training
+        self.own = run(module, call, training, AsWritten(), masks_too=False)
+        self.dtype = _coarsest(module, self.own)
+        self.unit = _SAME_DECIMAL if self.dtype is torch.float64 else torch.finfo(self.dtype).eps / 2
+        self._other = other if other and equal(self.own, other.own) else None
+        self._rounded: dict[float, list[Run]] = {}
+        self._drawn: list[Draw] = []
+
+    @cached_property
+    def exact(self) -> Run | None:
+        """In double; None where the forward does not run in it."""
+        if self.dtype is torch.float64:
+            return self.own
+        return self._other.exact if self._other else _run_in_double(self.module, self)
+
+    def draws(self) -> Iterator[Draw]:
+        """With dropout; each is made once."""
+        for i in range(DRAWS):
+            if i == len(self._drawn):
+                self._drawn.append(_drawn(self.module, self, SEED + i))
+            yield self._drawn[i]
+
+    def depends_on_mode(self) -> bool:
+        """Whether this mode differs from the other in more than dropout."""
+        return self._other is None
+
+    def rounded(self, unit: float) -> list[Run]:
+        """Some runs in which each step is rounded at random to `unit`."""
+        if self._other:
+            return self._other.rounded(unit)
+        if unit not in self._rounded:
+            module = in_double(self.module)
+            modes = [RandomlyRounded(self.dtype, unit, SEED + i) for i in range(bounds.DRAWS)]
+            self._rounded[unit] = [run(module, self.call, self.training, mode) for mode in modes]
+        return self._rounded[unit]
+
+
+class _Check:
+    """A rewritten module against what is expected in one mode, given the same in the other."""
+
+    def __init__(self, expected: _Expected, rewritten: nn.Module, other: _Check | None) -> None:
+        self._expected, self._rewritten = expected, rewritten
+        self._mode = "in training" if expected.training else "in evaluation"
+        try:
+            self._own = run(rewritten, expected.call, expected.training, AsWritten(), masks_too=False)
+        except Exception as error:
+            reason = f"The rewritten forward raises {type(error).__name__} {self._mode}: {error}"
+            self.outcome = Outcome(False, math.inf, reason=reason)
+            return
+        if other and not expected.depends_on_mode() and equal(self._own, other._own):
+            self.outcome = self._dropout() or other.outcome
+        else:
+            self.outcome = self._judged()
+
+    def _judged(self) -> Outcome:
+        difference = difference_in_kind(self._expected.own, self._own)
+        if difference:
+            culprit, what = difference
+            return Outcome(False, math.inf, reason=f"{_capital(culprit)} {what} {self._mode}.", culprit=culprit)
+        precision = self._precision()
+        if not precision.ok:
+            return precision
+        return self._meaning() or self._dropout() or precision
+
+    def _precision(self) -> Outcome:
+        """In the original's dtypes, no more error than it has."""
+        expected = self._expected
+        if expected.exact is None:
+            return self._compared(self._own, expected.own, _UNEXPLAINED * expected.unit)
+        return self._compared(self._own, expected.exact, expected.unit)
+
+    def _meaning(self) -> Outcome | None:
+        """In double, the same but for the rounding of constants. None where that is so, or cannot be asked.
+
+        From single precision on, precision leaves no more room than this, except for gradients that were not asked for.
+        """
+        own, exact = self._expected.own, self._expected.exact
+        if exact is None or self._expected.unit <= _SAME_CONSTANT and own.gradients.keys() == exact.gradients.keys():
+            return None
+        actual = _run_in_double(self._rewritten, self._expected)
+        if actual is None or difference_in_kind(exact, actual):
+            return None
+        outcome = self._compared(actual, exact, _SAME_CONSTANT, "computed in double, ")
+        return None if outcome.ok else outcome
+
+    def _dropout(self) -> Outcome | None:
+        """Drops out at the same rate, with the same scaling. None where that is so."""
+        if not self._expected.own.rates and not self._own.rates:
+            return None
+        seeds = range(SEED + DRAWS, SEED + 2 * DRAWS)
+        try:
+            drawn = (_drawn(self._rewritten, self._expected, s) for s in seeds)
+            reason = difference(self._expected.draws(), drawn, self._expected.unit)
+        except Exception as error:
+            reason = f"With dropout, the rewritten forward raises {type(error).__name__}: {error}"
+        return Outcome(False, math.inf, reason=f"{reason} ({self._mode})", culprit="dropout") if reason else None
+
+    def _compared(self, fused: Run, exact: Run, unit: float, how: str = "") -> Outcome:
+        """The tensor that comes nearest to its bound, or the first that is beyond it."""
+        expected, share, worst = self._expected, min(1.0, unit / self._expected.unit), Gap()
+        for name, (result, own, truth) in _triples(fused, expected.own, exact):
+            terms = _terms(name, truth, exact)
+            found = gap(result, own, truth, unit, share=share, terms=terms)
+            if not found.within and expected.exact is not None:
+                rounded = [_tensor(r, name, truth) for r in expected.rounded(unit)]
+                found = gap(result, own, truth, unit, rounded, share=share, terms=terms)
+            if not found.within:
+                return Outcome(False, found.error, found.bound, self._reason(name, found, how), name)
+            worst = max(worst, found, key=lambda g: g.ratio)
+        return Outcome(True, worst.error, worst.bound)
+
+    def _reason(self, name: str, found: Gap, how: str) -> str:
+        if math.isinf(found.error):
+            return f"{_capital(how + name)} is not finite {self._mode} where the original is."
+        return (
+            f"{_capital(how + name)} is off by {found.error:.1e} of its largest entry {self._mode}; "
+            f"rounding explains {found.bound:.1e}."
+        )
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _triples(fused: Run, own: Run, exact: Run) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
+    """Each tensor and gradient of `fused` three times. No gradient is a gradient of zero."""
+    names = (*(n for n in fused.tensors if n in exact.tensors), *(f"gradient of {n}" for n in fused.gradients))
+    for name in names:
+        found = [t for r in (fused, own, exact) if (t := r.named(name)) is not None]
+        if found:
+            result, truth = _tensor(fused, name, found[0]), _tensor(exact, name, found[0])
+            yield name, (result, truth if own.lacks(name) else _tensor(own, name, truth), truth)
+
+
+def _terms(name: str, exact: Tensor, run: Run) -> int:
+    """Of how many terms an entry is the sum: as many as there are rows, for a gradient that is not row by row.
+
+    What a model returns may have few rows, pooled from many: those of the largest tensor on the way count.
+    """
+    if not name.startswith("gradient of "):
+        return 1
+    entries = max((t.numel() for n, t in run.tensors.items() if n.startswith("result") and t.ndim), default=1)
+    by_row = exact.numel() >= entries and not name.startswith("gradient of self.")
+    return 1 if by_row else run.rows
+
+
+def _tensor(run: Run, name: str, like: Tensor) -> Tensor:
+    t = run.named(name)
+    return torch.zeros_like(like) if t is None else t
+
+
+def _run_in_double(module: nn.Module, expected: _Expected) -> Run | None:
+    try:
+        return run(in_double(module), expected.call, expected.training, InDouble(expected.dtype))
+    except Exception:  # a kernel or a check that has no double
+        return None
+
+
+def _drawn(module: nn.Module, expected: _Expected, seed: int) -> Draw:
+    return draw(drawn(module, expected.call, expected.training, seed), expected.own.tensors)
+
+
+def _coarsest(module: nn.Module, own: Run) -> torch.dtype:
+    """The dtype with the greatest eps among parameters, results and gradients, and autocast's."""
+    tensors = (*module.parameters(), *own.tensors.values(), *own.gradients.values())
+    dtypes = {t.dtype.to_real() for t in tensors if t is not None and (t.is_floating_point() or t.is_complex())}
+    for device in {t.device.type for t in tensors if t is not None}:
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+            dtypes.add(torch.get_autocast_dtype(device))
+    return max(dtypes or {torch.get_default_dtype()}, key=lambda d: torch.finfo(d).eps)

@@ -1,0 +1,106 @@
+"""`autofuse compare` from argv to exit code."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autofuse.cli import main
+from autofuse.results.comparison import Comparison, Estimate, Interval
+from autofuse.results.profile import Profile
+from tests.display.samples import gpt
+
+
+def timed(profile: Profile, seconds: float) -> Profile:
+    timing = replace(
+        profile.timing, seconds=(seconds,) * 20, interval=Interval(seconds, seconds), yardstick=(0.001,) * 20
+    )
+    return replace(profile, timing=timing)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    before.write_text(timed(gpt(), 0.3).to_json())
+    after.write_text(timed(gpt(True), 0.1).to_json())
+    return str(before), str(after)
+
+
+def test_two_profiles_are_told_apart(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *files, "--anyway"]) == 0
+    out = capsys.readouterr().out
+    assert "confirmed: 3.00x (3.00 to 3.00) (measured apart)" in out
+    assert "layers that changed" in out
+
+
+def test_as_json_everything_is_there(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *files, "--format", "json", "--anyway", "--fail-if", "time_ratio>0.5"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["version"], told["type"], told["verdict"]) == (1, "difference", "confirmed")
+    assert told["ratio"] == pytest.approx(3.0)
+    assert told["step_seconds"] == {"before": 0.3, "after": 0.1}
+    assert told["conditions"][0]["holds"] is False
+    assert {"memory", "ladder", "layers", "categories"} <= set(told)
+
+
+@pytest.mark.parametrize(
+    "conditions, code",
+    [
+        (["time_ratio>1.02"], 1),
+        (["time_ratio<1.02"], 0),
+        (["time_ratio>1.02 and peak_memory_ratio<0.01"], 0),
+        (["time_ratio<1", "time_ratio>1"], 1),
+        (["nonsense>1"], 2),
+        (["time_ratio=1"], 2),
+    ],
+)
+def test_the_exit_code_is_what_the_conditions_say(files: tuple[str, str], conditions: list[str], code: int) -> None:
+    before, after = files
+    fail_if = [part for text in conditions for part in ("--fail-if", text)]
+    assert main(["compare", after, before, "--anyway", *fail_if]) == code
+
+
+def test_one_comparison_alone_keeps_its_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    equal = Estimate(1.0, Interval(0.99, 1.01))
+    comparison = Comparison(1.1, Interval(1.05, 1.2), equal, "confirmed", "Because.", (1.1,) * 8, (1.0,) * 8)
+    (tmp_path / "demo.json").write_text(json.dumps({"comparison": comparison.to_dict(), "plan": {}}))
+    assert main(["compare", str(tmp_path / "demo.json"), "--fail-if", "time_ratio>0.99"]) == 0
+    out = capsys.readouterr()
+    assert "confirmed: 1.10x (1.05 to 1.20) (interleaved)" in out.out
+    assert "time_ratio>0.99 does not hold" in out.err
+
+
+@pytest.mark.parametrize(
+    "content, sentence",
+    [
+        (None, "cannot be read"),
+        ("{", "is not JSON"),
+        ("[]", "holds no object"),
+        ('{"traceEvents": []}', "autofuse profile --trace"),
+        ('{"a": 1}', "neither a profile nor a comparison"),
+        ('{"verdict": "confirmed", "before_seconds": [1], "version": 99}', "format version 99"),
+        ('{"verdict": "confirmed", "before_seconds": [1], "version": 1}', "lacks"),
+        (
+            '{"verdict": "confirmed", "reason": "", "ratio": null, "interval": [1, 1], "pairs": 1, "before_seconds": '
+            '[1], "after_seconds": [1], "control": {"ratio": 1, "interval": [1, 1]}, "version": 1}',
+            "without a ratio",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_told_in_a_sentence(
+    files: tuple[str, str], tmp_path: Path, content: str | None, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.json"
+    if content is not None:
+        other.write_text(content)
+    assert main(["compare", files[0], str(other)]) == 2
+    told = capsys.readouterr()
+    assert sentence in told.err.replace("\n", " ")
+    assert not told.out
+
+
+def test_a_profile_alone_has_nothing_to_be_compared_with(files: tuple[str, str]) -> None:
+    assert main(["compare", files[0]]) == 2

@@ -1,0 +1,51 @@
+"""Rules as documentation, out of their own files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autofuse.cli.rules_text import as_json, explained, listed, source_of, title
+from autofuse.loading.registry import load_rules
+from autofuse.match.matcher import LoadedRule
+from autofuse.project.run import rewritten
+
+RULES = load_rules()
+
+
+def named(loaded: LoadedRule) -> str:
+    return loaded.rule.__name__
+
+
+@pytest.mark.parametrize("loaded", RULES, ids=named)
+def test_every_rule_says_what_it_is_in_a_line(loaded: LoadedRule) -> None:
+    assert loaded.rule.__doc__, "a rule needs a docstring"
+    assert title(loaded.rule).endswith(".") and len(title(loaded.rule)) < 100
+
+
+@pytest.mark.parametrize("loaded", RULES, ids=named)
+def test_an_explanation_shows_both_sides_and_what_becomes_of_every_example(loaded: LoadedRule) -> None:
+    text = "".join(piece for piece, _ in explained(loaded, rewritten))
+    assert text.startswith(f"{loaded.rule.code} {loaded.rule.__name__}\n")
+    assert "    def before(" in text and "    def after(" in text
+    assert "staticmethod" not in text
+    for example in loaded.rule.examples:
+        assert example.why in text
+
+
+def test_the_list_has_a_line_for_each_rule() -> None:
+    lines = "".join(piece for piece, _ in listed(RULES)).splitlines()
+    assert [line.split()[:2] for line in lines] == [[r.rule.code, r.rule.__name__] for r in RULES]
+
+
+def test_the_json_holds_the_same() -> None:
+    printed = json.loads(json.dumps(as_json(RULES)))
+    assert printed["version"] == 1
+    assert [r["rule"] for r in printed["rules"]] == [named(r) for r in RULES]
+    assert all(r["fused"] or r["kept"] for r in printed["rules"])
+
+
+def test_a_function_is_shown_without_its_decorators_and_indentation() -> None:
+    rule = next(r.rule for r in RULES if r.rule.code == "AF202")
+    assert source_of(rule.before).startswith("def before(")

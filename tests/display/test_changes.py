@@ -1,0 +1,36 @@
+"""Layers of two profiles, matched by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autofuse.display.changes import changes, changes_table
+from autofuse.results.comparison import Interval
+from autofuse.results.parts import Layer, Timing, Work
+from autofuse.results.profile import Profile
+
+
+def profile(**seconds: float) -> Profile:
+    layers = tuple(
+        Layer(name, "Linear", 1, Work(s / 2), Work(s / 2), Work(s / 2), Work(s / 2)) for name, s in seconds.items()
+    )
+    return Profile("m", Timing((1.0,), Interval(1.0, 1.0)), (), layers)
+
+
+def test_layers_are_faster_slower_new_or_gone_the_greatest_difference_first() -> None:
+    found = changes(profile(a=0.4, b=0.2, c=0.3, d=0.1), profile(a=0.2, b=0.3, c=0.31, e=0.15))
+    assert [(c.fqn, c.kind) for c in found] == [
+        ("a", "faster"), ("e", "new"), ("d", "gone"), ("b", "slower"), ("c", "about the same"),
+    ]  # fmt: skip
+    assert (found[1].before, found[1].after) == (None, 0.15)
+
+
+def test_less_than_a_hundredth_of_the_step_is_no_change_however_many_times_the_layer() -> None:
+    assert changes(profile(a=0.001), profile(a=0.009))[0].kind == "about the same"
+
+
+def test_the_table_holds_what_changed_only() -> None:
+    found = changes(profile(a=0.4, b=0.2), profile(a=0.2, b=0.2))
+    assert [row[0].text for row in changes_table(found).rows] == ["a"]
+    many = tuple(replace(found[0], fqn=str(i)) for i in range(12))
+    assert "and 2 more" in changes_table(many, most=10).caption

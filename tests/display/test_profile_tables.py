@@ -1,0 +1,72 @@
+"""A profile's tables of the whole step: every number under its name, for one profile or for two."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autofuse.display import profile_tables as tables
+from autofuse.results.ladder import RUNGS, Rung
+from autofuse.results.table import Table
+from tests.display.samples import almost_nothing, gpt, trace_of_a_job
+
+BOTH = {"before": gpt(), "after": gpt(True)}
+
+
+def rows(table: Table) -> dict[str, list[str]]:
+    return {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
+
+
+def test_the_ladder_has_every_rung_in_order_with_value_loss_and_origin() -> None:
+    table = tables.ladder_table({"": gpt()})
+    assert [row[0].text for row in table.rows] == [kind.title for kind in RUNGS]
+    assert rows(table)["busy time"] == ["94.1 %", "5.9 %", "operators of 3 steps of the trace"]
+    assert rows(table)["SM activity"][:2] == ["n/a", ""]
+
+
+def test_what_is_missing_says_why_and_how_to_get_it_once() -> None:
+    assert (
+        tables.missing_in_words("there is no GPU.", "find one") == "n/a, because there is no GPU; to get it, find one"
+    )
+    assert tables.missing_in_words("", "find one") == "n/a; to get it, find one"
+    assert tables.missing_in_words("none; find one", "find one") == "n/a, because none; find one"
+
+
+def test_a_side_that_lacks_a_rung_and_a_rung_of_a_later_version_are_both_there() -> None:
+    newer = replace(gpt(), ladder=(*gpt().ladder, Rung("tma_active", 0.5)))
+    found = rows(tables.ladder_table({"before": gpt(), "after": newer}))
+    assert found["tma_active"][:4] == ["n/a", "", "50 %", ""]
+
+
+def test_losses_in_words_name_what_they_are_of() -> None:
+    words = {rungs["before"].name: tables.loss_in_words(rungs) for rungs in tables.rungs_of(BOTH)}
+    assert words["busy"] == "5.9 % → 5.9 % of the step lost"
+    assert words["hfu"] == "77 % → 66.7 % below busy"
+    assert words["mfu"] == "0 % → 0 % below HFU"
+    assert words["occupancy"] == ""
+
+
+def test_shares_beside_the_rest_come_last_with_their_reasons() -> None:
+    table = rows(tables.shares_table({"": gpt()}))
+    assert list(table)[-3:] == ["host overhead", "communication", "exposed communication"]
+    assert table["forward"] == ["78.7 ms", "31 %", "ranges of the trace"]
+    assert table["communication"] == ["n/a", "n/a", "there is one process only"]
+
+
+def test_memory_adds_up_and_is_not_told_where_it_was_not_measured() -> None:
+    table = rows(tables.memory_table(BOTH))
+    assert table["activations"] == ["180 MiB", "89.1 %", "60 MiB", "73.2 %"]
+    assert table["together"] == ["202 MiB", "", "82 MiB", ""]
+    nothing = rows(tables.memory_table({"": almost_nothing()}))
+    assert set(nothing["parameters"] + nothing["together"]) == {"n/a", ""}
+
+
+def test_categories_of_either_side_are_there_the_longest_first() -> None:
+    table = rows(tables.categories_table(BOTH))
+    assert list(table) == ["matmul", "elementwise", "softmax", "attention"]
+    assert table["attention"][:4] == ["0", "0 s", "12", "20 ms"]
+
+
+def test_of_the_ranks_the_slowest_is_named() -> None:
+    table = rows(tables.ranks_table(trace_of_a_job()))
+    assert table["0"] == ["100 ms", "99 %", "20 ms", "5 ms", "n/a", ""]
+    assert [name for name, cells in table.items() if cells[-1] == "slowest"] == ["3"]

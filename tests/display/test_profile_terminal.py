@@ -1,0 +1,100 @@
+"""A profile on a terminal: one screen, and nothing that was not measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autofuse.display.profile_terminal import notebook, summary, summary_of_both
+from autofuse.display.terminal import text
+from autofuse.results.ladder import ON_CPU, RUNGS, of_a_cpu
+from autofuse.results.profile import Profile
+from tests.display.samples import almost_nothing, comparison, gpt, large, trace_of_a_job
+
+
+def shown(profile: Profile, width: int = 110) -> str:
+    return text(summary(profile), width)
+
+
+def joined(profile: Profile) -> str:
+    """Without line breaks, for sentences that may be anywhere in a line."""
+    return " ".join(shown(profile).split())
+
+
+@pytest.mark.parametrize("blocks", [2, 12, 96])
+def test_it_fits_one_screen_however_deep_the_model(blocks: int) -> None:
+    assert len(shown(gpt(blocks=blocks)).splitlines()) <= 60
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+@pytest.mark.parametrize("profile", [gpt(), trace_of_a_job(), almost_nothing(), large(4)], ids=lambda p: p.name[:12])
+def test_no_line_is_wider_than_the_terminal(profile: Profile, width: int) -> None:
+    assert max(map(len, shown(profile, width).splitlines())) <= width
+    assert max(map(len, text(summary_of_both(profile, profile), width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("profile", [gpt(), trace_of_a_job(), almost_nothing()], ids=lambda p: p.name[:12])
+def test_every_rung_is_named_with_a_value_or_with_a_reason(profile: Profile) -> None:
+    told = joined(profile)
+    assert all(kind.title in told for kind in RUNGS)
+    for rung in profile.ladder:
+        assert rung.value is not None or (rung.reason in told and " ".join(rung.kind.get.split()) in told)
+
+
+def test_on_a_cpu_what_is_asked_of_gpus_is_one_sentence() -> None:
+    told = joined(replace(gpt(), ladder=of_a_cpu(gpt().ladder)))
+    assert f"SM sub-partitions active: n/a, because {ON_CPU}; to get it, profile on a GPU" in told
+    assert told.count("n/a, because the step ran") == 1 and all(kind.title in told for kind in RUNGS)
+
+
+def test_repeated_layers_are_one_row_with_their_sum_and_their_rule() -> None:
+    lines = shown(gpt()).splitlines()
+    (row,) = [i for i, line in enumerate(lines) if "h.*.attn ×4" in line and "36.00" in line]
+    assert all(number in lines[row] for number in ("36.00", "64.00", "39.4 %", "memory", "136"))
+    assert "AF101 applies: 1.23x" in lines[row + 1]
+    assert "h.2" not in shown(gpt())
+
+
+def test_a_declined_place_says_why() -> None:
+    assert "the scores are returned too" in joined(gpt())
+
+
+def test_rates_shares_memory_and_notes_are_there() -> None:
+    told = joined(gpt())
+    for part in ("254 ms (251 ms to 257 ms)", "31.5 samples/s", "8,065 tokens/s", "forward 31 %", "optimizer 5 %",
+                 "peak 202 MiB", "activations 180 MiB", "twice the batch takes 1.93x the time (1.88 to 1.99)",
+                 "98.1 % of the forward", "1.31x as long", "The step's time is of 30 steps"):  # fmt: skip
+        assert part in told
+
+
+def test_what_was_not_measured_has_no_number() -> None:
+    told = joined(almost_nothing())
+    assert "no step was timed" in told
+    assert not any(sign in told for sign in ("%", " ms", "MiB", "samples/s", " W"))
+
+
+def test_ranks_name_the_slowest_and_the_spread() -> None:
+    assert "the slowest is rank 3 with 103 ms · spread 2.91 % of it" in joined(trace_of_a_job())
+
+
+def test_power_is_told_with_what_it_buys() -> None:
+    power = replace(gpt().power, watts=412.0, joules_per_step=104.6, tokens_per_joule=19.6, reason="")
+    assert "412 W · 105 J/step · 19.6 tokens/J" in joined(replace(gpt(), power=power))
+
+
+def test_before_and_after_stand_side_by_side_with_the_verdict() -> None:
+    told = " ".join(text(summary_of_both(gpt(), gpt(True), comparison()), 110).split())
+    for part in ("confirmed: 1.75x (1.60 to 1.81)", "peak 202 MiB → 82 MiB", "forward 78.7 ms → 44.9 ms",
+                 "h.*.attn ×4 100 ms 28.4 ms", "AF101 fused", "17.1 %", "27.4 %"):  # fmt: skip
+        assert part in told
+
+
+def test_square_brackets_in_names_are_no_markup() -> None:
+    assert "[red]model[/red]" in shown(replace(gpt(), name="[red]model[/red]", notes=("[b]note[/b]",)))
+    assert "[b]note[/b]" in shown(replace(gpt(), notes=("[b]note[/b]",)))
+
+
+def test_a_notebook_has_the_same_tables() -> None:
+    made = notebook({"before": gpt(), "after": gpt(True)}, comparison())
+    assert "h.*.attn ×4" in made and "before value" in made and "1.75x" in made

@@ -1,0 +1,146 @@
+"""What nothing beats stays as it was written, and the report says so; what wins says by how much."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autofuse
+from autofuse import ops
+from autofuse.fx.session import site_timing as weighing
+from autofuse.kernels.policy import using
+
+SIZE = (2, 4, 256, 32)
+
+
+class Attention(nn.Module):
+    """Spelled out, with scores of a megabyte and more: the fused kernel is several times as fast."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        scores = (query @ key.transpose(-2, -1)) / query.size(-1) ** 0.5
+        return torch.softmax(scores, dim=-1) @ value
+
+
+class Feed(nn.Module):
+    """Linear, GELU, linear: what the fused operation calls as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(128, 512), nn.Linear(512, 128)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(nn.functional.gelu(self.up(x)))
+
+
+@pytest.fixture(autouse=True)
+def _measuring() -> Iterator[None]:
+    with using(measured=True):
+        yield
+
+
+def _inputs() -> tuple[Tensor, ...]:
+    return tuple(torch.randn(SIZE, requires_grad=True) for _ in range(3))
+
+
+def _only(model: nn.Module, rule: str) -> autofuse.SiteReport:  # type: ignore[name-defined]
+    (site,) = [s for s in autofuse.report(model) if s.rule == rule]
+    return site
+
+
+def test_attention_wins_and_says_by_how_much() -> None:
+    model = Attention()
+    autofuse.optimize(model, _inputs())
+    site = _only(model, "AF101")
+    assert site.status == "fused"
+    assert "the original" in site.reason and "ms" in site.reason
+
+
+def test_what_is_slower_than_the_original_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = ops.attention
+
+    def slow(*args: object, **kwargs: object) -> Tensor:
+        time.sleep(0.3)
+        return quick(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ops, "attention", slow)
+    model, inputs = Attention(), _inputs()
+    expected = model(*inputs)
+    autofuse.optimize(model, inputs)
+    site = _only(model, "AF101")
+    assert site.status == "declined"
+    assert "the original stays" in site.reason and site.advice
+    assert torch.equal(model(*inputs), expected)
+
+
+def test_without_tuning_the_default_is_taken_unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weighing, "raced", None)  # whoever times anything fails
+    model = Attention()
+    autofuse.optimize(model, _inputs(), tune=False)
+    assert _only(model, "AF101").status == "fused"
+
+
+def test_what_takes_microseconds_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weighing, "raced", None)
+    model = Attention()
+    autofuse.optimize(model, tuple(torch.randn(1, 1, 4, 8) for _ in range(3)))
+    site = _only(model, "AF101")
+    assert site.status == "fused" and not site.reason
+
+
+def test_equal_places_are_weighed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    weighed = []
+    known = weighing._weighed
+
+    def counted(excerpt: object, *rest: object) -> weighing.Weight:
+        weighed.append(excerpt)
+        return known(excerpt, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(weighing, "_weighed", counted)
+
+    class Stack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Attention() for _ in range(3))
+
+        def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            for layer in self.layers:
+                query = layer(query, key, value)
+            return query
+
+    model = Stack()
+    autofuse.optimize(model, _inputs())
+    assert len(autofuse.report(model).with_status("fused")) == 3
+    assert len(weighed) == 1
+
+
+def test_weighing_leaves_the_model_as_it_was() -> None:
+    model = Feed().train()
+    x = torch.randn(512, 128)
+    state = {name: t.clone() for name, t in model.state_dict().items()}
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    autofuse.optimize(model, (x,))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(t, state[name]) for name, t in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters()) and model.training
+
+
+def test_the_answer_depends_on_whether_one_asks_to_tune() -> None:
+    model, inputs = Attention(), _inputs()
+    autofuse.optimize(model, inputs, tune=False)
+    first = autofuse.report(model)
+    autofuse.optimize(model, inputs, tune=True)
+    assert autofuse.report(model) is not first
+    with pytest.raises(ValueError, match="policy"):
+        autofuse.optimize(model, inputs, policy="luck")
+
+
+def test_places_are_weighed_that_nobody_asked_to_verify() -> None:
+    model = Attention()
+    autofuse.optimize(model, _inputs(), verify=False)
+    site = _only(model, "AF101")
+    assert site.status == "fused" and "the original" in site.reason

@@ -1,0 +1,52 @@
+"""What is taken back when a model differs as a whole."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autofuse
+from autofuse.fx.session import model_check as whole
+from autofuse.verify.modules import Outcome
+from tests.fx.conftest import Gpt, assert_same
+
+
+def test_a_whole_that_agrees_stays(tokens: Tensor) -> None:
+    assert not autofuse.report(autofuse.optimize(Gpt(), tokens)).with_status("rolled-back")
+
+
+@pytest.mark.parametrize(
+    ("bad", "taken"),
+    [
+        ({"blocks.1.attn"}, {"blocks.1.attn"}),
+        ({"blocks.1"}, {"blocks.1", "blocks.1.attn"}),
+        ({"blocks.0", "blocks.1"}, {"blocks.0", "blocks.0.attn", "blocks.1", "blocks.1.attn"}),
+    ],
+)
+def test_the_modules_nearest_to_the_difference_go_until_there_is_none(
+    bad: set[str], taken: set[str], tokens: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, culprit = Gpt(), "gradient of self.blocks.1.attn.proj.weight"
+    names = {m: n for n, m in model.named_modules()}
+
+    def outcome(session: object, model: nn.Module, reference: object, running: Sequence[nn.Module]) -> Outcome:
+        ok = not bad & {names[m] for m in running}
+        return Outcome(ok, reason="" if ok else "It is off.", culprit="" if ok else culprit)
+
+    monkeypatch.setattr(whole, "_outcome", outcome)
+    plain = copy.deepcopy(model)
+    report = autofuse.report(autofuse.optimize(model, tokens))
+    back = report.with_status("rolled-back")
+    assert {s.module for s in back} == taken
+    assert {s.reason for s in back} == {"the whole model differs: It is off."}
+    assert {s.module for s in report.with_status("fused")} == {
+        "blocks.0",
+        "blocks.0.attn",
+        "blocks.1",
+        "blocks.1.attn",
+    } - taken
+    assert_same(plain, model, torch.randint(0, 20, (2, 8)))

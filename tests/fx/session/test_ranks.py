@@ -1,0 +1,40 @@
+"""What a rank makes of another one's decisions. The store and its waiting are tested by real processes, in
+test_distributed.py."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from autofuse.fx.session.ranks import Decisions, Disagreement, left_out, reason_of
+
+ATTENTION, MLP = ("blocks.0.attention", "AF101", "12"), ("blocks.0.mlp", "AF303", "20")
+
+
+def test_what_another_rank_did_not_fuse_is_left_out_with_its_reason() -> None:
+    mine = Decisions(frozenset({ATTENTION, MLP}), rank=1)
+    theirs = Decisions(frozenset({ATTENTION}), {MLP[:2]: ("rolled-back", "result[0] is off by 1.0")})
+    assert left_out(mine, theirs) == {MLP}
+    assert reason_of(theirs, *MLP[:2]) == ("rolled-back", "rank 0 did not fuse it: result[0] is off by 1.0")
+
+
+def test_what_another_rank_fused_and_this_one_may_not_is_an_error_that_names_both_reasons() -> None:
+    mine = Decisions(frozenset(), {ATTENTION[:2]: ("rolled-back", "result[0] is off by 1.0.")}, rank=3)
+    with pytest.raises(Disagreement) as raised:
+        left_out(mine, Decisions(frozenset({ATTENTION})))
+    said = str(raised.value)
+    assert "AF101 in blocks.0.attention" in said and "rank 0 fused it" in said
+    assert "on rank 3 it failed verification: result[0] is off by 1.0." in said
+
+
+def test_calls_of_other_sizes_may_be_decided_otherwise_which_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    mine, theirs = Decisions(sizes="[(2, 8)]", rank=1), Decisions(frozenset({ATTENTION}), sizes="[(2, 9)]")
+    with caplog.at_level(logging.WARNING, "autofuse"):
+        assert left_out(mine, theirs) == frozenset()
+    assert "AF101" in caplog.text and "other sizes" in caplog.text
+
+
+def test_what_is_left_out_may_make_room_for_what_the_other_rank_has_there() -> None:
+    smaller = ("blocks.0.mlp", "AF302", "20")
+    assert left_out(Decisions(frozenset({MLP})), Decisions(frozenset({smaller}))) == {MLP}

@@ -1,0 +1,202 @@
+"""What a trace holds, what it refuses, and that nobody notices it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from autofuse.fx.trace.tracer import Trace, fake_world, traced
+from autofuse.fx.trace.values import Untraceable
+
+LOG: list[object] = []
+
+
+def trace(module: nn.Module, *args: Any, **kwargs: Any) -> Trace:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    return traced(module, args, kwargs, fake_world(mode), mode)
+
+
+class Stores(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = x.softmax(-1)
+        return self.last
+
+
+class Appends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.log.append(x)
+        return x.softmax(-1)
+
+
+class ReadsNumbers(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.mean().item()
+
+
+class BranchesOnData(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.softmax(-1) if x.sum() > 0 else x
+
+
+class Prints(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        print(f"mean {x.mean()}")
+        return x.softmax(-1)
+
+
+class WithoutGradient(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            weights = x.softmax(-1)
+        return weights * x
+
+
+class Autocasts(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return x @ x.mT
+
+
+class DrawsInPython(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        import random
+
+        return x * random.random()
+
+
+class Yields(nn.Module):
+    def forward(self, x: Tensor) -> Any:
+        yield x.softmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Stores, "assigns to self.last"),
+        (Appends, "changes self.log"),
+        (ReadsNumbers, "needs the numbers in a tensor"),
+        (BranchesOnData, "needs the numbers in a tensor"),
+        (Prints, "needs the numbers in a tensor"),
+        (WithoutGradient, "under no_grad"),
+        (Autocasts, "under no_grad, autocast"),
+        (DrawsInPython, "draws random numbers"),
+        (Yields, "generator"),
+    ],
+)
+def test_what_a_graph_cannot_hold_is_refused_with_a_reason(kind: type[nn.Module], why: str) -> None:
+    module = kind()
+    with pytest.raises(Untraceable, match=why):
+        trace(module, torch.randn(2, 4, 4))
+    assert not getattr(module, "log", []) and not hasattr(module, "last")
+
+
+def test_a_reason_knows_its_line() -> None:
+    with pytest.raises(Untraceable) as error:
+        trace(Stores(), torch.randn(2, 4))
+    assert error.value.place is not None and error.value.place.file == __file__
+
+
+def test_nothing_of_torch_is_patched_while_tracing() -> None:
+    before = {name: getattr(torch, name) for name in ("ones", "arange", "full", "tensor")}
+    call = nn.Module.__call__
+    seen: list[bool] = []
+
+    class Looks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(nn.Module.__call__ is call and all(getattr(torch, n) is f for n, f in before.items()))
+            mask = torch.ones(x.size(1), x.size(1)).tril() * torch.arange(x.size(1))
+            return x @ mask
+
+    trace(Looks(), torch.randn(2, 4, 4))
+    assert seen == [True]
+
+
+def test_no_hook_fires_and_no_child_runs_on_real_tensors() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.BatchNorm1d(4)).train()
+    fired: list[int] = []
+    for m in module.modules():
+        m.register_forward_hook(lambda *_: fired.append(1))
+    x, state = torch.randn(3, 4), torch.get_rng_state()
+    trace(module, x)
+    assert not fired and int(module[2].num_batches_tracked) == 0 and torch.equal(state, torch.get_rng_state())
+
+
+def test_sizes_stay_symbolic() -> None:
+    class Shapes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            batch, length, width = x.shape
+            mask = torch.full((length, length), float("-inf")).triu(1)
+            return (x.view(batch * length, width).view(batch, length, -1) @ x.mT + mask).softmax(-1)
+
+    found = trace(Shapes(), torch.randn(2, 4, 8))
+    assert "shape" not in found.guards.text
+
+
+def test_a_size_that_is_needed_as_a_number_is_guarded_where_it_comes_from() -> None:
+    class Root(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.proj = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q = self.proj(x).view(x.size(0), x.size(1), 2, x.size(2) // 2).transpose(1, 2)
+            return q * q.size(-1) ** -0.5
+
+    assert "(x.shape[2] // 2) == 4" in trace(Root(), torch.randn(2, 4, 8)).guards.text
+
+
+def test_writes_are_noted() -> None:
+    class Writes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = x * 2
+            y += 1
+            y[:, 0] = 0
+            y.masked_fill_(y > 1, 0.0)
+            torch.exp(y, out=y.detach())
+            return y
+
+    nodes = list(trace(Writes(), torch.randn(2, 4)).graph.nodes)
+    assert [str(n.target) for n in nodes if n.meta.get("writes")][:1] == ["add_"]
+    assert sum(bool(n.meta.get("writes")) for n in nodes) == 4
+
+
+def test_a_known_sequential_is_seen_through_and_another_is_not() -> None:
+    class Mine(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    class Root(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.known = nn.Sequential(nn.Softmax(-1), Mine())
+            self.other = nn.Sequential(nn.Softmax(-1), nn.BatchNorm1d(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.other(self.known(x))  # type: ignore[no-any-return]
+
+    found = trace(Root(), torch.randn(2, 4))
+    called = [n.target for n in found.graph.nodes if n.op == "call_module"]
+    assert called == ["known.0", "known.1", "other"] and found.seen_through == {"known"}
+
+
+def test_einops_is_seen_through() -> None:
+    einops = pytest.importorskip("einops")
+
+    class Heads(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            q = einops.rearrange(x, "b t (h d) -> b h t d", h=2)
+            scores = einops.einsum(q, q, "b h i d, b h j d -> b h i j")
+            weights = F.softmax(scores + einops.repeat(x.new_zeros(1), "() -> b", b=1), -1)
+            return einops.reduce(weights @ q, "b h t d -> b t d", "mean")  # type: ignore[no-any-return]
+
+    found = trace(Heads(), torch.randn(2, 4, 8))
+    assert "x.shape[1]" not in found.guards.text

@@ -1,0 +1,287 @@
+"""Whoever is refused learns what stands in the way, on which line, and what to change: the same through both doors."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+
+import autofuse
+from autofuse.display.findings import annotation_of, line_of
+from autofuse.ir.graph import Graph
+from autofuse.loading.registry import load_rules
+from autofuse.match.refusals import Refusal, Written, advice_on, refusal, unread
+from autofuse.results.findings import Finding, as_json
+from autofuse.results.sites import SiteReport
+from autofuse.rule import Fails, Unknown
+from autofuse.source.find.check import proposals
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.1)
+        self.weight = nn.Parameter(torch.ones(8))
+        self.maps = []
+
+    def forward(self, q, k, v):
+"""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A forward, and what must be said: the value, and parts of the line that is named, the reason and the advice."""
+
+    name: str
+    body: str
+    value: str
+    line: str
+    reason: str
+    advice: str
+    rule: str = "AF101"
+
+    @property
+    def text(self) -> str:
+        return HEAD + textwrap.indent(textwrap.dedent(self.body).strip("\n"), " " * 8) + "\n"
+
+    @property
+    def number(self) -> int:
+        return next(n for n, line in enumerate(self.text.splitlines(), 1) if self.line in line)
+
+
+BOTH = [
+    Refused(
+        "returned",
+        "attn = torch.softmax(q @ k.mT * 0.3, -1)\nout = attn @ v\nreturn out, attn",
+        "attn", "return out, attn", "the matrix of probabilities `attn` is returned", "return `attn` only when asked",
+    ),
+    Refused(
+        "returned after dropout",
+        "attn = self.drop(torch.softmax(q @ k.mT * 0.3, -1))\nreturn attn @ v, attn",
+        "attn", "return attn @ v", "after dropout `attn` is returned", "return `attn` only when asked for",
+    ),
+    Refused(
+        "returned in part",
+        "p = F.softmax(q @ k.mT, dim=-1)\nfirst = p[:, 0]\nreturn p @ v, first",
+        "p", "return p @ v", "`p` is returned", "return `p` only when asked for",
+    ),
+    Refused(
+        "over the queries",
+        "scores = q @ k.mT\nattn = scores.softmax(-2)\nreturn attn @ v",
+        "attn", "scores.softmax(-2)", "`softmax` is given (-2) where the rule needs (-1)", "`dim=-1`",
+    ),
+    Refused(
+        "an operand is written",
+        "keys = k.clone()\nattn = (q @ keys.mT).softmax(-1)\nkeys.add_(1)\nreturn attn @ v + keys.sum()",
+        "keys", "keys.add_(1)", "the operand `keys` is written in place", "a name of its own",
+    ),
+    Refused(
+        "a scale that differs from key to key",
+        "scale = v.sum(-1, keepdim=True).mT\nreturn torch.softmax(q @ k.mT * scale, -1) @ v",
+        "scale", "scale = ", "may differ from key to key", "multiply the query by `scale`",
+    ),
+]  # fmt: skip
+
+TEXT = [
+    Refused(
+        "an operand may be written",
+        "keys = k.clone()\nattn = (q @ keys.mT).softmax(-1)\nkeys.random_(2)\nreturn attn @ v + keys.sum()",
+        "keys", "keys.random_(2)", "the operand `keys`", "make that call before or after",
+    ),
+    Refused(
+        "stored in a list",
+        "p = F.softmax(q @ k.mT, -1)\nself.maps.append(p)\nreturn p @ v",
+        "p", "self.maps.append(p)", "`p` is used by .append()", "only when asked for",
+    ),
+    Refused(
+        "stored in an attribute",
+        "p = F.softmax(q @ k.mT, -1)\nself.last = p\nreturn p @ v",
+        "p", "self.last = p", "`p` is stored in an attribute", "store `p` only when asked for",
+    ),
+    Refused(
+        "printed",
+        "p = F.softmax(q @ k.mT, -1)\nprint(p.mean())\nreturn p @ v",
+        "p", "print(p.mean())", "`p` is used by print()", "use `p` only when asked for",
+    ),
+    Refused(
+        "tested",
+        "p = F.softmax(q @ k.mT, -1)\nif p.isnan().any():\n    return v\nreturn p @ v",
+        "p", "if p.isnan()", "`p` is used by .isnan()", "use `p` only when asked for",
+    ),
+    Refused(
+        "asserted",
+        "p = F.softmax(q @ k.mT, -1)\nassert p.max() <= 1\nreturn p @ v",
+        "p", "assert p.max()", "`p` is asserted", "look at `p` only when asked for",
+    ),
+    Refused(
+        "yielded",
+        "p = F.softmax(q @ k.mT, -1)\nyield p.mean()\nyield p @ v",
+        "p", "yield p.mean()", "`p` is yielded", "hand `p` out only when asked for",
+    ),
+    Refused(
+        "in a loop",
+        "p = F.softmax(q @ k.mT, -1)\nfor _ in range(3):\n    v = p @ v\nreturn v",
+        "p", "p = F.softmax", "part of it stands in a `loop` block", "write all of it inside that block",
+    ),
+]  # fmt: skip
+
+LIVE = [
+    Refused(
+        "a norm with a tensor for eps",
+        "eps = self.weight[0]\nreturn q * torch.rsqrt(q.pow(2).mean(-1, keepdim=True) + eps) * self.weight",
+        "eps", "eps = ", "eps is a tensor", "make `eps` a number", "AF202",
+    ),
+    Refused(
+        "assigned",
+        "p = F.softmax(q @ k.mT, -1)\nself.last = p\nreturn p @ v",
+        "self.last", "self.last = p", "forward assigns to self.last", "under a flag", "",
+    ),
+    Refused(
+        "branched on",
+        "p = F.softmax(q @ k.mT, -1)\nif p.sum() > 3:\n    return v\nreturn p @ v",
+        "p.sum() > 3", "if p.sum()", "needs the numbers in a tensor", "torch.where", "",
+    ),
+    Refused(
+        "a global tensor",
+        "p = F.softmax(q @ k.mT + SHIFT, -1)\nreturn p @ v",
+        "F.softmax(q @ k.mT + SHIFT, -1)", "p = F.softmax(q", "uses a tensor that is no argument", "as a buffer", "",
+    ),
+]  # fmt: skip
+
+
+def named(case: Refused) -> str:
+    return case.name
+
+
+def found_in_text(case: Refused) -> Finding:
+    found = [p.finding for p in proposals(case.text.encode(), "block.py", rules=load_rules())]
+    (finding,) = [f for f in found if f.status == "declined" and f.code == case.rule and case.reason in f.reason]
+    return finding
+
+
+def found_live(case: Refused) -> SiteReport:
+    torch.manual_seed(0)
+    file = f"{case.name}.py"
+    linecache.cache[file] = (len(case.text), None, case.text.splitlines(keepends=True), file)
+    module = ModuleType("block")
+    exec(compile(case.text, file, "exec"), module.__dict__)
+    vars(module)["SHIFT"] = torch.ones(4, 4)
+    block: nn.Module = module.Block()
+    q, k, v = torch.randn(3, 2, 4, 8)
+    sites = autofuse.report(autofuse.optimize(block, (q, k, v))).sites
+    (site,) = [s for s in sites if s.status == "declined" and s.rule == case.rule and case.reason in s.reason]
+    return site
+
+
+@pytest.mark.parametrize("case", [*BOTH, *TEXT], ids=named)
+def test_check_names_the_value_its_line_and_what_to_change(case: Refused) -> None:
+    found = found_in_text(case)
+    assert (found.value, found.value_line) == (case.value, case.number)
+    assert f"line {case.number}" in found.reason and case.advice in found.advice
+    assert found.advice.endswith((f", then {case.rule} applies", "as it is"))
+    shown = "".join(text for text, _ in line_of(found))
+    assert found.reason in shown and shown.endswith(f"; {found.advice}\n") and "\n" not in shown[:-1]
+    assert found.advice.split(",")[0] in annotation_of(found).replace("%0A", "\n")
+
+
+@pytest.mark.parametrize("case", [*BOTH, *LIVE], ids=named)
+def test_the_report_names_the_value_its_line_and_what_to_change(case: Refused) -> None:
+    found = found_live(case)
+    assert (found.value, found.value_line) == (case.value, case.number)
+    assert f"line {case.number}" in found.reason and case.advice in found.advice
+
+
+@pytest.mark.parametrize("case", BOTH, ids=named)
+def test_both_doors_say_the_same(case: Refused) -> None:
+    text, live = found_in_text(case), found_live(case)
+    assert (live.reason, live.advice) == (text.reason, text.advice)
+
+
+def test_the_live_report_prints_and_stores_the_advice() -> None:
+    torch.manual_seed(0)
+    report = autofuse.report(autofuse.optimize(_Returns(), tuple(torch.randn(3, 2, 4, 8))))
+    (site,) = report.sites
+    assert "only when asked for" in re.sub(r"\s+", " ", str(report))
+    assert report.to_dict()["sites"][0]["advice"] == site.advice and site.value == "attn"
+
+
+class _Returns(nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        attn = torch.softmax(q @ k.mT, -1)
+        return attn @ v, attn
+
+
+def test_the_json_of_check_has_the_advice() -> None:
+    (found,) = as_json([found_in_text(BOTH[0])])["findings"]  # type: ignore[misc]
+    assert (found["value"], found["value_line"]) == ("attn", BOTH[0].number) and "asked for" in found["advice"]
+
+
+# One table.
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    value = Graph().const(1)
+    assert refusal(Unknown("nothing is known"), "AF101", lambda v: Written("x", 3)) == Refusal("nothing is known")
+    told = refusal(Fails("it is returned", value, use=value), "AF101", lambda v: Written())
+    assert told.reason == "it is returned" and told.advice.startswith("return it only") and told.line is None
+
+
+def test_a_rules_own_advice_comes_first() -> None:
+    told = refusal(Fails("it is returned", advice="do this"), "MY101", lambda v: Written())
+    assert told.advice == "do this, then MY101 applies"
+
+
+def test_a_forward_that_cannot_be_read_is_told_with_what_is_written_there() -> None:
+    told = unread("forward needs the numbers in a tensor (bool)", Written("x > 0", 4))
+    assert told.reason == "forward needs the numbers in a tensor (bool): `x > 0` (line 4)" and told.advice
+
+
+PACKAGE = Path(autofuse.__file__).parent
+REASONS = {"Fails", "Unwritable", "Untraceable", "NotInTarget", "refuse", "sink"}
+
+
+def reasons() -> list[str]:
+    """Every sentence of the package that says why something is not done; its computed parts are "X"."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            function = getattr(node, "func", None)
+            name = getattr(function, "attr", getattr(function, "id", ""))
+            if isinstance(node, ast.Call) and name in REASONS and node.args and not _advised(node):
+                text = _sentence(node.args[0])
+                if text.replace("X", "").strip() not in ("", "is", "forward"):  # put together of what stands elsewhere
+                    found.append({"refuse": "forward ", "sink": "it is "}.get(name, "") + text)
+    return found
+
+
+def _advised(call: ast.Call) -> bool:
+    return any(k.arg == "advice" for k in call.keywords)
+
+
+def _sentence(node: ast.expr) -> str:
+    if isinstance(node, ast.JoinedStr):
+        parts = [str(v.value) if isinstance(v, ast.Constant) else "X" for v in node.values]
+        return "".join(parts)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+SAY_IT_THEMSELVES = ("leave out example_inputs", "optimize before compiling")
+
+
+@pytest.mark.parametrize("reason", sorted(set(reasons())))
+def test_every_reason_comes_with_advice(reason: str) -> None:
+    assert advice_on(reason) or any(s in reason for s in SAY_IT_THEMSELVES), (
+        "give it a row in autofuse/match/refusals.py"
+    )

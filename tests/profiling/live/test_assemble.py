@@ -1,0 +1,36 @@
+"""Parts of a step that were clocked and parts that were recorded, put together."""
+
+from __future__ import annotations
+
+import pytest
+
+from autofuse.profiling.live.assemble import _PARTS, _shares
+from autofuse.results.profile import Share
+
+RECORDED = tuple(
+    Share(name, share * 0.3, share)
+    for name, share in (
+        ("forward", 0.4), ("backward", 0.4), ("optimizer", 0.1), ("data", 0.0), ("idle", 0.1), ("host", 0.2),
+    )
+)  # fmt: skip
+
+
+def test_shares_of_recorded_steps_become_seconds_of_a_timed_one() -> None:
+    shares = _shares([], RECORDED, 0.2)
+    assert [share.share for share in shares] == [share.share for share in RECORDED]
+    assert [share.seconds for share in shares] == pytest.approx([0.08, 0.08, 0.02, 0.0, 0.02, 0.04])
+
+
+def test_what_was_clocked_stands_and_the_others_share_what_it_leaves() -> None:
+    # Half of a timed step waits for data. Forward, backward, optimizer and idle were 4 : 4 : 1 : 1.
+    shares = {share.name: share for share in _shares([Share("data", 0.1, 0.5, "clocked")], RECORDED, 0.2)}
+    assert shares["data"].basis == "clocked"
+    assert shares["forward"].share == pytest.approx(0.2)
+    assert shares["optimizer"].seconds == pytest.approx(0.01)
+    assert sum(shares[name].share or 0 for name in _PARTS) == pytest.approx(1)
+    assert shares["host"].share == pytest.approx(0.2)  # it runs beside them
+
+
+def test_what_could_not_be_clocked_is_taken_from_the_recording() -> None:
+    shares = _shares([Share("optimizer", None, None, reason="a closure")], RECORDED, 0.2)
+    assert shares[2].share == pytest.approx(0.1)

@@ -1,0 +1,132 @@
+"""Estimates held against what real steps on a CPU take."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM, ViTConfig, ViTForImageClassification
+
+import autofuse
+from autofuse.demo.gpt import GPT, Config
+from autofuse.profiling.live.calls import Names
+from autofuse.profiling.live.memory import Holding
+from autofuse.profiling.plan import memory
+from autofuse.profiling.plan.capacity import capacity_given
+from autofuse.profiling.plan.paper import Unplannable
+from autofuse.profiling.plan.plan import plan
+from autofuse.results.profile import Memory
+
+
+def gpt() -> tuple[nn.Module, Tensor]:
+    config = Config(vocab_size=256, block_size=128, n_layer=2, n_head=4, n_embd=128)
+    return GPT(config), torch.randint(0, 256, (8, 128))
+
+
+def llama() -> tuple[nn.Module, Tensor]:
+    config = LlamaConfig(
+        vocab_size=500, hidden_size=128, intermediate_size=344, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, attn_implementation="eager", use_cache=False,
+    )  # fmt: skip
+    return LlamaForCausalLM(config), torch.randint(0, 500, (4, 128))
+
+
+def vit() -> tuple[nn.Module, Tensor]:
+    config = ViTConfig(
+        hidden_size=128, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4, attn_implementation="eager"
+    )
+    return ViTForImageClassification(config), torch.randn(2, 3, 224, 224)
+
+
+def real(model: nn.Module, x: Tensor, checkpointing: str = "none", fuse: bool = False) -> Memory:
+    if fuse:
+        autofuse.optimize(model, x, verify=False, tune=False)
+    memory.checkpointed(model, checkpointing)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        memory._step(model, x)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    with Holding(Names({"": model}), (optimizer,), inputs=x) as holding:
+        step()
+    return holding.memory
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype", "checkpointing"),
+    [(gpt, "", "none"), (llama, "bfloat16", "block"), (vit, "", "none")],
+)
+def test_before_and_after_fusion_estimates_are_as_far_from_real_steps_as_is_stated(
+    make: object, dtype: str, checkpointing: str
+) -> None:
+    assert callable(make)
+    model, x = make()
+    found = plan(model, x, dtype=dtype, checkpointing=checkpointing)
+    if dtype:
+        model.to(getattr(torch, dtype))
+    before = real(model, x, checkpointing)
+    assert found.before.memory.peak_bytes == pytest.approx(before.peak_bytes, rel=memory.ERROR)
+    assert found.before.memory.optimizer == before.optimizer
+    model = make()[0].to(getattr(torch, dtype or "float32"))
+    after = real(model, x, checkpointing, fuse=True)
+    assert found.after.memory.peak_bytes == pytest.approx(after.peak_bytes, rel=memory.ERROR_FUSED)
+    assert found.after.fused == len(autofuse.report(model).with_status("fused"))
+
+
+def test_a_model_of_any_size_is_planned_without_allocating_it() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(2**16, 2**16, bias=False), nn.Linear(2**16, 2**16, bias=False))
+        x = torch.empty(1, 2**16)
+    found = plan(model, x, optimizer="momentum", fuse=False)
+    assert found.before.memory.parameters == found.before.memory.optimizer == 2 * 2**32 * 4
+
+
+def test_the_largest_batch_fits_and_the_next_does_not() -> None:
+    model, x = gpt()
+    room = capacity_given("64MiB")
+    largest = plan(model, x, capacity=room, fuse=False).before.largest_batch
+    assert largest is not None
+    for batch, fit in ((largest, "fits"), (largest + 1, "too close to tell")):
+        side = plan(model, x, batch=batch, capacity=room, fuse=False).before
+        assert side.fit == fit, batch
+
+
+def test_where_not_even_one_sample_fits_the_largest_batch_is_none_of_them() -> None:
+    model, x = gpt()
+    side = plan(model, x, capacity=capacity_given("1MiB"), fuse=False).before
+    assert (side.fit, side.largest_batch) == ("does not fit", 0)
+
+
+def test_a_step_and_a_model_stay_as_they_are() -> None:
+    model, x = gpt()
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    plan(model, x, checkpointing="block", dtype="bfloat16")
+    assert all(torch.equal(before[name], p) for name, p in model.state_dict().items())
+    assert not autofuse.report(model).sites
+    assert all(type(p) is nn.Parameter and p.grad is None for p in model.parameters())
+
+
+def test_a_forward_that_needs_numbers_is_refused_with_the_reason() -> None:
+    class Asking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inside(x) if x.sum().item() > 0 else x
+
+    with pytest.raises(Unplannable, match="without numbers"):
+        plan(Asking(), torch.ones(2, 4))
+
+
+def test_names_of_modules_choose_what_is_checkpointed() -> None:
+    model, x = gpt()
+    none, some, block = (
+        plan(model, x, checkpointing=what, fuse=False).before.memory.activations for what in ("none", "h.0", "block")
+    )
+    assert none > some > block
+    with pytest.raises(Unplannable, match="named_modules"):
+        plan(model, x, checkpointing="nothing.*", fuse=False)

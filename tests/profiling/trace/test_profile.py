@@ -1,0 +1,114 @@
+"""A profile of nothing but traces, whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autofuse.profiling.trace.profile import profile_of_traces
+from autofuse.profiling.trace.trace import of
+from autofuse.results.ladder import RUNGS
+from autofuse.results.profile import Profile
+from tests.profiling.trace.building import H100, SECOND, kernel, launch, mark, op, step, trace
+from tests.profiling.trace.test_nsight import RAW
+
+
+def test_a_trace_gives_every_rung_in_order_and_survives_json() -> None:
+    profile = profile_of_traces([trace(step(1, 0, 100), launch(1, 2), kernel(10, 50, 66, 1024, correlation=1))])
+    assert [rung.name for rung in profile.ladder] == [kind.name for kind in RUNGS]
+    assert (profile.rung("busy").value, profile.rung("sm_efficiency").value) == (0.5, 0.25)
+    assert all(rung.value is not None or rung.reason for rung in profile.ladder)
+    assert profile.kind == "trace" and profile.name == "trace.json"
+    assert profile.environment["device"] == "NVIDIA H100 80GB HBM3"
+    assert Profile.from_dict(json.loads(profile.to_json())) == profile
+
+
+def test_one_block_for_ten_seconds() -> None:
+    profile = profile_of_traces([trace(kernel(0, 10 * SECOND, 1, 1024))])
+    assert profile.timing.median == 10.0
+    assert profile.rung("busy").value == 1.0
+    assert round(profile.rung("sm_efficiency").value or 0, 4) == 0.0076
+    assert profile.rung("sm_efficiency").loss == pytest.approx(131 / 132)
+
+
+def test_steps_have_their_lengths() -> None:
+    steps = [step(1, 0, 100), step(2, 100, 300), step(3, 400, 200)]
+    profile = profile_of_traces([trace(*steps, *(op("aten::mm", at, 10) for at in (10, 110, 410)))])
+    assert profile.timing.seconds == pytest.approx((100e-6, 300e-6, 200e-6))
+
+
+def test_steps_that_are_only_counted_have_their_average() -> None:
+    marks = [mark("Optimizer.step#SGD.step", at, 10) for at in (20, 90)]
+    assert profile_of_traces([trace(op("aten::mm", 0, 10), *marks)]).timing.seconds == pytest.approx((50e-6,))
+
+
+def test_of_several_ranks_the_slowest_ones_numbers_are_shown() -> None:
+    traces = [
+        trace(step(1, 0, length), kernel(0, 50, 132), rank=rank, world=2) for rank, length in ((0, 100), (1, 200))
+    ]
+    profile = profile_of_traces(traces)
+    assert (profile.rung("busy").value, profile.timing.median) == (0.25, pytest.approx(200e-6))
+    assert [(rank.rank, rank.busy) for rank in profile.ranks] == [(0, 0.5), (1, 0.25)]
+    assert any("rank 1, the slowest" in note for note in profile.notes)
+
+
+def test_a_report_of_nsight_compute_fills_its_rungs(tmp_path: Path) -> None:
+    (tmp_path / "report.csv").write_text(RAW)
+    profile = profile_of_traces([trace(kernel(0, 10))], tmp_path / "report.csv")
+    assert profile.rung("issue_slots").value == pytest.approx(0.375)
+
+
+def test_a_trace_without_events_says_that_nothing_can_be_said() -> None:
+    profile = profile_of_traces([trace()])
+    assert any("nothing can be said" in note for note in profile.notes)
+    assert json.loads(profile.to_json())
+
+
+ODD: tuple[Any, ...] = (
+    None,
+    "",
+    -1,
+    0,
+    1e30,
+    "x",
+    [],
+    {},
+    True,
+    float("nan"),
+    float("inf"),
+    2**70,
+    [1, 2],
+    "ProfilerStep#1",
+)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_a_field_that_holds_something_odd_costs_no_more_than_its_event(odd: Any) -> None:
+    entries = (step(1, 0, 100), op("aten::mm", 1, 5), launch(1, 2), kernel(10, 50, 66, 1024, correlation=1))
+    for broken in entries:
+        for field in [*broken, *broken["args"]]:
+            changed = (
+                {**broken, "args": {**broken["args"], field: odd}}
+                if field in broken["args"]
+                else {**broken, field: odd}
+            )
+            others = [entry for entry in entries if entry is not broken]
+            profile = profile_of_traces([of({"traceEvents": [*others, changed], "deviceProperties": [H100]})])
+            values = [rung.value for rung in profile.ladder if rung.value is not None]
+            assert all(0 <= value <= 1 for value in values) and json.loads(profile.to_json())
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_a_device_that_is_described_oddly_is_read_as_far_as_it_can_be(odd: Any) -> None:
+    for field in H100:
+        profile = profile_of_traces([trace(kernel(0, 50, 66, 1024), devices=[{**H100, field: odd}])])
+        assert profile.rung("busy").value == 1.0
+        assert all(0 <= rung.value <= 1 for rung in profile.ladder if rung.value is not None)
+
+
+def test_no_trace_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least one trace"):
+        profile_of_traces([])

@@ -1,0 +1,75 @@
+"""The rewrite as a libcst codemod, in libcst's own harness."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import libcst as cst
+import pytest
+from libcst.codemod import CodemodContext, SkipFile
+
+from autofuse.project.codemod import AutofuseCommand
+
+ATTENTION = """\
+import torch.nn.functional as F
+
+
+def attend(q, k, v):
+    # the scores
+    scores = q @ k.transpose(-2, -1) / 8.0
+    return F.softmax(scores, dim=-1) @ v
+"""
+NORM = """\
+import torch
+
+
+def norm(x, eps):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+"""
+
+
+def transformed(text: str, filename: str | None = None, **options: object) -> str:
+    context = CodemodContext(filename=filename)
+    return AutofuseCommand(context, **options).transform_module(cst.parse_module(text)).code  # type: ignore[arg-type]
+
+
+def test_a_safe_edit_is_made_and_comments_stay() -> None:
+    text = transformed(ATTENTION)
+    assert "F.scaled_dot_product_attention(q, k, v, scale=" in text
+    assert "    # the scores\n" in text and "softmax" not in text
+    assert transformed(text) == text
+
+
+def test_an_unsafe_edit_is_made_on_request() -> None:
+    assert transformed(NORM) == NORM
+    assert "rms_norm(" in transformed(NORM, unsafe=True)
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_text_without_findings_comes_back_as_it_was(line_end: str) -> None:
+    text = f"import torch{line_end}x  =  1{line_end}"
+    assert transformed(text) == text
+
+
+def test_comments_and_settings_switch_it_off(tmp_path: Path) -> None:
+    assert transformed(f"# autofuse: ignore-file\n{ATTENTION}") == f"# autofuse: ignore-file\n{ATTENTION}"
+    (tmp_path / "pyproject.toml").write_text('[tool.autofuse]\nignore = ["AF1"]\n')
+    assert transformed(ATTENTION, str(tmp_path / "model.py")) == ATTENTION
+
+
+def test_a_wrong_configuration_skips_the_file_with_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.autofuse]\nignore = ["AF9"]\n')
+    command = AutofuseCommand(CodemodContext(filename=str(tmp_path / "model.py")))
+    with pytest.raises(SkipFile, match="No rule has the code 'AF9'"):
+        command.transform_module(cst.parse_module(ATTENTION))
+
+
+def test_libcsts_own_tool_runs_it(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(ATTENTION)
+    command = ["libcst.tool", "codemod", "-x", "--no-format", "autofuse.source.codemod.AutofuseCommand", "model.py"]
+    done = subprocess.run([sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "scaled_dot_product_attention(" in path.read_text()

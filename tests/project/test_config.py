@@ -1,0 +1,84 @@
+"""[tool.autofuse]: where it is found, what it may say, and how it says no."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autofuse.project.config import ConfigError, Configuration, Settings
+
+
+def settings(folder: Path, text: str) -> Settings:
+    (folder / "pyproject.toml").write_text(text)
+    return Configuration().of(folder)
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    (tmp_path / "my_rules").mkdir()
+    found = settings(
+        tmp_path,
+        '[tool.autofuse]\nselect = ["AF1"]\nignore = ["AF101"]\nexclude = ["vendored"]\nrules = ["my_rules/"]\n'
+        'target = "torch"\n'
+        '[tool.autofuse.per-file-ignores]\n"tests/*" = ["AF3"]\n',
+    )
+    assert found == Settings(
+        tmp_path, ("AF1",), ("AF101",), ("vendored",), (("tests/*", ("AF3",)),), (tmp_path / "my_rules",), "torch"
+    )
+
+
+def test_the_nearest_file_that_has_the_table_holds(tmp_path: Path) -> None:
+    inner = tmp_path / "package" / "module"
+    inner.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[tool.autofuse]\nignore = ["AF1"]\n')
+    (tmp_path / "package" / "pyproject.toml").write_text("[project]\nname = 'autofuse-user'\n")
+    assert Configuration().of(inner).ignore == ("AF1",)
+    (inner / "pyproject.toml").write_text("[tool.autofuse]\n")
+    assert Configuration().of(inner).ignore == ()
+
+
+def test_a_broken_file_that_does_not_mention_autofuse_is_no_concern(tmp_path: Path) -> None:
+    assert settings(tmp_path, "this is [ not toml").select == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("tool.autofuse = 3", "`tool.autofuse` must be a table"),
+        ("[tool.autofuse]\nfoo = 1", "has no key `foo`. It may have `select`, `ignore`,"),
+        ("[tool.autofuse]\nexclude = [1]", "`exclude` in [tool.autofuse] must be a list of strings, and is [1]."),
+        ('[tool.autofuse]\nignore = [""]', "`ignore` in [tool.autofuse] must be a list of strings"),
+        ('[tool.autofuse.per-file-ignores]\n"a" = "AF1"', "must be a list of strings, and is 'AF1'."),
+        ('[tool.autofuse]\nrules = ["gone"]', "which is not a folder."),
+        ('[tool.autofuse]\ntarget = "cudnn"', "`target` in [tool.autofuse] must be one of 'auto', 'torch', 'autofuse'"),
+        ("[tool.autofuse\n", "is not valid TOML"),
+    ],
+)
+def test_what_cannot_be_used_is_a_sentence_that_names_the_file(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        settings(tmp_path, text)
+    assert str(refused.value).startswith(str(tmp_path / "pyproject.toml"))
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("vendored", "vendored", True),
+        ("vendored", "src/vendored/model.py", True),
+        ("vendored", "src/unvendored/model.py", False),
+        ("*_pb2.py", "src/model_pb2.py", True),
+        ("src/old", "src/old/deep/model.py", True),
+        ("src/old/", "src/old", True),
+        ("src/old", "lib/src/old", False),
+        ("src/*/old", "src/a/old/model.py", True),
+        ("./src", "src/model.py", True),
+        ("Model.py", "model.py", False),
+    ],
+)
+def test_patterns_match_names_anywhere_and_paths_from_the_root(
+    tmp_path: Path, pattern: str, path: str, matches: bool
+) -> None:
+    assert Settings(tmp_path, exclude=(pattern,)).excludes(str(tmp_path / path)) is matches
+    codes = Settings(tmp_path, per_file_ignores=((pattern, ("AF1",)),)).ignored_in(str(tmp_path / path))
+    assert codes == (("AF1",) if matches else ())

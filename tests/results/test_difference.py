@@ -1,0 +1,123 @@
+"""What may be said of runs that were measured apart, on machines that are made up."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from autofuse.results.comparison import Comparison, Estimate, Interval
+from autofuse.results.difference import Measured, judged, of_comparison, of_comparisons, of_profiles
+from tests.display.samples import gpt
+
+
+def run(draws: random.Random, step: float, *, load: float, speed: float = 1.0, steps: int = 20) -> Measured:
+    """A run on a machine of some speed, where others hold the core for `load` of the time in slices of 4 ms."""
+
+    def takes(work: float) -> float:
+        left, passed = work * speed * draws.lognormvariate(0, 0.02), 0.0
+        while left > 0:
+            ran = min(left, draws.uniform(0, 0.008) if load else left)
+            left -= ran
+            passed += ran
+            if left > 0 or (load and draws.random() < ran / 0.008):
+                passed += 0.004 * draws.choice((1, 2)) * 2 * load
+        return passed
+
+    pairs = [(takes(step), takes(0.001)) for _ in range(steps)]
+    return Measured(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
+
+
+@pytest.mark.parametrize("step", [0.003, 0.012, 0.25])
+@pytest.mark.parametrize("loads", [(0.0, 0.0), (0.5, 0.5), (0.5, 0.0), (0.0, 0.5), (0.7, 0.3)])
+def test_one_program_measured_twice_is_never_called_faster(step: float, loads: tuple[float, float]) -> None:
+    for seed in range(3):
+        draws = random.Random(seed)
+        before, after = (run(draws, step, load=load) for load in loads)
+        assert judged(before, after).verdict != "confirmed", seed
+
+
+@pytest.mark.parametrize("speeds", [(1.3, 1.0), (1.0, 1.3), (2.0, 1.0)])
+def test_nor_is_one_measured_on_a_machine_that_was_slower_then(speeds: tuple[float, float]) -> None:
+    for seed in range(3):
+        draws = random.Random(seed)
+        before, after = (run(draws, 0.02, load=0.0, speed=speed) for speed in speeds)
+        assert judged(before, after).verdict in ("inconclusive", "no-change")
+
+
+@pytest.mark.parametrize("load", [0.0, 0.3])
+def test_a_large_difference_is_found(load: float) -> None:
+    for seed in range(3):
+        draws = random.Random(seed)
+        slow, fast = (run(draws, step, load=load) for step in (0.2, 0.05))
+        assert judged(slow, fast).verdict == "confirmed"
+        assert judged(fast, slow).verdict == "regressed"
+
+
+def test_equal_runs_on_a_quiet_machine_are_no_change_and_a_twentieth_too() -> None:
+    draws = random.Random(0)
+    assert judged(run(draws, 0.02, load=0), run(draws, 0.02, load=0)).verdict == "no-change"
+    assert judged(run(draws, 0.021, load=0), run(draws, 0.02, load=0)).verdict == "no-change"
+
+
+STEADY = Measured((1.0,) * 10, (0.1,) * 10)
+TWICE = Measured((2.0,) * 10, (0.1,) * 10)
+
+
+def test_the_ratio_is_that_of_the_medians_and_the_interval_holds_every_way_to_compare() -> None:
+    found = judged(TWICE, Measured((1.0,) * 10, (0.2,) * 10))
+    assert found.ratio == Estimate(2.0, Interval(2.0, 4.0))  # by the yardstick 20 / 5 = 4
+
+
+def test_steps_without_yardsticks_are_judged_only_anyway() -> None:
+    bare = replace(TWICE, yardstick=())
+    assert judged(bare, STEADY).verdict == "inconclusive"
+    assert "--anyway" in judged(bare, STEADY).reason
+    assert judged(bare, STEADY, anyway=True).verdict == "confirmed"
+
+
+def test_other_conditions_are_named_and_judged_only_anyway() -> None:
+    found = judged(TWICE, STEADY, ["torch: 2.6 before, 2.13 after."])
+    assert found.verdict == "inconclusive"
+    assert "torch: 2.6 before, 2.13 after." in found.reason
+    again = judged(TWICE, STEADY, ["torch: 2.6 before, 2.13 after."], anyway=True)
+    assert (again.verdict, again.caveats) == ("confirmed", ("torch: 2.6 before, 2.13 after.",))
+
+
+def test_a_handful_of_steps_tells_nothing_even_anyway() -> None:
+    few = Measured((2.0,) * 7, (0.1,) * 7)
+    assert judged(few, STEADY, anyway=True).verdict == "inconclusive"
+    nothing = judged(Measured(()), STEADY)
+    assert (nothing.verdict, nothing.ratio) == ("inconclusive", None)
+    assert nothing.summary == "inconclusive (measured apart)"
+
+
+def test_profiles_name_what_differs_in_surroundings_and_in_work() -> None:
+    before = gpt()
+    after = replace(
+        before,
+        environment={**before.environment, "torch": "9.9", "python": "3.99"},
+        timing=replace(before.timing, tokens=7),
+    )
+    caveats = " ".join(of_profiles(before, after).caveats)
+    assert "9.9 after" in caveats and "tokens in a step" in caveats
+    assert "3.99" not in caveats
+
+
+COMPARISON = Comparison(
+    2.0, Interval(1.9, 2.1), Estimate(1.0, Interval(0.99, 1.01)), "confirmed", "Because.", (2.0,) * 10, (1.0,) * 10
+)
+
+
+def test_interleaved_pairs_keep_their_verdict() -> None:
+    found = of_comparison(COMPARISON)
+    assert (found.verdict, found.reason, found.interleaved) == ("confirmed", "Because.", True)
+    assert found.summary == "confirmed: 2.00x (1.90 to 2.10) (interleaved)"
+
+
+def test_of_two_comparisons_what_each_was_compared_with_is_the_yardstick() -> None:
+    slower_machine = replace(COMPARISON, before_seconds=(4.0,) * 10, after_seconds=(2.0,) * 10)
+    assert of_comparisons(slower_machine, COMPARISON).verdict == "inconclusive"
+    worse = replace(COMPARISON, after_seconds=(1.6,) * 10)
+    assert of_comparisons(worse, COMPARISON).verdict == "confirmed"

@@ -1,0 +1,67 @@
+"""The ladder: its order, what is lost on each rung, and what stands where nothing is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from autofuse.results.ladder import KINDS, ON_CPU, RUNGS, Rung, ladder, of_a_cpu
+
+
+def losses(**values: float) -> dict[str, float | None]:
+    rungs = ladder({name: Rung(name, value) for name, value in values.items()}, "not looked at")
+    return {rung.name: rung.loss for rung in rungs}
+
+
+def test_every_rung_is_there_once_in_order_and_says_what_it_asks() -> None:
+    assert [rung.name for rung in ladder({}, "no")] == [kind.name for kind in RUNGS] == list(KINDS)
+    assert all(kind.title and kind.formula and kind.source and kind.get for kind in RUNGS)
+    assert all(kind.above in (None, "", *KINDS) for kind in RUNGS)
+
+
+def test_a_loss_is_counted_from_the_rung_above() -> None:
+    lost = losses(busy=0.9, sm_efficiency=0.5, hfu=0.4, mfu=0.3, ideal=0.2)
+    assert lost["busy"] == pytest.approx(0.1)
+    assert lost["sm_efficiency"] == pytest.approx(0.4)
+    assert lost["hfu"] == pytest.approx(0.5)
+    assert lost["mfu"] == pytest.approx(0.1)
+    assert lost["ideal"] == pytest.approx(0.7)
+
+
+def test_where_the_rung_above_is_not_known_the_next_one_counts() -> None:
+    assert losses(busy=0.9, mfu=0.3)["mfu"] == pytest.approx(0.6)
+    assert losses(mfu=0.3)["mfu"] == pytest.approx(0.7)
+
+
+def test_what_is_no_part_of_the_rung_above_loses_nothing() -> None:
+    assert losses(busy=1.0, occupancy=0.13)["occupancy"] is None
+    assert losses(sm_active=0.5)["sm_active"] is None
+
+
+def test_one_block_on_132_sms_is_busy_all_the_time_and_loses_nearly_all() -> None:
+    lost = losses(busy=1.0, sm_efficiency=1 / 132)
+    assert lost["busy"] == 0.0
+    assert lost["sm_efficiency"] == pytest.approx(131 / 132)
+
+
+def test_what_is_missing_has_the_reason_and_no_number() -> None:
+    known = {"busy": Rung("busy", None, reason="no kernel ran")}
+    rungs = {rung.name: rung for rung in ladder(known, "not looked at")}
+    assert (rungs["busy"].value, rungs["busy"].loss, rungs["busy"].reason) == (None, None, "no kernel ran")
+    assert rungs["mfu"].reason == "not looked at"
+
+
+def test_on_a_cpu_what_is_asked_of_gpus_says_so_and_the_rest_stays() -> None:
+    known = {"busy": Rung("busy", 0.9), "mfu": Rung("mfu", reason="no peak is known")}
+    rungs = {rung.name: rung for rung in of_a_cpu(ladder(known, "not looked at"))}
+    assert {name for name, rung in rungs.items() if rung.reason == ON_CPU} == set(KINDS) - {
+        "busy",
+        "hfu",
+        "mfu",
+        "ideal",
+    }
+    assert (rungs["busy"].value, rungs["busy"].reason) == (0.9, "")
+    assert (rungs["mfu"].reason, rungs["hfu"].reason) == ("no peak is known", "not looked at")
+
+
+def test_a_rung_of_a_later_version_is_known_by_its_name() -> None:
+    assert Rung("tma_active", 0.5).kind.title == "tma_active"

@@ -1,0 +1,118 @@
+"""The report on a model's sites: data, and its three forms."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import pickle
+from dataclasses import fields
+
+import pytest
+
+from autofuse.display import terminal
+from autofuse.results.sites import Fallback, Report, SiteReport
+
+FUSED = SiteReport("AF101", "h.0.attn", "fused", kernel="torch SDPA", max_error=1.5e-7, file="/code/model.py", line=42)
+DECLINED = SiteReport("AF201", "h.0.norm", "declined", reason="x[0] is written in place at line 7.")
+ROLLED_BACK = SiteReport("AF301", "", "rolled-back", reason="the gradient of `x` is off.", max_error=math.inf)
+REPORT = Report((FUSED, DECLINED, ROLLED_BACK))
+
+
+def test_the_table_names_rule_module_status_kernel_error_and_place() -> None:
+    text = terminal.text(REPORT, width=120)
+    for word in ("AF101", "h.0.attn", "fused", "torch SDPA", "1.5e-07", "model.py:42"):
+        assert word in text
+
+
+def test_a_reason_is_shown_as_it_is_written_even_with_brackets() -> None:
+    assert "x[0] is written in place" in terminal.text(REPORT, width=120)
+
+
+def test_a_long_reason_wraps_and_loses_no_word() -> None:
+    reason = " ".join(f"word{i}" for i in range(60))
+    text = terminal.text(Report((SiteReport("AF101", "attn", "declined", reason),)), width=80)
+    assert all(f"word{i}" in text for i in range(60))
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_model_itself_has_a_name_in_the_table() -> None:
+    assert "(model)" in str(REPORT)
+
+
+def test_columns_that_would_be_empty_are_left_out() -> None:
+    text = str(Report((DECLINED,)))
+    assert "max error" not in text and "where" not in text
+
+
+def test_str_has_no_escape_codes() -> None:
+    assert "\x1b" not in str(REPORT)
+
+
+def test_a_report_without_sites_says_so() -> None:
+    assert "no sites found" in str(Report())
+    assert "no sites found" in Report()._repr_html_()
+
+
+def test_the_summary_counts_what_occurs() -> None:
+    assert REPORT.summary == "1 fused, 1 declined, 1 rolled-back"
+    assert Report((FUSED, FUSED)).summary == "2 fused"
+
+
+def test_sites_can_be_picked_by_status() -> None:
+    assert REPORT.with_status("declined") == (DECLINED,)
+
+
+def test_an_empty_report_is_not_false() -> None:
+    assert Report()
+    assert len(Report()) == 0
+    assert list(REPORT) == [FUSED, DECLINED, ROLLED_BACK]
+
+
+def test_the_notebook_form_is_a_table_with_everything_escaped() -> None:
+    html = Report((SiteReport("AF101", "<script>", "declined", reason="a < b & c"),))._repr_html_()
+    assert "<table" in html
+    assert "&lt;script&gt;" in html and "a &lt; b &amp; c" in html
+    assert "<script>" not in html
+
+
+def test_the_dict_has_a_version_and_every_field_of_every_site() -> None:
+    data = REPORT.to_dict()
+    assert data["version"] == 1
+    assert [list(site) for site in data["sites"]] == [[field.name for field in fields(SiteReport)]] * 3
+    assert Report(tuple(SiteReport(**site) for site in data["sites"])) == REPORT
+
+
+def test_json_is_strict_and_an_infinite_error_is_null() -> None:
+    def refuse(constant: str) -> None:
+        pytest.fail(f"{constant} is not JSON")
+
+    sites = json.loads(REPORT.to_json(), parse_constant=refuse)["sites"]
+    assert [site["max_error"] for site in sites] == [1.5e-7, None, None]
+
+
+def test_a_report_can_be_copied_pickled_and_hashed() -> None:
+    assert copy.deepcopy(REPORT) == pickle.loads(pickle.dumps(REPORT)) == REPORT
+    assert len({REPORT, Report(REPORT.sites)}) == 1
+
+
+FALLEN = Report(
+    (),
+    (
+        Fallback("blocks.0.attn", "mask is None", 12, "original"),
+        Fallback("", "no hooks on self.ln", 1, "captured anew"),
+    ),
+)
+
+
+def test_calls_that_fell_back_are_a_table_of_their_own() -> None:
+    printed = str(FALLEN)
+    assert "guard that failed" in printed and "mask is None" in printed and "captured anew" in printed
+    assert "(model)" in printed and "12" in printed
+    assert "mask is None" in FALLEN._repr_html_()
+    assert Report(()).fallback_table() is None and "guard" not in str(Report(()))
+
+
+def test_calls_that_fell_back_are_in_json() -> None:
+    found = json.loads(FALLEN.to_json())["fallbacks"]
+    assert found[0] == {"module": "blocks.0.attn", "guard": "mask is None", "calls": 12, "ran": "original"}

@@ -1,0 +1,50 @@
+"""autofuse.verify.differences: differences that are found before any number is compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from autofuse.verify.differences import difference_in_kind, equal
+from autofuse.verify.runs import Run
+
+x, whole = torch.randn(3), torch.arange(3)
+
+
+def of(**results: Any) -> Run:
+    tensors = {k: v for k, v in results.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
+    return Run(tensors, others={k: v for k, v in results.items() if k not in tensors})
+
+
+@pytest.mark.parametrize(
+    "one, other, difference",
+    [
+        ({"result": x}, {"result": x.double()}, "has dtype torch.float64 instead of torch.float32"),
+        ({"result": x}, {"result": x[:2]}, "has shape (2,) instead of (3,)"),
+        ({"result": x}, {}, "is missing from what the rewritten module does"),
+        ({}, {"result": x}, "is returned by the rewritten module only"),
+        ({"result": None}, {"result": x}, "is a tensor instead of None"),
+        ({"result": whole}, {"result": whole + 1}, "has other entries"),
+        ({"result": "a"}, {"result": "b"}, "is 'b' instead of 'a'"),
+        ({"result": tuple}, {"result": list}, "is list instead of tuple"),
+    ],
+)
+def test_a_difference_is_named(one: dict[str, Any], other: dict[str, Any], difference: str) -> None:
+    assert difference_in_kind(of(**one), of(**other)) == ("result", difference)
+
+
+def test_numbers_are_not_compared_here() -> None:
+    assert difference_in_kind(of(result=x), of(result=x + 1)) is None
+    assert not equal(of(result=x), of(result=x + 1)) and equal(of(result=x), of(result=x.clone()))
+
+
+def test_a_gradient_lost_or_gained_is_named() -> None:
+    with_one, without = Run({"result": x}, with_gradient=frozenset({"result"})), of(result=x)
+    assert difference_in_kind(with_one, without) == ("result", "no longer carries a gradient")
+    assert difference_in_kind(without, with_one) == ("result", "carries a gradient")
+
+
+def test_more_state_than_before_is_no_difference() -> None:
+    assert difference_in_kind(of(result=x), of(result=x, **{"self.cache after the call": x})) is None

@@ -1,0 +1,129 @@
+"""autofuse.verify.runs: what a call leaves behind is found, and the module is left as it was."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autofuse.fx.trace.twin import copied_object
+from autofuse.verify.arithmetic import AsWritten, InDouble
+from autofuse.verify.runs import Call, Run, drawn, in_double, run
+
+
+class Layer(nn.Module):
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.last, self.turn = nn.Linear(4, 4), None, torch.ones(4, dtype=torch.complex64)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None, **rest: Any) -> Any:
+        self.last = self.linear(x)
+        self.mean.lerp_(x.detach().mean(0), 0.1)
+        y = self.last if attention_mask is None else self.last + attention_mask
+        return OrderedDict(y=y, more=(y.argmax(-1), rest.get("z")))
+
+
+def ran(*args: Any, masks_too: bool = True, arithmetic: AsWritten | None = None, **kwargs: Any) -> Run:
+    return run(Layer(), Call(args, kwargs), True, arithmetic or AsWritten(), masks_too=masks_too)
+
+
+def test_results_gradients_and_state_have_names() -> None:
+    done = ran(torch.randn(2, 4), z=torch.randn(3))
+    assert set(done.tensors) == {
+        "result['y']", "result['more'][1]", "self.mean after the call", "self.last after the call",
+    }  # fmt: skip
+    assert done.others["result['more'] as a whole"] is tuple
+    assert done.others["result['more'][0]"].dtype is torch.int64
+    assert set(done.gradients) == {"x", "z", "self.linear.weight", "self.linear.bias"}
+    assert all(g is not None for g in done.gradients.values())
+    assert done.with_gradient == {"result['y']", "result['more'][1]"}
+
+
+def test_a_mask_gets_a_gradient_where_all_inputs_do_or_the_caller_asks() -> None:
+    x, mask = torch.randn(2, 4), torch.randn(4)
+    assert "attention_mask" in ran(x, mask).gradients
+    assert "attention_mask" not in ran(x, attention_mask=mask, masks_too=False).gradients
+    assert "attention_mask" in ran(x, mask.requires_grad_(), masks_too=False).gradients
+
+
+def test_an_argument_given_twice_stays_one() -> None:
+    class Both(nn.Module):
+        def forward(self, a: Tensor, b: Tensor, *rest: Tensor) -> Tensor:
+            assert a is b is rest[0]
+            return a * b
+
+    x = torch.randn(3)
+    done = run(Both(), Call((x, x, x), {}), False, AsWritten())
+    assert torch.allclose(done.gradients["a"] / x, done.gradients["a"].div(x)) and len(done.gradients) == 1
+
+
+def test_the_module_is_left_as_it_was() -> None:
+    module = Layer().eval()
+    before = module.mean.clone()
+    run(module, Call((torch.randn(2, 4),), {}), True, AsWritten())
+    assert module.last is None and not module.training and module.linear.weight.grad is None
+    assert torch.equal(module.mean, before)
+
+
+def test_a_forward_that_raises_leaves_the_module_as_it_was_too() -> None:
+    module, call = Layer(), Call((torch.randn(2, 4), torch.randn(7)), {})
+    state = torch.get_rng_state()
+    with pytest.raises(RuntimeError, match="size"):
+        run(module, call, True, AsWritten())
+    assert module.last is None and not module.mean.any() and torch.equal(torch.get_rng_state(), state)
+
+
+def test_runs_repeat_exactly() -> None:
+    x, module = torch.randn(2, 4), nn.Sequential(nn.Linear(4, 4), nn.RReLU())
+    one, other = (run(module, Call((x,), {}), True, AsWritten()) for _ in range(2))
+    assert torch.equal(one.tensors["result"], other.tensors["result"])
+
+
+def test_a_double_holds_all_its_numbers_in_double_and_leaves_the_original_alone() -> None:
+    module = Layer()
+    double = in_double(module)
+    assert {t.dtype for t in double.state_dict().values()} == {torch.float64}
+    assert double.turn.dtype is torch.complex128 and module.turn.dtype is torch.complex64
+    assert module.linear.weight.dtype is torch.float32
+    done = run(double, Call((torch.randn(2, 4),), {}), True, InDouble(torch.float32))
+    assert {t.dtype for t in done.tensors.values()} == {torch.float64}
+
+
+def test_drawn_numbers_follow_the_seed() -> None:
+    module, call = nn.Dropout(0.5), Call((torch.ones(100),), {})
+    one, same, other = (drawn(module, call, True, seed)["result"] for seed in (1, 1, 2))
+    assert torch.equal(one, same) and not torch.equal(one, other)
+
+
+class _Cache:
+    """Keeps what it is given: results of a run, which deepcopy refuses."""
+
+    def __init__(self) -> None:
+        self.held: list[Tensor] = []
+
+    def extended(self, x: Tensor) -> Tensor:
+        self.held.append(x)
+        return torch.cat(self.held)
+
+
+class _Cached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, cache: _Cache) -> Tensor:
+        return cache.extended(self.linear(x))
+
+
+def test_a_cache_that_holds_results_of_a_run_is_not_extended_by_another() -> None:
+    module, cache = _Cached(), _Cache()
+    module(torch.randn(2, 4), cache)
+    run(module, Call((torch.randn(2, 4), cache), {}, copy_object=copied_object), True, AsWritten())
+    drawn(module, Call((torch.randn(2, 4), cache), {}, copy_object=copied_object), True, 0)
+    assert len(cache.held) == 1
