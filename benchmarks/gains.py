@@ -34,7 +34,7 @@ import autofuse
 from autofuse.demo import gpt as demo
 from autofuse.measure.environment import environment
 from autofuse.measure.step import training_step
-from autofuse.profiling.live.calls import Names, around_calls
+from autofuse.profiling.live.calls import ModuleNames, around_calls
 from autofuse.profiling.live.costs import Costs
 from autofuse.profiling.live.gains import with_places
 from autofuse.profiling.live.places import read_places
@@ -108,7 +108,7 @@ def in_turns(models: tuple[nn.Module, nn.Module], inputs: Any) -> list[Own]:
 def _own(model: nn.Module, inputs: Any) -> Own:
     running = Running()
     clock = _Clock(running)
-    with around_calls(Names({"": model}), running.called), clock:
+    with around_calls(ModuleNames({"": model}), running.called), clock:
         training_step(model, inputs)
     return clock.seconds
 
@@ -131,7 +131,7 @@ class _Clock(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _layers(model: nn.Module, own: Own) -> list[Layer]:
-    names = [name for name, _ in Names({"": model}).items()]
+    names = [name for name, _ in ModuleNames({"": model}).items()]
     work = [[Work(own.get((name, phase), 0.0)) for phase in ("forward", "backward")] for name in names]
     return [Layer(name, "", 1, *both, *both) for name, both in zip(names, work, strict=True)]
 

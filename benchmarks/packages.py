@@ -22,9 +22,9 @@ import sys
 import time
 from pathlib import Path
 
-from autofuse.project.config import Settings
+from autofuse.project.config import FileSettings
 from autofuse.project.file_discovery import SourceFile
-from autofuse.project.run import Checked, Rewritten, Run
+from autofuse.project.run import Checked, RewriteRun, Rewritten
 
 FILES_A_SECOND, MILLISECONDS_AN_EDITED_FILE, CORES = 100, 50, 2
 
@@ -45,7 +45,7 @@ def checked(folder: Path, repeats: int) -> tuple[float, float]:
 def edited(files: list[Path]) -> list[float]:
     """CPU seconds of making the edits of each file that has any."""
     gc.disable()  # as where many files are read
-    run, settings, seconds = Run(), Settings(Path("/")), []
+    run, settings, seconds = RewriteRun(), FileSettings(Path("/")), []
     for path in files:
         file = SourceFile(str(path), settings, named=False)
         found = run.check(file)

@@ -18,7 +18,7 @@ from autofuse.display import terminal
 from autofuse.kernels import cache
 from autofuse.results.comparison import milliseconds
 from autofuse.results.table import Cell, Column, Table
-from autofuse.results.tuning import Result
+from autofuse.results.tuning import TuningResult
 
 _DONE, _FAILED = 0, 2
 
@@ -30,7 +30,7 @@ class _File:
     path: Path
     size: int
     belongs_to: dict[str, str]
-    results: dict[str, Result]
+    results: dict[str, TuningResult]
 
 
 def main(options: Namespace) -> int:
@@ -69,7 +69,7 @@ def _files() -> Iterator[_File]:
     for path in cache.files():
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            results = {key: Result.from_dict(entry) for key, entry in content["entries"].items()}
+            results = {key: TuningResult.from_dict(entry) for key, entry in content["entries"].items()}
             yield _File(path, path.stat().st_size, dict(content["belongs_to"]), results)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             yield _File(path, path.stat().st_size if path.exists() else 0, {}, {})
@@ -123,6 +123,6 @@ def _list(console: Console, found: list[_File]) -> None:
         console.print("No decision is kept.", highlight=False)
 
 
-def _time(result: Result) -> str:
+def _time(result: TuningResult) -> str:
     seconds = next((t.seconds for t in result.trials if t.name == result.winner), None)
     return "" if seconds is None else milliseconds(seconds)

@@ -18,7 +18,7 @@ from autofuse.display.changes import changes
 from autofuse.display.difference_terminal import of_both, told
 from autofuse.results import quantities
 from autofuse.results.comparison import FORMAT_VERSION, Comparison
-from autofuse.results.conditions import NotACondition, Outcome, Quantity, condition
+from autofuse.results.conditions import ConditionOutcome, NotACondition, Quantity, condition
 from autofuse.results.data import dumped
 from autofuse.results.difference import Difference, of_comparison, of_comparisons, of_profiles
 from autofuse.results.parts import Memory
@@ -82,7 +82,7 @@ def _drawn(before: Profile | Comparison, after: Profile | Comparison | None, dif
 
 def _data(
     before: Profile | Comparison, after: Profile | Comparison | None, difference: Difference,
-    outcomes: tuple[Outcome, ...],
+    outcomes: tuple[ConditionOutcome, ...],
 ) -> dict[str, Any]:  # fmt: skip
     """See docs/json.md."""
     ratio = difference.ratio

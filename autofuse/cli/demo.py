@@ -12,7 +12,7 @@ from rich.console import Console
 
 import autofuse.demo.page as page
 import autofuse.demo.terminal as terminal
-from autofuse.demo.run import Plan, run
+from autofuse.demo.run import DemoSettings, run
 from autofuse.results.data import dumped
 
 _DONE, _FAILED = 0, 2
@@ -33,7 +33,7 @@ def main(argv: Sequence[str], console: Console | None = None) -> int:
         return _FAILED
     os.environ.setdefault("KINETO_LOG_LEVEL", _QUIET)
     with terminal.progress(aside) as advance:
-        result = run(Plan(options.steps, options.seed, options.length, options.pairs), advance)
+        result = run(DemoSettings(options.steps, options.seed, options.length, options.pairs), advance)
     data = json.dumps(dumped(result.to_dict()), indent=2, allow_nan=False) + "\n"
     (options.output / DATA).write_text(data, encoding="utf-8")
     (options.output / PAGE).write_text(page.html(result), encoding="utf-8")
@@ -53,10 +53,18 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     at_least = _number_from
-    parser.add_argument("--steps", type=at_least(1), default=Plan.steps, metavar="N", help="training steps of each run")
-    parser.add_argument("--seed", type=int, default=Plan.seed, metavar="S", help="of the weights and the batches")
-    parser.add_argument("--length", type=at_least(2), default=Plan.length, metavar="T", help="characters in a sequence")
-    parser.add_argument("--pairs", type=at_least(2), default=Plan.pairs, metavar="P", help="pairs of steps to time")
+    parser.add_argument(
+        "--steps", type=at_least(1), default=DemoSettings.steps, metavar="N", help="training steps of each run"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=DemoSettings.seed, metavar="S", help="of the weights and the batches"
+    )
+    parser.add_argument(
+        "--length", type=at_least(2), default=DemoSettings.length, metavar="T", help="characters in a sequence"
+    )
+    parser.add_argument(
+        "--pairs", type=at_least(2), default=DemoSettings.pairs, metavar="P", help="pairs of steps to time"
+    )
     parser.add_argument("--output", type=Path, default=Path("autofuse-demo"), metavar="DIR", help="for page and JSON")
     parser.add_argument("--json", action="store_true", help="print the JSON instead of tables")
     return parser

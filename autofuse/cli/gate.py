@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autofuse.results.conditions import Condition, Outcome, Quantity, decided
+from autofuse.results.conditions import Condition, ConditionOutcome, Quantity, decided
 
 DONE, FAILS = 0, 1
 
@@ -17,11 +17,11 @@ class Gate:
     conditions: tuple[Condition, ...] = ()
     strict: bool = False
 
-    def outcomes(self, known: Mapping[str, Quantity]) -> tuple[Outcome, ...]:
+    def outcomes(self, known: Mapping[str, Quantity]) -> tuple[ConditionOutcome, ...]:
         """Of every condition, in order. Raises NotACondition where one names something that there is not."""
         return tuple(decided(condition, known) for condition in self.conditions)
 
-    def code(self, outcomes: Sequence[Outcome], say: Callable[[str], None]) -> int:
+    def code(self, outcomes: Sequence[ConditionOutcome], say: Callable[[str], None]) -> int:
         """The exit code; each outcome is said, in a sentence."""
         for outcome in outcomes:
             advice = "" if outcome.holds is not None else self._advice()

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 
 DONE, FINDINGS, FAILED, INTERRUPTED = 0, 1, 2, 130
 
-Piece = tuple[str, str]  # text, and a rich style or ""
+StyledText = tuple[str, str]  # text, and a rich style or ""
 
 
 class Output:
     """Standard output and error, with colours where there is a terminal that shows them."""
 
-    def write(self, pieces: Iterable[Piece]) -> None:
+    def write(self, pieces: Iterable[StyledText]) -> None:
         """Results: exactly the text that they hold, unless they go to a terminal."""
         if not sys.stdout.isatty():
             sys.stdout.writelines(text for text, _ in pieces)

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from autofuse.cli.profile_results import FAILED, TRACE, Results, Unwritable, say
+from autofuse.cli.profile_results import FAILED, TRACE, CannotWriteResults, Results, say
 from autofuse.display.progress import spoken
 from autofuse.profiling.live import program
 from autofuse.profiling.live.assemble import assembled
 from autofuse.profiling.live.conductor import Conductor, Schedule
 from autofuse.profiling.live.factories import NoSubject, load
-from autofuse.profiling.live.measured import Measured
+from autofuse.profiling.live.measured import Measurements
 from autofuse.profiling.live.profile import profile
 from autofuse.profiling.live.program import NoProgram, Program
 from autofuse.profiling.live.script import run
@@ -44,7 +44,7 @@ def main(options: Namespace) -> int:
         if ":" in target and not Path(target).exists():
             return _factory(target, arguments, options, results)
         return _program(program.script(target, arguments), options, results)
-    except (NoProgram, NoSubject, Unwritable) as error:
+    except (NoProgram, NoSubject, CannotWriteResults) as error:
         say(str(error))
         return FAILED
 
@@ -81,7 +81,7 @@ def _factory(target: str, arguments: list[str], options: Namespace, results: Res
 
 
 def _program(what: Program, options: Namespace, results: Results) -> int:
-    def profile_of(measured: Measured, together: bool) -> Profile:
+    def profile_of(measured: Measurements, together: bool) -> Profile:
         found = assembled(measured, together)
         if measured.save is None:
             return found

@@ -33,7 +33,7 @@ _NO_GATE = Gate()
 _NOTHING = Profile("", Timing((), Interval(0.0, 0.0)), ())
 
 
-class Unwritable(ValueError):
+class CannotWriteResults(ValueError):
     """Results have nowhere to go, or what is to be done with them is not clear; the message says why."""
 
 
@@ -75,17 +75,20 @@ class Results:
 
     @classmethod
     def of(cls, options: Namespace, rank: int = 0) -> Results:
-        """As the options say. Raises Unwritable where nothing can be written there, or the baseline or a condition is
-        none: all before anything runs."""
+        """As the options say.
+
+        Raises CannotWriteResults, before anything runs, where nothing can be written there, and where the baseline or a
+        condition is not one.
+        """
         try:
             gate = Gate(tuple(condition(text) for text in options.fail_if), options.strict)
             gate.outcomes(quantities.of_profile(_NOTHING))  # names what there is not, if a condition does
             baseline = _profile(options.baseline) if options.baseline else None
         except (NotACondition, NotOurs) as error:
-            raise Unwritable(str(error)) from error
+            raise CannotWriteResults(str(error)) from error
         results = cls(options.output, options.format, rank, gate, baseline, options.anyway)
         if trouble := unwritable(results.folder, (results.name(DATA), results.name(PAGE), results.name(TRACE))):
-            raise Unwritable(trouble)
+            raise CannotWriteResults(trouble)
         return results
 
     def name(self, file: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import replace
 
-from autofuse.cli.profile_results import FAILED, Results, Unwritable, say
+from autofuse.cli.profile_results import FAILED, CannotWriteResults, Results, say
 from autofuse.profiling.trace.nsight import Unsuitable
 from autofuse.profiling.trace.profile import profile_of_traces
 from autofuse.profiling.trace.trace import Unreadable, read
@@ -23,7 +23,7 @@ def main(options: Namespace) -> int:
     except OSError as error:
         say(f"{error.filename} cannot be read: {error.strerror or error}.")
         return FAILED
-    except (Unreadable, Unsuitable, Unwritable) as error:
+    except (Unreadable, Unsuitable, CannotWriteResults) as error:
         say(str(error))
         return FAILED
     timing = replace(found.timing, samples=options.samples, tokens=options.tokens)

@@ -14,7 +14,7 @@ from autofuse.cli.rules_here import sentences
 from autofuse.display.findings import annotation_of, counted, diff_of, line_of, plural
 from autofuse.project.config import Configuration
 from autofuse.project.file_discovery import Project, SourceFile, Trouble
-from autofuse.project.run import Checked, Rewritten, Run
+from autofuse.project.run import Checked, RewriteRun, Rewritten
 from autofuse.project.workers import each
 from autofuse.results.atomic_files import replace
 from autofuse.results.findings import Finding, as_json
@@ -79,7 +79,9 @@ class FilesRun:
         self.options, self.out = options, Output()
         self.failed = False
         self.read = 0  # how many files could be read; where there are none, there is nothing to sum up
-        self.run: Run = Run(tuple(options.select or ()), tuple(options.ignore or ()), options.target, options.debug)
+        self.run: RewriteRun = RewriteRun(
+            tuple(options.select or ()), tuple(options.ignore or ()), options.target, options.debug
+        )
 
     def each(self, work: Callable[[Checked, SourceFile], _Done]) -> Iterator[tuple[Checked, _Done]]:
         """Each file that could be read, with what would be done to it, and what `work` makes of that.

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from autofuse.display.findings import Piece
+from autofuse.display.findings import StyledText
 from autofuse.loading.examples import text_of
 from autofuse.rule import Fused, Kept, Rule
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autofuse.match.matcher import LoadedRule
 
 
-def listed(rules: Sequence[LoadedRule]) -> Iterator[Piece]:
+def listed(rules: Sequence[LoadedRule]) -> Iterator[StyledText]:
     """A line for each rule."""
     width = max((len(r.rule.__name__) for r in rules), default=0)
     for rule in (r.rule for r in rules):
@@ -32,7 +32,7 @@ def as_json(rules: Sequence[LoadedRule]) -> dict[str, object]:
     return {"version": 1, "rules": [_facts(r.rule) for r in rules]}
 
 
-def explained(loaded: LoadedRule, rewritten: Callable[[str, Sequence[LoadedRule]], str]) -> Iterator[Piece]:
+def explained(loaded: LoadedRule, rewritten: Callable[[str, Sequence[LoadedRule]], str]) -> Iterator[StyledText]:
     """What a rule does and why, its two sides, and its examples with what `rewritten` makes of their text."""
     rule = loaded.rule
     yield f"{rule.code} {rule.__name__}\n", "bold"
@@ -87,5 +87,5 @@ def _facts(rule: type[Rule]) -> dict[str, object]:
     }
 
 
-def _code(source: str) -> Iterator[Piece]:
+def _code(source: str) -> Iterator[StyledText]:
     yield textwrap.indent(source.rstrip(), "    ") + "\n\n", "cyan"

@@ -19,7 +19,7 @@ from autofuse.kernels.tuning import tune
 from autofuse.ops.sample_calls import SAMPLES, Maker, Model, Shape, maker_of, sampled
 from autofuse.results.comparison import milliseconds
 from autofuse.results.table import Cell, Column, Table
-from autofuse.results.tuning import FORMAT_VERSION, Result
+from autofuse.results.tuning import FORMAT_VERSION, TuningResult
 
 _DONE, _FAILED = 0, 2
 _FEW = 3  # results that are shown with all their candidates
@@ -73,7 +73,9 @@ def _wishes(options: Namespace) -> Changes:
     return wishes
 
 
-def _measured(calls: Sequence[tuple[str, Shape]], maker: Maker, options: Namespace, aside: Console) -> Iterator[Result]:
+def _measured(
+    calls: Sequence[tuple[str, Shape]], maker: Maker, options: Namespace, aside: Console
+) -> Iterator[TuningResult]:
     columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=aside, transient=True, disable=not aside.is_terminal) as bar:
         task = bar.add_task("", total=len(calls))
@@ -87,7 +89,7 @@ def _measured(calls: Sequence[tuple[str, Shape]], maker: Maker, options: Namespa
             bar.advance(task)
 
 
-def _summary(results: Sequence[Result]) -> Table:
+def _summary(results: Sequence[TuningResult]) -> Table:
     columns = (
         Column("operation"),
         Column("first argument"),
@@ -99,7 +101,7 @@ def _summary(results: Sequence[Result]) -> Table:
     return Table("", columns, tuple(map(_row, results)))
 
 
-def _row(result: Result) -> tuple[Cell, ...]:
+def _row(result: TuningResult) -> tuple[Cell, ...]:
     times = {t.name: milliseconds(t.seconds) for t in result.trials if t.seconds is not None}
     return (
         Cell(result.operation),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofuse.demo.run import Result
+from autofuse.demo.run import DemoResult
 from autofuse.demo.terminal import NO_DROPOUT, sides
 from autofuse.display.charts import LineChart, StripChart
 from autofuse.display.html import Code, Figure, Section, page
@@ -11,7 +11,7 @@ from autofuse.display.profile_tables import ladder_table
 from autofuse.results.comparison import TONES, Comparison, size
 
 
-def html(result: Result) -> str:
+def html(result: DemoResult) -> str:
     """The page, to be written as UTF-8. It needs nothing but itself."""
     sections = (
         Section("What was fused", (result.sites.table(),)),
@@ -26,7 +26,7 @@ def html(result: Result) -> str:
     return page("autofuse demo", result.summary, sections, _figures(result))
 
 
-def _figures(result: Result) -> tuple[Figure, ...]:
+def _figures(result: DemoResult) -> tuple[Figure, ...]:
     comparison, agreement = result.comparison, result.agreement
     ratio = f"95 % interval {comparison.interval}, control {comparison.control}"
     curves = Figure(
@@ -44,7 +44,7 @@ def _figures(result: Result) -> tuple[Figure, ...]:
     )
 
 
-def _loss_chart(result: Result) -> LineChart:
+def _loss_chart(result: DemoResult) -> LineChart:
     series = {"eager": result.eager, "optimized": result.optimized}
     return LineChart("Loss by training step", "step", "nats a character", series)
 

@@ -20,9 +20,9 @@ from autofuse.measure import Comparison, compare
 from autofuse.measure.step import Step
 from autofuse.profiling.live.before_after import in_turns, timed_in_turns
 from autofuse.profiling.live.profile import profile
-from autofuse.project.config import Settings
+from autofuse.project.config import FileSettings
 from autofuse.project.file_discovery import SourceFile, Trouble
-from autofuse.project.run import Rewritten, Run
+from autofuse.project.run import RewriteRun, Rewritten
 from autofuse.results.before_after import BeforeAfter, with_what_was_measured
 from autofuse.results.sites import Report
 
@@ -33,7 +33,7 @@ Advance = Callable[[str, int, int], None]  # the stage, what of it is done, and 
 
 
 @dataclass(frozen=True)
-class Plan:
+class DemoSettings:
     """What to run: training steps, seed, characters in a sequence, pairs of timed steps."""
 
     steps: int = 80
@@ -43,10 +43,10 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Result:
+class DemoResult:
     """All that the demo found; page, terminal and JSON show the same."""
 
-    plan: Plan
+    plan: DemoSettings
     parameters: int
     characters: int
     sites: Report
@@ -92,7 +92,7 @@ class Result:
         }
 
 
-def run(plan: Plan, advance: Advance = lambda stage, done, total: None) -> Result:
+def run(plan: DemoSettings, advance: Advance = lambda stage, done, total: None) -> DemoResult:
     """Everything, from the same seed. `advance` hears of every step."""
     start = time.perf_counter()
     corpus = harbour_log()
@@ -110,7 +110,7 @@ def run(plan: Plan, advance: Advance = lambda stage, done, total: None) -> Resul
     comparison = _compared(original, fused, batch, plan, advance)
     profiles = _profiled(original, fused, batch, comparison, advance)
     before, after = rewritten(Path(gpt.__file__))
-    return Result(
+    return DemoResult(
         plan=plan,
         parameters=sum(parameter.numel() for parameter in original.parameters()),
         characters=len(corpus.ids),
@@ -135,7 +135,9 @@ def _optimized(original: gpt.GPT, ids: Tensor, advance: Advance) -> gpt.GPT:
     return fused
 
 
-def _curve(stage: str, model: gpt.GPT, corpus: Corpus, plan: Plan, error: float, advance: Advance) -> tuple[float, ...]:
+def _curve(
+    stage: str, model: gpt.GPT, corpus: Corpus, plan: DemoSettings, error: float, advance: Advance
+) -> tuple[float, ...]:
     curve: list[float] = []
     advance(stage, 0, plan.steps)
     for loss in losses(model, corpus, plan.steps, plan.seed, error):
@@ -145,7 +147,7 @@ def _curve(stage: str, model: gpt.GPT, corpus: Corpus, plan: Plan, error: float,
 
 
 def _compared(
-    original: gpt.GPT, fused: gpt.GPT, batch: tuple[Tensor, Tensor], plan: Plan, advance: Advance
+    original: gpt.GPT, fused: gpt.GPT, batch: tuple[Tensor, Tensor], plan: DemoSettings, advance: Advance
 ) -> Comparison:
     """Whole training steps, each model with an optimizer of its own, both of the same kind."""
     advance("timing pairs of steps", 0, 1)
@@ -190,7 +192,7 @@ def _profiled(
 
 def rewritten(path: Path) -> tuple[str, str]:
     """A file as it stands, and as `autofuse rewrite` would leave it. Raises RuntimeError where it cannot."""
-    file, door = SourceFile(str(path), Settings(path.parent), named=True), Run()
+    file, door = SourceFile(str(path), FileSettings(path.parent), named=True), RewriteRun()
     checked = door.check(file)
     result = checked if isinstance(checked, Trouble) else door.rewrite(checked, file)
     if not isinstance(result, Rewritten):

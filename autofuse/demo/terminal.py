@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from autofuse.demo.run import Result
+from autofuse.demo.run import DemoResult
 from autofuse.display import profile_terminal
 from autofuse.results.profile import Profile
 
@@ -38,7 +38,7 @@ def progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
         yield advance
 
 
-def show(result: Result, console: Console) -> None:
+def show(result: DemoResult, console: Console) -> None:
     """Print everything."""
 
     def say(text: str | Text) -> None:
@@ -64,7 +64,7 @@ def show(result: Result, console: Console) -> None:
     console.print(Text.assemble(*result.diff_pieces()), soft_wrap=True, end="")
 
 
-def sides(result: Result) -> dict[str, Profile]:
+def sides(result: DemoResult) -> dict[str, Profile]:
     """Both profiles by their names."""
     return {"before": result.profile.before, "after": result.profile.after}
 

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 
 from autofuse.results.findings import Finding
 
-Piece = tuple[str, str]  # text, and a rich style or ""
+StyledText = tuple[str, str]  # text, and a rich style or ""
 
 _STYLES = {"safe": "green", "unsafe": "yellow", "report": "cyan", "declined": "dim"}
 _DIFF_STYLES = (("---", "bold"), ("+++", "bold"), ("@@", "cyan"), ("-", "red"), ("+", "green"))
 
 
-def line_of(finding: Finding) -> list[Piece]:
+def line_of(finding: Finding) -> list[StyledText]:
     """`model.py:12:9: AF101 [safe] Block.forward: what is found (why it is no more than that); what to change`."""
     reason = finding.reason if finding.reason not in finding.message else ""
     return [
@@ -70,7 +70,7 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
-def diff_of(path: str, before: bytes, after: bytes) -> Iterator[Piece]:
+def diff_of(path: str, before: bytes, after: bytes) -> Iterator[StyledText]:
     """A unified diff that `patch -p0` applies."""
     old, new = _lines(before), _lines(after)
     for line in difflib.unified_diff(old, new, path, path):

@@ -19,7 +19,7 @@ _ENOUGH = 3  # siblings of one kind beside others of another kind are blocks; tw
 
 
 @dataclass(frozen=True)
-class PlaceFold:
+class RepeatedPlaces:
     """The same thing found at several places: one rule, one status, and of what is not fused one reason.
 
     seconds, predicted_saving, measured_saving: summed over the places that know theirs. predicted_gain: the step's time
@@ -44,7 +44,7 @@ class PlaceFold:
 
 
 @dataclass(frozen=True)
-class Fold:
+class RepeatedLayers:
     """Layers of one kind whose names differ in the numbers of repeated blocks only; one layer is a fold too.
 
     All of it is their own, without the modules that they call, summed; roofline and sm_efficiency are averaged over
@@ -109,7 +109,7 @@ class Fold:
         return max(seconds, key=lambda regime: seconds[regime])
 
     @property
-    def places(self) -> tuple[PlaceFold, ...]:
+    def places(self) -> tuple[RepeatedPlaces, ...]:
         """What was found in them, equal things as one."""
         return folded_places([(self.name, place) for layer in self.layers for place in layer.places])
 
@@ -119,17 +119,17 @@ def own_share(layer: Layer) -> float:
     return layer.share * layer.own_seconds / layer.seconds if layer.seconds else 0.0
 
 
-def folded(layers: Sequence[Layer]) -> list[Fold]:
+def folded(layers: Sequence[Layer]) -> list[RepeatedLayers]:
     """The layers by pattern of name and kind; those that take longest first."""
     patterns = patterns_of({layer.fqn: layer.kind for layer in layers})
     groups: defaultdict[tuple[str, str], list[Layer]] = defaultdict(list)
     for layer in layers:
         groups[patterns[layer.fqn], layer.kind].append(layer)
-    folds = [Fold(name, kind, tuple(members)) for (name, kind), members in groups.items()]
+    folds = [RepeatedLayers(name, kind, tuple(members)) for (name, kind), members in groups.items()]
     return sorted(folds, key=lambda fold: -fold.work.seconds)
 
 
-def folded_places(places: Iterable[tuple[str, Place]]) -> tuple[PlaceFold, ...]:
+def folded_places(places: Iterable[tuple[str, Place]]) -> tuple[RepeatedPlaces, ...]:
     """Places with the (folded) names of their layers; the greatest predicted saving first, then the longest."""
     groups: defaultdict[tuple[str, ...], list[Place]] = defaultdict(list)
     for name, place in places:
@@ -140,11 +140,11 @@ def folded_places(places: Iterable[tuple[str, Place]]) -> tuple[PlaceFold, ...]:
     return tuple(sorted(folds, key=lambda f: (-(f.predicted_saving or 0.0), -(f.seconds or 0.0))))
 
 
-def _place_fold(name: str, places: list[Place]) -> PlaceFold:
+def _place_fold(name: str, places: list[Place]) -> RepeatedPlaces:
     first = places[0]
     reason = _common([place.reason for place in places])
     part_of = _common([place.part_of for place in places])
-    return PlaceFold(
+    return RepeatedPlaces(
         name, first.rule, first.status, reason, first.operation, len(places),
         _sum(p.seconds for p in places), _sum(p.predicted_saving for p in places),
         _sum(p.measured_saving for p in places), gain_together([p.predicted_gain for p in places]),

@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autofuse.display.folding import Fold, PlaceFold, folded, folded_places, gain_together, own_share, patterns_of
+from autofuse.display.folding import (
+    RepeatedLayers,
+    RepeatedPlaces,
+    folded,
+    folded_places,
+    gain_together,
+    own_share,
+    patterns_of,
+)
 from autofuse.results import units
 from autofuse.results.parts import OUTSIDE, Layer, Regime, Work
 from autofuse.results.table import Cell, Column, Table, Tone, without_columns, without_empty_columns
@@ -88,7 +96,7 @@ def telling(profiles: Sequence[Profile]) -> Profile:
     return (*told, *(p for p in reversed(profiles) if p.places), profiles[-1])[0]
 
 
-def all_places(profile: Profile) -> tuple[PlaceFold, ...]:
+def all_places(profile: Profile) -> tuple[RepeatedPlaces, ...]:
     """Every place, equal ones of repeated layers as one."""
     patterns = patterns_of({layer.fqn: layer.kind for layer in profile.layers})
     return folded_places((patterns[layer.fqn], place) for layer, place in profile.places)
@@ -146,12 +154,12 @@ def named(fqn: str) -> str:
     return {"": "(the model itself)", OUTSIDE: "(outside of modules)"}.get(fqn, fqn)
 
 
-def titled(fold: Fold | PlaceFold) -> str:
+def titled(fold: RepeatedLayers | RepeatedPlaces) -> str:
     """ "h.*.attn ×12"."""
     return named(fold.name) + (f" ×{fold.count}" if fold.count > 1 else "")
 
 
-def _numbers(forward: Work, backward: Work, part: Fold | Layer, share: float) -> tuple[Cell, ...]:
+def _numbers(forward: Work, backward: Work, part: RepeatedLayers | Layer, share: float) -> tuple[Cell, ...]:
     work = forward + backward
     return (
         Cell(units.duration(forward.seconds)),
@@ -168,28 +176,28 @@ def _numbers(forward: Work, backward: Work, part: Fold | Layer, share: float) ->
     )
 
 
-def _fold_row(fold: Fold) -> tuple[Cell, ...]:
+def _fold_row(fold: RepeatedLayers) -> tuple[Cell, ...]:
     numbers = _numbers(fold.forward, fold.backward, fold, fold.share)
     return (Cell(titled(fold)), rule_cell(fold.places), *numbers)
 
 
-def _rest_row(folds: Sequence[Fold]) -> tuple[Cell, ...]:
+def _rest_row(folds: Sequence[RepeatedLayers]) -> tuple[Cell, ...]:
     rest = _together(folds)
     numbers = _numbers(rest.forward, rest.backward, rest, rest.share)
     kept = [Cell(cell.text if i in (0, 1, 2) else "", "quiet") for i, cell in enumerate(numbers)]
     return (Cell(f"{rest.count} more", "quiet"), Cell(""), *kept)
 
 
-def _together(folds: Sequence[Fold]) -> Fold:
-    return Fold("", "", tuple(layer for fold in folds for layer in fold.layers))
+def _together(folds: Sequence[RepeatedLayers]) -> RepeatedLayers:
+    return RepeatedLayers("", "", tuple(layer for fold in folds for layer in fold.layers))
 
 
-def _short_row(fold: Fold) -> tuple[Cell, ...]:
+def _short_row(fold: RepeatedLayers) -> tuple[Cell, ...]:
     rules = "".join(f"\n  {rule}" for rule in rules_in_words(fold.places))
     return (Cell(titled(fold) + rules, rule_cell(fold.places).tone if rules else "plain"), *_short_numbers(fold))
 
 
-def _short_numbers(fold: Fold) -> tuple[Cell, ...]:
+def _short_numbers(fold: RepeatedLayers) -> tuple[Cell, ...]:
     work = fold.work
     return (
         Cell(f"{1e3 * fold.forward.seconds:.2f}"),
@@ -204,7 +212,7 @@ def _short_numbers(fold: Fold) -> tuple[Cell, ...]:
     )
 
 
-def _both_row(name: str, sides: Sequence[Mapping[str, Fold]], rule: Cell) -> tuple[Cell, ...]:
+def _both_row(name: str, sides: Sequence[Mapping[str, RepeatedLayers]], rule: Cell) -> tuple[Cell, ...]:
     folds = [side.get(name) for side in sides]
     there = [fold for fold in folds if fold is not None]
     times = [Cell(units.duration(fold.work.seconds) if fold else units.NOT_KNOWN) for fold in folds]
@@ -221,7 +229,7 @@ def _layer_row(layer: Layer) -> tuple[Cell, ...]:
     )  # fmt: skip
 
 
-def rule_cell(places: Sequence[PlaceFold], reasons: bool = False) -> Cell:
+def rule_cell(places: Sequence[RepeatedPlaces], reasons: bool = False) -> Cell:
     """The rules of a layer with what they are predicted to gain, or have; "none" where no rule applies."""
     if not places:
         return Cell("none", "quiet")
@@ -230,9 +238,9 @@ def rule_cell(places: Sequence[PlaceFold], reasons: bool = False) -> Cell:
     return Cell("; ".join(told), tone)
 
 
-def rules_in_words(places: Sequence[PlaceFold]) -> list[str]:
+def rules_in_words(places: Sequence[RepeatedPlaces]) -> list[str]:
     """Each rule once for each status, with the gain of all its places together."""
-    groups: dict[tuple[str, ...], list[PlaceFold]] = {}
+    groups: dict[tuple[str, ...], list[RepeatedPlaces]] = {}
     for place in places:
         groups.setdefault((place.rule, place.status, place.part_of.partition(" ")[0]), []).append(place)
     gains = (gain_together(place.predicted_gain for place in group) for group in groups.values())
@@ -242,7 +250,7 @@ def rules_in_words(places: Sequence[PlaceFold]) -> list[str]:
     ]
 
 
-def place_in_words(place: PlaceFold, reason: bool = False) -> str:
+def place_in_words(place: RepeatedPlaces, reason: bool = False) -> str:
     """ "AF101 applies: 1.21x", "AF301 in AF304: 1.05x", "AF201 declined"; with the reason where that is asked for."""
     words = f"{place.rule} {place.status}"
     if place.status == "applies":
@@ -251,7 +259,7 @@ def place_in_words(place: PlaceFold, reason: bool = False) -> str:
     return f"{words}; {place.reason}" if reason and place.reason else words
 
 
-def _short_place_row(place: PlaceFold) -> tuple[Cell, ...]:
+def _short_place_row(place: RepeatedPlaces) -> tuple[Cell, ...]:
     _, layer, status, takes, saving, gains, *_ = _place_row(place)
     told = place.reason if place.status == "declined" or not place.operation else place.operation
     told += f", in {place.part_of}" if place.part_of and told == place.operation else ""
@@ -269,7 +277,7 @@ def _saved(count: int, shown: Callable[[float | None], str]) -> str:
     return shown(count) if count > 0 else f"{shown(-count)} more"
 
 
-def _place_row(place: PlaceFold) -> tuple[Cell, ...]:
+def _place_row(place: RepeatedPlaces) -> tuple[Cell, ...]:
     saving = units.duration(place.predicted_saving) if place.predicted_saving is not None else ""
     if place.measured_saving is not None:
         saving = f"{saving} (measured {units.duration(place.measured_saving)})".strip()

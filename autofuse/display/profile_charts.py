@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from autofuse.display.bars import BarChart, BarRow, Segment
 from autofuse.display.charts import LineChart, StripChart
-from autofuse.display.folding import Fold, PlaceFold, folded
+from autofuse.display.folding import RepeatedLayers, RepeatedPlaces, folded
 from autofuse.display.layer_tables import rule_cell, rules_in_words, telling, titled
 from autofuse.display.profile_tables import (
     BESIDE,
@@ -220,7 +220,9 @@ def _memory_bar(profile: Profile, kinds: Mapping[str, str], largest: int) -> tup
     return tuple(Segment(n / largest, kinds[part], f"{part}: {units.size(n)}") for part, n in sizes.items() if n)
 
 
-def _layer_row(name: str, sides: list[dict[str, Fold]], longest: float, places: tuple[PlaceFold, ...]) -> BarRow:
+def _layer_row(
+    name: str, sides: list[dict[str, RepeatedLayers]], longest: float, places: tuple[RepeatedPlaces, ...]
+) -> BarRow:
     folds = [side.get(name) for side in sides]
     there = [fold for fold in folds if fold is not None]
     bars = tuple(_phases(fold, longest) if fold else () for fold in folds)
@@ -230,7 +232,7 @@ def _layer_row(name: str, sides: list[dict[str, Fold]], longest: float, places: 
     return BarRow(title, value, bars, rules, rule_cell(places).tone, title)
 
 
-def _phases(fold: Fold, longest: float) -> tuple[Segment, ...]:
+def _phases(fold: RepeatedLayers, longest: float) -> tuple[Segment, ...]:
     works = {"forward": fold.forward, "backward": fold.backward}
     return tuple(
         Segment(work.seconds / longest, _PHASES[phase], f"{phase}: {units.duration(work.seconds)}")
@@ -238,7 +240,7 @@ def _phases(fold: Fold, longest: float) -> tuple[Segment, ...]:
     )
 
 
-def _dot(fold: Fold, kind: str = "", prefix: str = "") -> list[Dot]:
+def _dot(fold: RepeatedLayers, kind: str = "", prefix: str = "") -> list[Dot]:
     work = fold.work
     if not work.flops or not work.intensity or not work.seconds:
         return []

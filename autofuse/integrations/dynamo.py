@@ -15,9 +15,9 @@ from typing import Any
 from torch import fx, nn
 from torch._dynamo.backends.registry import lookup_backend, register_backend
 
-from autofuse.integrations.dynamo_breaks import Since, graph_breaks
+from autofuse.integrations.dynamo_breaks import BreaksSince, graph_breaks
 from autofuse.integrations.dynamo_records import Records, files_of
-from autofuse.integrations.dynamo_sites import Noted, Rules, noted, unread_graph
+from autofuse.integrations.dynamo_sites import GraphSites, Rules, noted, unread_graph
 from autofuse.integrations.dynamo_trace import Attribute
 from autofuse.loading.registry import load_rules
 from autofuse.loading.selection import selected
@@ -28,7 +28,7 @@ Compiled = Callable[..., Any]
 _LOG = logging.getLogger("autofuse")
 _OPTIONS = ("then", "select", "ignore")
 _RECORDS = Records()
-_SINCE = Since()
+_SINCE = BreaksSince()
 
 
 def analyze(
@@ -65,7 +65,7 @@ def analysis(model: Any = None) -> Analysis:
     return Analysis(sites, graph_breaks(files_of(inner), _SINCE), graphs)
 
 
-def _read(gm: fx.GraphModule, inputs: Sequence[Any], rules: Rules) -> Noted:
+def _read(gm: fx.GraphModule, inputs: Sequence[Any], rules: Rules) -> GraphSites:
     """What is in a graph. One that cannot be read is noted as that, and runs like any other."""
     try:
         return noted(gm, inputs, rules)

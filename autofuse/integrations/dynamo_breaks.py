@@ -13,14 +13,14 @@ from typing import Any
 
 from torch._dynamo import utils
 
-from autofuse.fx.trace.source_lines import Place, is_users
+from autofuse.fx.trace.source_lines import SourceLine, is_users
 from autofuse.results.analysis import GraphBreak, where
 
 _JUMP = re.compile(r"generic_jump (\w+)")
 _EXPLANATION = re.compile(r"Explanation: (.*)")
 
 
-class Since:
+class BreaksSince:
     """The moment from which breaks count: Dynamo keeps some of its records past a reset."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Since:
         self.microseconds = time.time_ns() // 1000
 
 
-def graph_breaks(files: frozenset[str] | None, since: Since) -> tuple[GraphBreak, ...]:
+def graph_breaks(files: frozenset[str] | None, since: BreaksSince) -> tuple[GraphBreak, ...]:
     """Every graph break whose line stands in `files` (None are all), equal ones as one."""
     counts = Counter(_broken())
     left = dict(_given_up(since))
@@ -45,7 +45,7 @@ def graph_breaks(files: frozenset[str] | None, since: Since) -> tuple[GraphBreak
     return tuple(sorted(found, key=lambda b: (b.file, b.line or 0, b.reason)))
 
 
-_Break = tuple[Place | None, str]
+_Break = tuple[SourceLine | None, str]
 
 
 def _broken() -> Iterator[_Break]:
@@ -54,13 +54,13 @@ def _broken() -> Iterator[_Break]:
         yield _innermost(found.user_stack), sentence(found.reason)
 
 
-def _given_up(since: Since) -> Iterator[tuple[_Break, str]]:
+def _given_up(since: BreaksSince) -> Iterator[tuple[_Break, str]]:
     """The breaks that made Dynamo leave a whole function to Python, as one in a loop does, and which function."""
     for metrics in getattr(utils, "get_compilation_metrics", tuple)():
         if not _of(metrics, "fail_reason") or (_of(metrics, "start_time_us") or 0) < since.microseconds:
             continue
         file, line = _of(metrics, "fail_user_frame_filename"), _of(metrics, "fail_user_frame_lineno")
-        place = Place(file, line) if file and line else None
+        place = SourceLine(file, line) if file and line else None
         whole = where(str(_of(metrics, "co_filename") or ""), _of(metrics, "co_firstlineno"))
         yield (
             (place, sentence(metrics.fail_reason)),
@@ -72,9 +72,9 @@ def _of(metrics: Any, name: str) -> Any:
     return getattr(metrics, name, None)
 
 
-def _innermost(stack: Any) -> Place | None:
+def _innermost(stack: Any) -> SourceLine | None:
     """The innermost line of the user's on a stack of frame summaries."""
-    lines = [Place(frame.filename, frame.lineno) for frame in stack if is_users(frame.filename) and frame.lineno]
+    lines = [SourceLine(frame.filename, frame.lineno) for frame in stack if is_users(frame.filename) and frame.lineno]
     return lines[-1] if lines else None
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from autofuse.integrations.dynamo_sites import Noted
+from autofuse.integrations.dynamo_sites import GraphSites
 from autofuse.integrations.dynamo_trace import Attribute
 from autofuse.results.analysis import UnfusedSite
 
-Run = tuple[weakref.ref[Tensor], ...]  # one tensor of each owner
+OwnedTensors = tuple[weakref.ref[Tensor], ...]  # one tensor of each owner
 Names = dict[int, list[str]]  # id of a tensor -> its names in a model
 
 
@@ -27,9 +27,9 @@ Names = dict[int, list[str]]  # id of a tensor -> its names in a model
 class Record:
     """One captured graph: what was noted of it, one attribute of each module that it reads, and on what it ran."""
 
-    noted: Noted
+    noted: GraphSites
     attributes: tuple[Attribute, ...]
-    runs: dict[tuple[int, ...], Run] = field(default_factory=dict)
+    runs: dict[tuple[int, ...], OwnedTensors] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
@@ -62,7 +62,7 @@ class Records:
         self._records: list[Record] = []
         self._lock = threading.Lock()
 
-    def add(self, noted: Noted) -> Record:
+    def add(self, noted: GraphSites) -> Record:
         """A new graph."""
         record = Record(noted, tuple({a.owner: a for a in noted.attributes}.values()))
         with self._lock:

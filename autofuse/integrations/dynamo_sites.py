@@ -13,9 +13,9 @@ from torch import fx
 
 from autofuse.canonical import View
 from autofuse.fx.rewrite.author_text import written
-from autofuse.fx.rewrite.graph_capture import Captured, captured
-from autofuse.fx.trace.source_lines import Place
-from autofuse.integrations.dynamo_trace import Adopted, Attribute, adopted
+from autofuse.fx.rewrite.graph_capture import CapturedTrace, captured
+from autofuse.fx.trace.source_lines import SourceLine
+from autofuse.integrations.dynamo_trace import Attribute, DynamoTrace, adopted
 from autofuse.ir.facts import Facts
 from autofuse.ir.graph import SINK
 from autofuse.match.choice import extent
@@ -43,7 +43,7 @@ class FoundSite:
 
 
 @dataclass(frozen=True)
-class Noted:
+class GraphSites:
     """What is in one captured graph: its sites, its inputs that are attributes of modules, the files of its lines."""
 
     sites: tuple[FoundSite, ...] = ()
@@ -51,7 +51,7 @@ class Noted:
     files: frozenset[str] = frozenset()
 
 
-def noted(gm: fx.GraphModule, inputs: Sequence[Any], rules: Rules) -> Noted:
+def noted(gm: fx.GraphModule, inputs: Sequence[Any], rules: Rules) -> GraphSites:
     """What is in `gm`, and in the graphs that it calls."""
     found: list[FoundSite] = []
     files: set[str] = set()
@@ -61,16 +61,16 @@ def noted(gm: fx.GraphModule, inputs: Sequence[Any], rules: Rules) -> Noted:
         attributes = graph.attributes
         files |= {place.file for n in graph.trace.graph.nodes if (place := n.meta.get("place")) is not None}
         found += _sites(graph, rules, broken)
-    return Noted(tuple(found), attributes, frozenset(files))
+    return GraphSites(tuple(found), attributes, frozenset(files))
 
 
-def unread_graph(error: Exception) -> Noted:
+def unread_graph(error: Exception) -> GraphSites:
     """What is noted of a graph at which reading failed."""
     told = f"a graph could not be read: {type(error).__name__}: {error}"
-    return Noted((FoundSite(UnfusedSite("", "declined", reason=told), "", ""),))
+    return GraphSites((FoundSite(UnfusedSite("", "declined", reason=told), "", ""),))
 
 
-def _sites(graph: Adopted, rules: Rules, broken: bool) -> Iterator[FoundSite]:
+def _sites(graph: DynamoTrace, rules: Rules, broken: bool) -> Iterator[FoundSite]:
     lowered = captured(graph.trace)
     view = View(Facts(lowered.known))
     for site in sites(lowered.graph, view, rules):
@@ -80,9 +80,9 @@ def _sites(graph: Adopted, rules: Rules, broken: bool) -> Iterator[FoundSite]:
             yield _found(graph, lowered, site, nodes, broken)
 
 
-def _found(graph: Adopted, lowered: Captured, site: Site, nodes: list[fx.Node], broken: bool) -> FoundSite:
+def _found(graph: DynamoTrace, lowered: CapturedTrace, site: Site, nodes: list[fx.Node], broken: bool) -> FoundSite:
     root = lowered.nodes.get(site.root)
-    place: Place | None = root.meta.get("place") if root is not None else None
+    place: SourceLine | None = root.meta.get("place") if root is not None else None
     owner, path = _module_of([graph.modules[n] for n in nodes])
     code, holds = site.rule.rule.code, isinstance(site.verdict, Holds)
     told = Refusal("") if holds else _told(lowered, site, broken)
@@ -100,7 +100,7 @@ def _computes(node: fx.Node) -> bool:
     return node.op not in ("placeholder", "get_attr", "output")
 
 
-def _told(lowered: Captured, site: Site, broken: bool) -> Refusal:
+def _told(lowered: CapturedTrace, site: Site, broken: bool) -> Refusal:
     """What stands in the way. What a broken graph returns is what comes behind the break, not what the user returns."""
     assert not isinstance(site.verdict, Holds)
     told = refusal(site.verdict, site.rule.rule.code, lambda v: written(lowered, v, site.verdict.culprit))  # type: ignore[union-attr]

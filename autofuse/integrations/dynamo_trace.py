@@ -22,8 +22,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from autofuse import ops
 from autofuse.fx.trace.ambient_state import ambient
 from autofuse.fx.trace.guards import Guards
-from autofuse.fx.trace.source_lines import Place, is_users
-from autofuse.fx.trace.tracer import Trace
+from autofuse.fx.trace.source_lines import SourceLine, is_users
+from autofuse.fx.trace.tracer import ForwardTrace
 
 # L['self']._modules['blocks']._modules['0']._parameters['weight']: what is in brackets is the name, the rest its owner
 _ATTRIBUTE = re.compile(r"((?:\._modules\['[^']+'\])*\._(?:parameters|buffers)\['[^']+'\])$")
@@ -48,16 +48,16 @@ class Attribute:
 
 
 @dataclass
-class Adopted:
+class DynamoTrace:
     """One graph as a trace. `attributes` are the inputs that belong to modules; `modules` says in which module of the
     owner each node was computed, the innermost one."""
 
-    trace: Trace
+    trace: ForwardTrace
     attributes: tuple[Attribute, ...] = ()
     modules: dict[fx.Node, tuple[str, str]] = field(default_factory=dict)  # node -> (owner, path)
 
 
-def adopted(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[Adopted]:
+def adopted(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[DynamoTrace]:
     """The graph of `gm`, and each graph that it calls, such as what is checkpointed.
 
     inputs: what the graph will be called with, real tensors or fake ones.
@@ -72,7 +72,7 @@ def adopted(gm: fx.GraphModule, inputs: Sequence[Any]) -> Iterator[Adopted]:
 _HeldTensors = Mapping[fx.Node, tuple[Attribute, Any]]
 
 
-def _adopted(gm: fx.GraphModule, held: _HeldTensors, attributes: tuple[Attribute, ...]) -> Iterator[Adopted]:
+def _adopted(gm: fx.GraphModule, held: _HeldTensors, attributes: tuple[Attribute, ...]) -> Iterator[DynamoTrace]:
     root, graph, copies = nn.Module(), fx.Graph(), dict[fx.Node, fx.Node]()
     graph.output(graph.graph_copy(gm.graph, copies))
     for node, copy in copies.items():
@@ -83,13 +83,13 @@ def _adopted(gm: fx.GraphModule, held: _HeldTensors, attributes: tuple[Attribute
     modules = {copy: _module_of(copy) for copy in graph.nodes}
     sizes = {n: _sizes(n.meta["v"]) for n in graph.nodes if isinstance(n.meta.get("v"), Tensor)}
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    yield Adopted(
-        Trace(root, root, mode, graph, Guards(), (), ambient(), frozenset(), sizes), attributes, modules,
+    yield DynamoTrace(
+        ForwardTrace(root, root, mode, graph, Guards(), (), ambient(), frozenset(), sizes), attributes, modules,
     )  # fmt: skip
     yield from _called_graphs(gm, held, attributes)
 
 
-def _called_graphs(gm: fx.GraphModule, held: _HeldTensors, attributes: tuple[Attribute, ...]) -> Iterator[Adopted]:
+def _called_graphs(gm: fx.GraphModule, held: _HeldTensors, attributes: tuple[Attribute, ...]) -> Iterator[DynamoTrace]:
     """The graphs that higher-order operators of `gm` run, each with the operands that it is given there."""
     for node in gm.graph.nodes:
         for place, argument in enumerate(node.args if node.op == "call_function" else ()):
@@ -166,7 +166,7 @@ def _note(node: fx.Node, copy: fx.Node) -> None:
     whether it is the inside of a fused operation."""
     copy.meta = dict(node.meta)
     copy.meta["v"] = fx.node.map_aggregate(node.meta.get("example_value"), _plain)
-    frames = [Place(file, int(line)) for file, line in _FRAME.findall(str(node.meta.get("stack_trace") or ""))]
+    frames = [SourceLine(file, int(line)) for file, line in _FRAME.findall(str(node.meta.get("stack_trace") or ""))]
     copy.meta["place"] = next((place for place in reversed(frames) if is_users(place.file)), None)
     copy.meta["fused"] = any(place.file.startswith(_OPERATIONS) for place in frames)
     written = _written(copy)

@@ -27,7 +27,7 @@ Trials = Sequence[Trial]
 
 
 @dataclass(frozen=True)
-class Measured:
+class CandidateTime:
     """The candidates that were timed: what is known of each, its samples (seconds; equal positions were taken next to
     each other; one that was plainly slower may have few), and the ratio of identical runs."""
 
@@ -57,7 +57,7 @@ class Measured:
         return f"The machine is not steady: identical runs differ by up to {self.noise:.1f} times. The default holds."
 
 
-def ranked(measured: Measured, policy: Policy) -> tuple[tuple[str, ...], str]:
+def ranked(measured: CandidateTime, policy: Policy) -> tuple[tuple[str, ...], str]:
     """The candidates, best first, and a sentence that says why the first one is.
 
     - speed: the fastest beyond noise; among those that are equally fast, the one with the least memory.
@@ -76,7 +76,7 @@ def ranked(measured: Measured, policy: Policy) -> tuple[tuple[str, ...], str]:
     return tuple(order), reasons[0]
 
 
-def _best(measured: Measured, among: Trials, criteria: Sequence[Criterion]) -> tuple[Trial, str]:
+def _best(measured: CandidateTime, among: Trials, criteria: Sequence[ChoiceCriterion]) -> tuple[Trial, str]:
     """The best of some candidates, and the criterion that told it from the last others."""
     if len(among) == 1:
         return among[0], f"No other candidate can run here. A call takes {_time(among[0])}."
@@ -94,30 +94,30 @@ def _best(measured: Measured, among: Trials, criteria: Sequence[Criterion]) -> t
 
 
 @dataclass(frozen=True)
-class Criterion:
+class ChoiceCriterion:
     """One way to tell candidates apart: which of them are best by it, what it says of the only best one and of several,
     how that is shown, and the order in which it sees them."""
 
-    best: Callable[[Measured, Trials], Trials]
+    best: Callable[[CandidateTime, Trials], Trials]
     says: str
     equal: str
     shown: Callable[[Trial], str]
     order: Callable[[Trial], float]
 
 
-def _fastest(measured: Measured, among: Trials) -> Trials:
+def _fastest(measured: CandidateTime, among: Trials) -> Trials:
     best = min(among, key=_seconds)
     return [t for t in among if t is best or not measured.slower(t.name, best.name)]
 
 
-def _least_memory(measured: Measured, among: Trials) -> Trials:
+def _least_memory(measured: CandidateTime, among: Trials) -> Trials:
     """Those within 5 % of the least; all of them where any is not known."""
     if any(t.memory is None for t in among):
         return among
     return [t for t in among if _bytes(t) <= SAME_BYTES * min(map(_bytes, among))]
 
 
-def _most_exact(measured: Measured, among: Trials) -> Trials:
+def _most_exact(measured: CandidateTime, among: Trials) -> Trials:
     least = min(t.inexactness for t in among)
     return [t for t in among if t.inexactness <= max(SAME_ERROR * least, NO_ERROR)]
 
@@ -142,12 +142,12 @@ def _error(trial: Trial) -> str:
     return f"{trial.inexactness:.2f} of the bound"
 
 
-_SPEED = Criterion(_fastest, "is the fastest", "equally fast", _time, _seconds)
-_MEMORY = Criterion(
+_SPEED = ChoiceCriterion(_fastest, "is the fastest", "equally fast", _time, _seconds)
+_MEMORY = ChoiceCriterion(
     _least_memory, "takes the least memory, at its peak and kept for the backward", "alike in memory", _memory, _bytes
 )
-_ACCURACY = Criterion(_most_exact, "has the smallest error", "equally exact", _error, lambda t: t.inexactness)
-_CRITERIA: Mapping[Policy, Sequence[Criterion]] = {
+_ACCURACY = ChoiceCriterion(_most_exact, "has the smallest error", "equally exact", _error, lambda t: t.inexactness)
+_CRITERIA: Mapping[Policy, Sequence[ChoiceCriterion]] = {
     "speed": (_SPEED, _MEMORY),
     "memory": (_MEMORY, _SPEED),
     "accuracy": (_ACCURACY, _SPEED, _MEMORY),

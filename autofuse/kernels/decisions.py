@@ -20,9 +20,9 @@ import torch
 
 from autofuse.kernels import packages
 from autofuse.kernels.cache import Cache, files
-from autofuse.kernels.policy import Settings, settings
+from autofuse.kernels.policy import KernelSettings, settings
 from autofuse.measure.environment import environment
-from autofuse.results.tuning import Result
+from autofuse.results.tuning import TuningResult
 
 _LOG = logging.getLogger("autofuse")
 _LOCK = RLock()
@@ -39,7 +39,7 @@ class Kind(NamedTuple):
     training: bool
     deterministic: bool
 
-    def key(self, wishes: Settings, site: str = "") -> str:
+    def key(self, wishes: KernelSettings, site: str = "") -> str:
         """The name of the decision. `site` tells apart places whose own code was a candidate; "" for any place."""
         parts = [self.operation, self.dtype, "x".join(str(int(size)) for size in self.sizes)]
         parts += ["training" if self.training else "inference", wishes.policy]
@@ -71,17 +71,17 @@ def any_decided(operation: str) -> bool:
     return any(result.operation == operation for device in devices for result in decisions(device).values())
 
 
-def decision(kind: Kind, site: str = "") -> Result | None:
+def decision(kind: Kind, site: str = "") -> TuningResult | None:
     """The whole decision, for the policy that holds; None where there is none."""
     return _decisions(kind.device).get(kind.key(settings(), site))
 
 
-def decisions(device: str) -> Mapping[str, Result]:
+def decisions(device: str) -> Mapping[str, TuningResult]:
     """All that is known for a type of device ("cpu", "cuda"), by key."""
     return dict(_decisions(device))
 
 
-def decide(kind: Kind, result: Result, site: str = "") -> None:
+def decide(kind: Kind, result: TuningResult, site: str = "") -> None:
     """Let a result hold for all calls of that kind, here and in processes to come."""
     key = kind.key(settings(), site)
     with _LOCK:
@@ -96,10 +96,10 @@ def forget() -> None:
         _store_for.cache_clear()
 
 
-_read: dict[Cache, dict[str, Result]] = {}
+_read: dict[Cache, dict[str, TuningResult]] = {}
 
 
-def _decisions(device: str) -> dict[str, Result]:
+def _decisions(device: str) -> dict[str, TuningResult]:
     store = _store(device)
     with _LOCK:
         if store not in _read:
@@ -107,11 +107,11 @@ def _decisions(device: str) -> dict[str, Result]:
         return _read[store]
 
 
-def _results(entries: Mapping[str, Any]) -> Iterable[tuple[str, Result]]:
+def _results(entries: Mapping[str, Any]) -> Iterable[tuple[str, TuningResult]]:
     """The entries that are results; what another program put there is passed over."""
     for key, entry in entries.items():
         try:
-            yield key, Result.from_dict(entry)
+            yield key, TuningResult.from_dict(entry)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             _LOG.warning("The decision %r in autofuse's cache is of no known form (%s) and is ignored.", key, error)
 

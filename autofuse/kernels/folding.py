@@ -18,7 +18,7 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides
 
 
 @dataclass(frozen=True)
-class Fold:
+class FoldedShape:
     """Leading sizes, the strides of each operand there, and how a result in the order of memory gets its own order."""
 
     sizes: tuple[int, ...]
@@ -44,12 +44,12 @@ class Fold:
         return torch.empty((*self.ordered, width), dtype=dtype, device=device).permute(*self.back, -1)
 
 
-def fold(*operands: Tensor) -> Fold | None:
+def fold(*operands: Tensor) -> FoldedShape | None:
     """How operands fold whose leading dimensions broadcast to those of the first; None where too many are left."""
     return _fold(tuple((tuple(x.shape[:-1]), tuple(x.stride()[:-1])) for x in operands))
 
 
-def folded(*operands: Tensor) -> Fold:
+def folded(*operands: Tensor) -> FoldedShape:
     """`fold` of operands that were found to fold."""
     made = fold(*operands)
     if made is None:
@@ -101,7 +101,7 @@ def _inverse(order: Sequence[int]) -> list[int]:
 
 
 @lru_cache(maxsize=4096)
-def _fold(layouts: tuple[Layout, ...]) -> Fold | None:
+def _fold(layouts: tuple[Layout, ...]) -> FoldedShape | None:
     shape, strides = layouts[0]
     order = _order(strides)
     own = [_broadcast(layout, shape) for layout in layouts]
@@ -115,7 +115,7 @@ def _fold(layouts: tuple[Layout, ...]) -> Fold | None:
     if len(merged) > MOST:
         return None
     merged = [(1, (0,) * len(layouts))] * (MOST - len(merged)) + merged
-    return Fold(
+    return FoldedShape(
         sizes=tuple(size for size, _ in merged),
         strides=tuple(tuple(steps[k] for _, steps in merged) for k in range(len(layouts))),
         ordered=tuple(shape[i] for i in order),

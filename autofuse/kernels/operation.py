@@ -28,7 +28,7 @@ LEAST = 2**16  # elements; below this a call costs about as much as its kernel
 Sizes = Callable[..., tuple[int, ...]]
 
 OPERATIONS: dict[str, Operation] = {}
-_recorders: list[list[Made]] = []
+_recorders: list[list[RecordedCall]] = []
 _on_paper: list[None] = []
 _functorch: Any = torch._C._functorch
 _TENSORS = frozenset({Tensor, nn.Parameter})
@@ -43,7 +43,7 @@ def by_elements_and_width(x: Tensor, *others: Any, **named: Any) -> tuple[int, .
     return (x.numel().bit_length(), x.shape[-1] if x.ndim else 1)
 
 
-class Made(NamedTuple):
+class RecordedCall(NamedTuple):
     """A call that was made."""
 
     operation: Operation
@@ -52,9 +52,9 @@ class Made(NamedTuple):
 
 
 @contextmanager
-def recorded() -> Iterator[list[Made]]:
+def recorded() -> Iterator[list[RecordedCall]]:
     """Every call of an operation in the block, those that operations make of each other included, in order."""
-    made: list[Made] = []
+    made: list[RecordedCall] = []
     _recorders.append(made)
     try:
         yield made
@@ -92,7 +92,7 @@ class Operation:
     def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         if _recorders:
             for made in _recorders:
-                made.append(Made(self, (x, *args), kwargs))
+                made.append(RecordedCall(self, (x, *args), kwargs))
         if kwargs.get("dropout_p") and kwargs.get("training") and is_dropout_off(kwargs["dropout_p"]):
             kwargs["dropout_p"] = 0.0
         if traced() or x.dtype in (self._torchs or self._plain_dtypes()) or x.numel() < self.least:

@@ -20,7 +20,7 @@ NAMESPACE = "autofuse"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
-class Operator:
+class RegisteredOperator:
     """A registered operator, called like a function of its positional arguments.
 
     `overload` is what is registered. Compilers, tracers, modes, profilers, autocast and subclasses of tensors see that;
@@ -73,7 +73,9 @@ def _is_observed() -> bool:
     )
 
 
-def define(function: Callable[..., Any], fake: Callable[..., Any], flops: Callable[..., int] | None = None) -> Operator:
+def define(
+    function: Callable[..., Any], fake: Callable[..., Any], flops: Callable[..., int] | None = None
+) -> RegisteredOperator:
     """`function` as torch.ops.autofuse.<its name without leading underscores>, for all devices.
 
     The schema is read off its annotations. It must write into none of its arguments, return none of them nor views of
@@ -89,7 +91,7 @@ def define(function: Callable[..., Any], fake: Callable[..., Any], flops: Callab
     packet = getattr(getattr(torch.ops, NAMESPACE), name)
     if flops is not None:
         _count(packet, flops)
-    return Operator(packet.default, function)
+    return RegisteredOperator(packet.default, function)
 
 
 def _count(packet: Any, flops: Callable[..., int]) -> None:
@@ -101,7 +103,7 @@ def _count(packet: Any, flops: Callable[..., int]) -> None:
     counter.register_flop_formula(packet)(flops)
 
 
-def differentiate(operator: Operator, backward: Callable[..., Any], save: Callable[..., None]) -> None:
+def differentiate(operator: RegisteredOperator, backward: Callable[..., Any], save: Callable[..., None]) -> None:
     """Give an operator its gradient: `save(ctx, inputs, output)` in the forward pass, `backward(ctx, *gradients)`."""
     operator.differentiate(backward, save)
 

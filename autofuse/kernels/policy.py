@@ -22,7 +22,7 @@ ALWAYS = "torch"  # plain torch code takes what every other provider refuses, so
 
 
 @dataclass(frozen=True)
-class Settings:
+class KernelSettings:
     """policy: what decides between kernels that are right. deterministic: leave out kernels whose bits vary from run to
     run, as torch.use_deterministic_algorithms asks for in any case. providers: only these (and plain torch code, which
     takes whatever the others refuse); None for all. measured: go by what was decided by measurement on this machine;
@@ -59,7 +59,7 @@ class Changes(TypedDict, total=False):
     measured: bool
 
 
-def from_environment(variables: Mapping[str, str] = os.environ) -> Settings:
+def from_environment(variables: Mapping[str, str] = os.environ) -> KernelSettings:
     """The settings that AUTOFUSE_POLICY (speed, memory, accuracy), AUTOFUSE_PROVIDERS ("torch,triton") and
     AUTOFUSE_MEASURED (0 for defaults alone) ask for.
 
@@ -69,7 +69,7 @@ def from_environment(variables: Mapping[str, str] = os.environ) -> Settings:
     if policy not in POLICIES:
         raise ValueError(f"{POLICY} is {policy!r}, and there is no such policy: choose from {', '.join(POLICIES)}.")
     measured = variables.get(MEASURED, "").strip().lower() not in _NO
-    return Settings(policy, providers=named(variables.get(PROVIDERS, "")), measured=measured)
+    return KernelSettings(policy, providers=named(variables.get(PROVIDERS, "")), measured=measured)
 
 
 def named(text: str) -> frozenset[str] | None:
@@ -77,11 +77,11 @@ def named(text: str) -> frozenset[str] | None:
     return frozenset(name.strip() for name in text.split(",") if name.strip()) or None
 
 
-_current: Settings | None = None
+_current: KernelSettings | None = None
 _listeners: list[Callable[[], None]] = []
 
 
-def settings() -> Settings:
+def settings() -> KernelSettings:
     """What holds now: the environment's wishes until `use` or `using` says otherwise."""
     global _current
     if _current is None:
@@ -89,7 +89,7 @@ def settings() -> Settings:
     return _current
 
 
-def use(**changes: Unpack[Changes]) -> Settings:
+def use(**changes: Unpack[Changes]) -> KernelSettings:
     """Change what holds for this process from now on; what is not named stays. Returns what held before.
 
     `use(policy="memory", deterministic=True, providers=("torch", "triton"), measured=False)`.
@@ -102,7 +102,7 @@ def use(**changes: Unpack[Changes]) -> Settings:
 
 
 @contextmanager
-def using(**changes: Unpack[Changes]) -> Iterator[Settings]:
+def using(**changes: Unpack[Changes]) -> Iterator[KernelSettings]:
     """The same for a block, in all threads; afterwards it is as it was."""
     before = use(**changes)
     try:
@@ -116,7 +116,7 @@ def on_change(listener: Callable[[], None]) -> None:
     _listeners.append(listener)
 
 
-def _set(wanted: Settings) -> None:
+def _set(wanted: KernelSettings) -> None:
     global _current
     if wanted != _current:
         _current = wanted

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from autofuse.kernels.choosing import Measured, ranked
+from autofuse.kernels.choosing import CandidateTime, ranked
 from autofuse.measure.race import Race, race, typical, typical_interval
 from autofuse.measure.timing import seconds_of
 from autofuse.results.tuning import Trial
@@ -21,7 +21,7 @@ _LONGER = (1.0, 2.0)  # times as long again, for what is still open then
 Step = Callable[[], object]
 
 
-def raced(steps: Mapping[str, Step], trials: Sequence[Trial], seconds: float, device: torch.device) -> Measured:
+def raced(steps: Mapping[str, Step], trials: Sequence[Trial], seconds: float, device: torch.device) -> CandidateTime:
     """The trials with their times, `seconds` for each, and up to four times that where noise leaves open who is best.
 
     `trials` has one for each of the steps, by name, with what else is known of it.
@@ -40,9 +40,9 @@ def raced(steps: Mapping[str, Step], trials: Sequence[Trial], seconds: float, de
     return measured
 
 
-def _summed(trials: Sequence[Trial], times: Race) -> Measured:
+def _summed(trials: Sequence[Trial], times: Race) -> CandidateTime:
     done = []
     for trial in trials:
         own = times.samples[trial.name]
         done.append(replace(trial, seconds=typical(own), interval=typical_interval(own), runs=len(own)))
-    return Measured(done, times.samples, times.noise)
+    return CandidateTime(done, times.samples, times.noise)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.choosing import ORIGINAL, Measured, ranked
+from autofuse.kernels.choosing import ORIGINAL, CandidateTime, ranked
 from autofuse.kernels.decisions import Kind, decide, decision
 from autofuse.kernels.operation import OPERATIONS, Operation, is_plain, traced
 from autofuse.kernels.policy import settings
@@ -28,8 +28,8 @@ from autofuse.measure.memory import held_by, peak_of
 from autofuse.measure.room import free_bytes
 from autofuse.measure.state import preserved
 from autofuse.measure.timing import seconds_of
-from autofuse.results.tuning import Result, Trial
-from autofuse.verify.calls import Call, Run, tensors_in
+from autofuse.results.tuning import Trial, TuningResult
+from autofuse.verify.calls import Function, FunctionCall, tensors_in
 from autofuse.verify.functions import FunctionReference, Inexact, Wrong
 
 SECONDS = 0.3  # for each candidate, once it is warm
@@ -43,9 +43,9 @@ _COPIES = 12
 
 def tune(
     operation: Operation | str, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *,
-    training: bool | None = None, extra_candidates: Mapping[str, Run] | None = None, site: str = "",
+    training: bool | None = None, extra_candidates: Mapping[str, Function] | None = None, site: str = "",
     seconds: float = SECONDS, again: bool = False,
-) -> Result:  # fmt: skip
+) -> TuningResult:  # fmt: skip
     """The best candidate for `operation` with these arguments, which are those of its public function.
 
     training: time forward and backward, for the tensors that require a gradient; None: if any does, where gradients are
@@ -77,7 +77,7 @@ def tune(
     return result
 
 
-def without(result: Result, names: Iterator[str] | Mapping[str, Any]) -> Result:
+def without(result: TuningResult, names: Iterator[str] | Mapping[str, Any]) -> TuningResult:
     """The same decision among the operation's own providers."""
     left_out = set(names)
     ranking = tuple(n for n in result.ranking if n not in left_out)
@@ -110,10 +110,10 @@ class _Tuning:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     training: bool
-    extra: Mapping[str, Run]
+    extra: Mapping[str, Function]
     seconds: float
 
-    def result(self) -> Result:
+    def result(self) -> TuningResult:
         runs, refused = self._candidates()
         default = next(iter(runs))
         try:
@@ -123,10 +123,10 @@ class _Tuning:
             made = self._made(default, f"{reason}", refused)
             return replace(made, trials=reason.trials or made.trials)
 
-    def _candidates(self) -> tuple[dict[str, Run], dict[str, str]]:
+    def _candidates(self) -> tuple[dict[str, Function], dict[str, str]]:
         """What may run, the default first, and why the others may not."""
         operation, first = self.operation, self.args[0]
-        runs, refused = dict[str, Run](), dict[str, str]()
+        runs, refused = dict[str, Function](), dict[str, str]()
         for provider in sorted(operation.providers, key=lambda p: (p is operation.torch, not p.default)):
             why = operation.refusal(provider, self.kind, first.dtype)
             if not why and provider is not operation.torch:
@@ -149,9 +149,9 @@ class _Tuning:
         few, least = self.args[0].numel(), self.operation.least
         return f"Below {least} elements plain torch code runs; there are {few}." if few < least else ""
 
-    def _measured(self, runs: dict[str, Run], refused: dict[str, str]) -> Result:
+    def _measured(self, runs: dict[str, Function], refused: dict[str, str]) -> TuningResult:
         self._look(runs)
-        call = Call.of(self.args, self.kwargs, self.training)
+        call = FunctionCall.of(self.args, self.kwargs, self.training)
         _long_enough(self.operation.torch.run, call)
         reference = _reference(self.operation.torch.run, call)
         trials = {name: _checked(name, run, reference, self.kind.deterministic) for name, run in runs.items()}
@@ -167,7 +167,7 @@ class _Tuning:
         made = self._made(ranking[0], why, refused)
         return replace(made, measured=True, ranking=ranking, control=measured.control, trials=found)
 
-    def _look(self, runs: Mapping[str, Run]) -> None:
+    def _look(self, runs: Mapping[str, Function]) -> None:
         """Raise _Unmeasured where there is nothing to measure, or nothing that would be like the call itself."""
         if len(runs) == 1:
             raise _Unmeasured("No other candidate can take this call.")
@@ -180,8 +180,8 @@ class _Tuning:
                 f"Checking takes about {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free."
             )
 
-    def _made(self, winner: str, why: str, refused: Mapping[str, str]) -> Result:
-        return Result(
+    def _made(self, winner: str, why: str, refused: Mapping[str, str]) -> TuningResult:
+        return TuningResult(
             self.operation.name, winner, why,
             arguments=described(self.args, self.kwargs), device=str(self.args[0].device), training=self.training,
             policy=settings().policy, deterministic=self.kind.deterministic, ranking=(winner,),
@@ -189,7 +189,7 @@ class _Tuning:
         )  # fmt: skip
 
 
-def _long_enough(run: Run, call: Call) -> None:
+def _long_enough(run: Function, call: FunctionCall) -> None:
     step = call.step(run)
     for _ in range(WARM):
         step()
@@ -202,14 +202,14 @@ def _long_enough(run: Run, call: Call) -> None:
         )
 
 
-def _reference(run: Run, call: Call) -> FunctionReference:
+def _reference(run: Function, call: FunctionCall) -> FunctionReference:
     try:
         return FunctionReference(run, call)
     except Exception as error:
         raise _Unmeasured(f"Torch's own code could not be run in double: {_told(error)}") from error
 
 
-def _checked(name: str, run: Run, reference: FunctionReference, deterministic: bool) -> Trial:
+def _checked(name: str, run: Function, reference: FunctionReference, deterministic: bool) -> Trial:
     """The candidate with its error, or the reason why it is refused. What the user wrote may be less exact."""
     try:
         gap = reference.compare(run)
@@ -225,13 +225,15 @@ def _checked(name: str, run: Run, reference: FunctionReference, deterministic: b
         return Trial(name, refused=f"It raised {_told(error)}")
 
 
-def _timed(runs: Mapping[str, Run], trials: Mapping[str, Trial], call: Call, seconds: float) -> Measured:
+def _timed(
+    runs: Mapping[str, Function], trials: Mapping[str, Trial], call: FunctionCall, seconds: float
+) -> CandidateTime:
     steps = {name: call.step(run) for name, run in runs.items()}
     known = [_weighed(trials[name], run, steps[name], call) for name, run in runs.items()]
     return raced(steps, known, seconds, call.device)
 
 
-def _weighed(trial: Trial, run: Run, step: Callable[[], object], call: Call) -> Trial:
+def _weighed(trial: Trial, run: Function, step: Callable[[], object], call: FunctionCall) -> Trial:
     """The trial with the memory of one call."""
     held = held_by(lambda: call.made(run), call.device).bytes if call.backward else 0
     return replace(trial, peak_bytes=peak_of(step, call.device).bytes, held_bytes=held)

@@ -15,10 +15,10 @@ from autofuse.ir import layout
 from autofuse.ir.graph import ATTRIBUTE, CALL, CONST, IS_NONE, ITEM, MODULE, PARAMETER, TUPLE, Graph, Value, is_const
 from autofuse.ir.vocabulary import OPS
 from autofuse.match.choice import chosen
-from autofuse.match.legality import Doomed, doomed, written_after, written_between
+from autofuse.match.legality import RemovedValues, removed_values, written_after, written_between
 from autofuse.match.masks import Mask
 from autofuse.match.matcher import Bindings, LoadedRule, Matcher, Miss
-from autofuse.match.site import Result, Site
+from autofuse.match.site import ReplacedValue, Site
 from autofuse.rule import Fails, Holds, Unknown
 
 _NOT_A_ROOT = frozenset({PARAMETER, CONST, ATTRIBUTE, ITEM, TUPLE, IS_NONE, "sink"})
@@ -165,10 +165,10 @@ def _site(graph: Graph, view: View, rule: LoadedRule, root: Value, order: layout
         return None
     operands = frozenset(o for c in captures.values() for o in _operands(view, c))
     values = tuple(r.value for r in results)
-    gone = doomed(graph, values, steps, operands)
+    gone = removed_values(graph, values, steps, operands)
     if isinstance(gone, Fails):
         gone = replace(gone, advice=rule.rule.advice or gone.advice)
-        return Site(rule, root, results, captures, steps, Doomed(frozenset()), gone, bound.notes)
+        return Site(rule, root, results, captures, steps, RemovedValues(frozenset()), gone, bound.notes)
     if rule.rule.native and any(v.op == rule.rule.native for v in (*gone.values, *values)):
         return None
     if sum(map(_computes, (*gone.values, *values))) < 2:
@@ -202,15 +202,15 @@ def _computes(v: Value) -> bool:
 
 def _results(
     view: View, rule: LoadedRule, root: Value, order: layout.Tail, bound: Bindings
-) -> tuple[Result, ...] | None:
+) -> tuple[ReplacedValue, ...] | None:
     """The program's value for each result of the pattern."""
     found = []
     for pattern in rule.pattern.results[:-1]:
         values = view.originals(bound.steps[pattern]) if pattern in bound.steps else []
         if not values:
             return None
-        found.append(Result(values[0]))
-    return (*found, Result(root, order))
+        found.append(ReplacedValue(values[0]))
+    return (*found, ReplacedValue(root, order))
 
 
 def _operands(view: View, capture: Value) -> Iterator[Value]:
@@ -237,4 +237,6 @@ def _near_miss(view: View, rule: LoadedRule, root: Value, miss: Miss) -> Site | 
     wanted = ", ".join(str(v.data) for v in miss.step.inputs if v.op == CONST)
     why = f"`{miss.step.op}` is given ({given}) where the rule needs ({wanted})"
     culprit = next(iter(view.originals(miss.found)), root)
-    return Site(rule, root, (Result(root),), {}, frozenset({root}), Doomed(frozenset()), Fails(why, culprit))
+    return Site(
+        rule, root, (ReplacedValue(root),), {}, frozenset({root}), RemovedValues(frozenset()), Fails(why, culprit)
+    )

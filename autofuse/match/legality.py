@@ -23,16 +23,16 @@ _SEPARATE = frozenset({"chunk", "split", "unbind", CALL})  # their parts share n
 
 
 @dataclass(frozen=True)
-class Doomed:
+class RemovedValues:
     """What disappears with a match: `values` that only it needs; `metadata` are live reads of their shape or dtype."""
 
     values: frozenset[Value]
     metadata: tuple[Value, ...] = field(default=())
 
 
-def doomed(
+def removed_values(
     graph: Graph, results: tuple[Value, ...], steps: frozenset[Value], operands: frozenset[Value]
-) -> Doomed | Fails:
+) -> RemovedValues | Fails:
     """The values that replacing `results` removes, or why one of them must stay.
 
     `steps` are the program's values that the pattern named, `operands` those that the fused operation reads. What lies
@@ -53,7 +53,7 @@ def doomed(
         if (hook := _hook_on(graph, v)) is not None:
             return Fails(f"{called(v)} has a hook on its gradient", v, use=hook)
     gone = frozenset(v for v in held | between if v not in live and (v in held or not _views(v, operands)))
-    return _lost_write(graph, gone | set(results), live) or Doomed(gone - set(results), metadata)
+    return _lost_write(graph, gone | set(results), live) or RemovedValues(gone - set(results), metadata)
 
 
 def _hook_on(graph: Graph, v: Value) -> Value | None:

@@ -103,7 +103,7 @@ _NEEDED = re.compile(r"^an? (value|expression) (that )?the fused call needs( \(\
 
 
 @dataclass(frozen=True)
-class Written:
+class AuthorText:
     """A value as the reader wrote it, and the line; empty and None where that is not known."""
 
     text: str = ""
@@ -120,10 +120,10 @@ class Refusal:
     line: int | None = None
 
 
-def refusal(verdict: Fails | Unknown, code: str, written: Callable[[Value], Written]) -> Refusal:
+def refusal(verdict: Fails | Unknown, code: str, written: Callable[[Value], AuthorText]) -> Refusal:
     """What to tell of a verdict of the rule `code`; `written` is asked for the values that it names."""
-    culprit = written(verdict.culprit) if verdict.culprit is not None else Written()
-    use = written(verdict.use) if isinstance(verdict, Fails) and verdict.use is not None else Written()
+    culprit = written(verdict.culprit) if verdict.culprit is not None else AuthorText()
+    use = written(verdict.use) if isinstance(verdict, Fails) and verdict.use is not None else AuthorText()
     line = use.line or culprit.line
     reason = _named(verdict.why, verdict.culprit, culprit.text)
     if line is not None:
@@ -136,7 +136,7 @@ def refusal(verdict: Fails | Unknown, code: str, written: Callable[[Value], Writ
     return Refusal(reason, advice, culprit.text, line)
 
 
-def unread(why: str, at: Written) -> Refusal:
+def unread(why: str, at: AuthorText) -> Refusal:
     """What to tell of a forward that could not be read, because of what is written `at` a place in it."""
     value = f": `{at.text}`" if at.text and at.text not in why else ""
     return Refusal(f"{why}{value} (line {at.line})" if at.line else why, advice_on(why), at.text, at.line)

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from autofuse.ir import layout
 from autofuse.ir.graph import Value
-from autofuse.match.legality import Doomed
+from autofuse.match.legality import RemovedValues
 from autofuse.match.matcher import LoadedRule
 from autofuse.rule import Verdict
 
 
 @dataclass(frozen=True)
-class Result:
+class ReplacedValue:
     """One value of the program that the fused operation returns in its place, its last dimensions permuted."""
 
     value: Value
@@ -29,10 +29,10 @@ class Site:
 
     rule: LoadedRule
     root: Value
-    results: tuple[Result, ...]
+    results: tuple[ReplacedValue, ...]
     captures: dict[str, Value]
     steps: frozenset[Value]
-    doomed: Doomed
+    doomed: RemovedValues
     verdict: Verdict
     notes: tuple[str, ...] = field(default=())
     covers: tuple[str, ...] = field(default=())

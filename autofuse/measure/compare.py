@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from autofuse.measure.deciding import LOOKS, Decided, decided, warmed
 from autofuse.measure.environment import environment
-from autofuse.measure.memory import Peak, peak_of
+from autofuse.measure.memory import PeakMemory, peak_of
 from autofuse.measure.operators import operators_of
 from autofuse.measure.state import preserved
 from autofuse.measure.step import Inputs, Model, Step, clear_gradients, tensors_in, training_step
@@ -67,7 +67,7 @@ def compare(
 
 
 def _comparison(
-    found: Decided, peaks: Sequence[Peak], operators: Sequence[Mapping[str, Category]], device: torch.device,
+    found: Decided, peaks: Sequence[PeakMemory], operators: Sequence[Mapping[str, Category]], device: torch.device,
     threads: int,
 ) -> Comparison:  # fmt: skip
     """What the figures amount to; of `peaks` and `operators` the first is before, the second after. `threads`: torch's,

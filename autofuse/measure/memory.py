@@ -20,14 +20,14 @@ _COUNTED_BEFORE = ("Parameter", "Buffer", "Optstate", "Total")
 
 
 @dataclass(frozen=True)
-class Peak:
+class PeakMemory:
     """Bytes above what was allocated at the start, None where nothing could tell; `source` says what counted them."""
 
     bytes: int | None
     source: str
 
 
-def peak_of(action: Action, device: torch.device) -> Peak:
+def peak_of(action: Action, device: torch.device) -> PeakMemory:
     """The peak of one run: on CUDA the caching allocator's own figure, on a CPU the running sum of all allocations.
 
     The profiler's allocation events are preferred to MemTracker on a CPU: both gave the same bytes for steps of plain
@@ -37,16 +37,16 @@ def peak_of(action: Action, device: torch.device) -> Peak:
     if device.type == "cuda":
         return _cuda_peak(action, device)
     if device.type != "cpu":
-        return Peak(None, f"no source for {device.type}")
+        return PeakMemory(None, f"no source for {device.type}")
     for measure, source in ((allocation_events_peak, "torch.profiler"), (mem_tracker_peak, "MemTracker")):
         try:
-            return Peak(measure(action), source)
+            return PeakMemory(measure(action), source)
         except (AttributeError, ImportError):
             continue
-    return Peak(None, "this torch offers neither allocation events nor MemTracker")
+    return PeakMemory(None, "this torch offers neither allocation events nor MemTracker")
 
 
-def held_by(action: Action, device: torch.device) -> Peak:
+def held_by(action: Action, device: torch.device) -> PeakMemory:
     """What is allocated at the end of one run that was not at its start, while its result is alive.
 
     Of a forward that keeps tensors for a backward, these and its outputs.
@@ -57,22 +57,22 @@ def held_by(action: Action, device: torch.device) -> Peak:
         result = action()
         held = torch.cuda.memory_allocated(device) - start
         del result
-        return Peak(held, "torch.cuda.memory_allocated")
+        return PeakMemory(held, "torch.cuda.memory_allocated")
     if device.type != "cpu":
-        return Peak(None, f"no source for {device.type}")
+        return PeakMemory(None, f"no source for {device.type}")
     try:
-        return Peak(sum(_allocations(action)), "torch.profiler")
+        return PeakMemory(sum(_allocations(action)), "torch.profiler")
     except AttributeError:
-        return Peak(None, "this torch offers no allocation events")
+        return PeakMemory(None, "this torch offers no allocation events")
 
 
-def _cuda_peak(action: Action, device: torch.device) -> Peak:
+def _cuda_peak(action: Action, device: torch.device) -> PeakMemory:
     synchronize(device)
     start = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     action()
     synchronize(device)
-    return Peak(torch.cuda.max_memory_allocated(device) - start, "torch.cuda.max_memory_allocated")
+    return PeakMemory(torch.cuda.max_memory_allocated(device) - start, "torch.cuda.max_memory_allocated")
 
 
 def allocation_events_peak(action: Action) -> int:

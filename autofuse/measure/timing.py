@@ -50,7 +50,7 @@ class Timings:
 
 
 @dataclass(frozen=True)
-class Run:
+class TimedRun:
     """Seconds by the clock on the wall, and of the thread that ran. alone: no other thread of the process did, and this
     one never waited for anything but a core."""
 
@@ -67,7 +67,7 @@ class Pairs:
     after: Action
     device: torch.device
     seed: int
-    runs: tuple[list[Run], list[Run]] = field(default_factory=lambda: ([], []))
+    runs: tuple[list[TimedRun], list[TimedRun]] = field(default_factory=lambda: ([], []))
 
     def __post_init__(self) -> None:
         self._order = random.Random(self.seed)
@@ -122,13 +122,13 @@ def interleaved(
     return series.timings()
 
 
-def run(action: Action, device: torch.device) -> Run:
+def run(action: Action, device: torch.device) -> TimedRun:
     """One run by both clocks, from an idle device to an idle device. On a device of its own the core's says nothing."""
     gave_up, process, thread = _gave_up(), time.process_time(), time.thread_time()
     seconds = seconds_of(action, device)
     thread, process = time.thread_time() - thread, time.process_time() - process
     stayed = device.type == "cpu" and gave_up is not None and gave_up == _gave_up()
-    return Run(seconds, thread, stayed and thread > 0 and process <= _MOSTLY * thread + _MOMENT)
+    return TimedRun(seconds, thread, stayed and thread > 0 and process <= _MOSTLY * thread + _MOMENT)
 
 
 def _gave_up() -> int | None:

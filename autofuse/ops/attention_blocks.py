@@ -53,7 +53,7 @@ def _attention_blocks(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None, dropout_p: float,
     is_causal: bool, scale: float, cap: float, elements: int, keep: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    settings = kernel.Settings(dropout_p, is_causal, scale, cap, elements)
+    settings = kernel.AttentionSettings(dropout_p, is_causal, scale, cap, elements)
     with _NOTHING if not torch.is_autocast_enabled("cpu") else torch.autocast("cpu", enabled=False):
         return kernel.forward(query, key, value, mask, seed, settings, keep)
 
@@ -67,7 +67,7 @@ def _attention_blocks_backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None, kept: Tensor,
     dropout_p: float, is_causal: bool, scale: float, cap: float, elements: int, of_mask: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    settings = kernel.Settings(dropout_p, is_causal, scale, cap, elements)
+    settings = kernel.AttentionSettings(dropout_p, is_causal, scale, cap, elements)
     with _NOTHING if not torch.is_autocast_enabled("cpu") else torch.autocast("cpu", enabled=False):
         return kernel.backward(gradient, query, key, value, mask, seed, kept, settings, of_mask)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from autofuse import ops
-from autofuse.kernels.operation import Made, recorded
+from autofuse.kernels.operation import RecordedCall, recorded
 from autofuse.verify.calls import drawn
 
 Shape = tuple[int, ...]
@@ -180,7 +180,7 @@ SAMPLES: Mapping[str, Sample] = {
 }
 
 
-def sampled(operation: str, shape: Shape, maker: Maker) -> Made:
+def sampled(operation: str, shape: Shape, maker: Maker) -> RecordedCall:
     """A call of `operation` on tensors of such a shape. It is made once, to learn what the operation is given.
 
     Raises ValueError where there is no sample, or the shape has another number of sizes.

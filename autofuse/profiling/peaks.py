@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Peak:
+class DevicePeak:
     """One kind of device.
 
     device: how it is called here. flops: FLOP/s by dtype, as torch names them; "tensorfloat32" is float32 whose
@@ -28,7 +28,7 @@ class Peak:
     source: str
 
 
-def peak_of(device_name: str) -> Peak | None:
+def peak_of(device_name: str) -> DevicePeak | None:
     """The entry for a name as torch.cuda.get_device_name or a trace gives it; None where no data sheet is known here.
 
     "NVIDIA H200", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "AMD Instinct MI300X".
@@ -49,14 +49,14 @@ _BRANDS = ("nvidia", "amd", "tesla", "geforce", "quadro", "instinct", "radeon", 
 def _entry(
     pattern: str, device: str, half: float, gigabytes: float, units: int | None, source: str, *,
     tf32: float | None = None, single: float | None = None, double: float | None = None, bfloat16: bool = True,
-) -> tuple[str, Peak]:  # fmt: skip
+) -> tuple[str, DevicePeak]:  # fmt: skip
     """`half`, `tf32`, `single`, `double`: TFLOP/s of float16 (and bfloat16), tensorfloat32, float32 and float64."""
     rates = {
         "float16": half, "bfloat16": half if bfloat16 else None, "tensorfloat32": tf32, "float32": single,
         "float64": double,
     }  # fmt: skip
     flops = {dtype: rate * 1e12 for dtype, rate in rates.items() if rate is not None}
-    return pattern, Peak(device, flops, gigabytes * 1e9, units, source)
+    return pattern, DevicePeak(device, flops, gigabytes * 1e9, units, source)
 
 
 _VOLTA = "NVIDIA V100 Tensor Core GPU data sheet"
@@ -70,7 +70,7 @@ _CDNA2 = "AMD CDNA 2 architecture white paper"
 _CDNA3 = "AMD CDNA 3 architecture white paper"
 
 # Longer and shorter names cannot take each other's place, for a pattern has to match the whole name.
-_TABLE: tuple[tuple[str, Peak], ...] = (
+_TABLE: tuple[tuple[str, DevicePeak], ...] = (
     _entry(r"v100 sxm2( 16gb| 32gb)?", "V100 SXM2", 125, 900, 80, _VOLTA, single=15.7, double=7.8, bfloat16=False),
     _entry(r"v100 pcie( 16gb| 32gb)?", "V100 PCIe", 112, 900, 80, _VOLTA, single=14, double=7, bfloat16=False),
     _entry(

@@ -16,7 +16,7 @@ from libcst.codemod import CodemodCommand, CodemodContext, SkipFile
 from autofuse.loading.selection import UnknownCode
 from autofuse.project.config import ConfigError, Configuration
 from autofuse.project.file_discovery import Project, Trouble
-from autofuse.project.run import Run
+from autofuse.project.run import RewriteRun
 from autofuse.rule import RuleError
 from autofuse.source.targets import TARGETS
 
@@ -29,7 +29,7 @@ class AutofuseCommand(CodemodCommand):
     def __init__(self, context: CodemodContext, unsafe: bool = False, target: str | None = None) -> None:
         super().__init__(context)
         self.unsafe = unsafe
-        self.run = Run(target=target)
+        self.run = RewriteRun(target=target)
         self.project = Project(Configuration())
 
     @staticmethod

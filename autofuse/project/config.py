@@ -21,7 +21,7 @@ class ConfigError(Exception):
 
 
 @dataclass(frozen=True)
-class Settings:
+class FileSettings:
     """What [tool.autofuse] says. Patterns are relative to `root`, the folder of that pyproject.toml."""
 
     root: Path
@@ -45,9 +45,9 @@ class Settings:
 class Configuration:
     """The settings of each folder, looked up once in a run."""
 
-    _known: dict[Path, Settings] = field(default_factory=dict)
+    _known: dict[Path, FileSettings] = field(default_factory=dict)
 
-    def of(self, folder: Path) -> Settings:
+    def of(self, folder: Path) -> FileSettings:
         """The settings for files in `folder`: those of the nearest pyproject.toml that has a [tool.autofuse].
 
         Raises ConfigError where that file cannot be used.
@@ -56,11 +56,11 @@ class Configuration:
             self._known[folder] = self._nearest(folder)
         return self._known[folder]
 
-    def _nearest(self, folder: Path) -> Settings:
+    def _nearest(self, folder: Path) -> FileSettings:
         table = _table(folder / "pyproject.toml")
         if table is not None:
             return _settings(table, folder / "pyproject.toml")
-        return self.of(folder.parent) if folder != folder.parent else Settings(folder)
+        return self.of(folder.parent) if folder != folder.parent else FileSettings(folder)
 
 
 def _table(file: Path) -> Mapping[str, object] | None:
@@ -84,14 +84,14 @@ def _table(file: Path) -> Mapping[str, object] | None:
     return table
 
 
-def _settings(table: Mapping[str, object], file: Path) -> Settings:
+def _settings(table: Mapping[str, object], file: Path) -> FileSettings:
     for key in table:
         if key not in _KEYS:
             close = difflib.get_close_matches(key, _KEYS, n=1)
             hint = f"Did you mean `{close[0]}`?" if close else f"It may have {', '.join(f'`{k}`' for k in _KEYS)}."
             raise ConfigError(f"{file}: [tool.autofuse] has no key `{key}`. {hint}")
     read = {key: _KEYS[key](value, _Where(file, key)) for key, value in table.items()}
-    return Settings(root=file.parent, **{k.replace("-", "_"): v for k, v in read.items()})  # type: ignore[arg-type]
+    return FileSettings(root=file.parent, **{k.replace("-", "_"): v for k, v in read.items()})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

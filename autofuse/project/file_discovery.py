@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from autofuse.project.config import Configuration, Settings
+from autofuse.project.config import Configuration, FileSettings
 
 # Folders that hold somebody else's code, or none. A folder given by name is walked all the same.
 EXCLUDED = frozenset(
@@ -30,7 +30,7 @@ class SourceFile:
     """One file to read. `named`: the user named it, so that it is read whatever it is called and whatever it holds."""
 
     path: str
-    settings: Settings
+    settings: FileSettings
     named: bool
 
 

@@ -23,7 +23,7 @@ _INSIDE = re.compile(
 )
 
 
-class Lost(Exception):
+class MagicsLost(Exception):
     """A text from which lines of IPython cannot be put back where they were."""
 
 
@@ -36,11 +36,11 @@ class Plain:
     magics: tuple[str, ...] = ()
 
     def restored(self, text: str) -> str:
-        """`text`, an edited form of `self.text`, with every line of IPython as it was. Raises Lost."""
+        """`text`, an edited form of `self.text`, with every line of IPython as it was. Raises MagicsLost."""
         for number, original in enumerate(self.magics):
             before, call, after = text.partition(_call(number, original))
             if not call or _call(number, original) in after:
-                raise Lost("the edit would move or drop a line that is IPython's own")
+                raise MagicsLost("the edit would move or drop a line that is IPython's own")
             text = before + original + after
         return self.head + text
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from autofuse.project.file_discovery import Trouble, not_python
-from autofuse.project.magics import Lost, Plain, plain
-from autofuse.project.notebook_json import Cell, NotANotebook, code_cells, with_source
+from autofuse.project.magics import MagicsLost, Plain, plain
+from autofuse.project.notebook_json import NotANotebook, NotebookCell, code_cells, with_source
 from autofuse.results.findings import Finding
 from autofuse.source.place.edits import Edit, moved
 from autofuse.source.write.file_edits import CannotWrite, with_text_edits
@@ -27,10 +27,10 @@ _NAMED_LINE = re.compile(r"\bline (\d+)\b")
 
 
 @dataclass(frozen=True)
-class Part:
+class CellText:
     """One readable cell in the program: it begins after `offset` lines, `skipped` lines of its own come before."""
 
-    cell: Cell
+    cell: NotebookCell
     plain: Plain
     offset: int
     skipped: int
@@ -48,7 +48,7 @@ class Notebook:
     source: bytes
     text: str = ""
     program: bytes = b""
-    parts: list[Part] = field(default_factory=list)
+    parts: list[CellText] = field(default_factory=list)
     troubles: tuple[Trouble, ...] = ()
 
     def place(self, line: int) -> str:
@@ -86,7 +86,7 @@ class Notebook:
         """The source of each code cell, by the file's name and the cell's number."""
         return {f"{self.path}:cell {c.number}": c.text.encode(errors="replace") for c in code_cells(self.text)}
 
-    def _part(self, line: int) -> Part:
+    def _part(self, line: int) -> CellText:
         return self.parts[bisect_right([p.offset for p in self.parts], line - 1) - 1]
 
     def _index(self, edit: Edit) -> int:
@@ -137,7 +137,7 @@ def read_notebook(source: bytes, path: str) -> Notebook:
             continue
         if readable is not None and readable.text.strip():
             lines = len(_LINE.findall(program))
-            notebook.parts.append(Part(cell, readable, lines, len(_LINE.findall(readable.head))))
+            notebook.parts.append(CellText(cell, readable, lines, len(_LINE.findall(readable.head))))
             program += readable.text + ("" if readable.text.endswith(("\n", "\r")) else "\n")
     notebook.program, notebook.troubles = program.encode(), tuple(troubles)
     return notebook
@@ -156,12 +156,12 @@ def _readable(text: str) -> Plain | None:
         raise SyntaxError("its expressions are nested too deeply to follow") from error
 
 
-def _edited(part: Part, edits: Sequence[Edit], comments: bool) -> str:
+def _edited(part: CellText, edits: Sequence[Edit], comments: bool) -> str:
     """The new source of a cell. Raises CannotWrite."""
     after = with_text_edits(part.plain.text, edits, comments)
     try:
         return part.plain.restored(after)
-    except Lost as reason:
+    except MagicsLost as reason:
         raise CannotWrite(str(reason)) from reason
 
 

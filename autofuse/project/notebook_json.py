@@ -23,7 +23,7 @@ class NotANotebook(Exception):
 
 
 @dataclass(frozen=True)
-class Cell:
+class NotebookCell:
     """A code cell in Python. `number` counts all cells from 1; `start` to `end` is its source in the JSON text."""
 
     number: int
@@ -32,7 +32,7 @@ class Cell:
     end: int
 
 
-def code_cells(text: str) -> list[Cell]:
+def code_cells(text: str) -> list[NotebookCell]:
     """The code cells of a notebook, in order; none if its language is not Python. Raises NotANotebook."""
     try:
         notebook = json.loads(text)
@@ -45,7 +45,7 @@ def code_cells(text: str) -> list[Cell]:
     return list(_code_cells(text, _SPACE.match(text, 0).end()))  # type: ignore[union-attr]
 
 
-def with_source(text: str, cell: Cell, source: str) -> str:
+def with_source(text: str, cell: NotebookCell, source: str) -> str:
     """The JSON `text` with `source` as the source of `cell`, laid out as it was."""
     old = text[cell.start : cell.end]
     new = _list(old, source, text.isascii()) if old.startswith("[") else _string(old, source, text.isascii())
@@ -62,7 +62,7 @@ def _is_python(metadata: object) -> bool:
 # Where things stand.
 
 
-def _code_cells(text: str, at: int) -> Iterator[Cell]:
+def _code_cells(text: str, at: int) -> Iterator[NotebookCell]:
     found = _members(text, at)
     if "cells" in found:
         places = list(_elements(text, found["cells"][0]))
@@ -75,7 +75,7 @@ def _code_cells(text: str, at: int) -> Iterator[Cell]:
         if _is_code(content, name):
             source = content[name]
             first, last = _members(text, start)[name]
-            yield Cell(number, source if isinstance(source, str) else "".join(source), first, last)
+            yield NotebookCell(number, source if isinstance(source, str) else "".join(source), first, last)
 
 
 def _is_code(content: object, name: str) -> bool:

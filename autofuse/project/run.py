@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from autofuse.loading.registry import load_rules
 from autofuse.loading.selection import require_known, selected
 from autofuse.match.matcher import LoadedRule
-from autofuse.project.config import Settings
+from autofuse.project.config import FileSettings
 from autofuse.project.document import Document, document
 from autofuse.project.file_discovery import SourceFile, Trouble, not_python
 from autofuse.project.notebook import NotANotebook
 from autofuse.project.suppress import suppressions
-from autofuse.source.find.check import Proposal, Unread, proposals
+from autofuse.source.find.check import Proposal, UnreadFunction, proposals
 from autofuse.source.write.file_edits import CannotWrite, applied
 
 _ROUNDS = 50  # one rewrite may make room for another, such as the MLP around a GELU; no file needs so many
@@ -51,16 +51,16 @@ class Rewritten:
 
 
 @dataclass
-class Run:
+class RewriteRun:
     """`select` and `target` replace what the configuration says; `ignore` adds to what it ignores."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     target: str | None = None
     debug: bool = False  # internal errors come with their traceback
-    _rules: dict[Settings, tuple[LoadedRule, ...]] = field(default_factory=dict)
+    _rules: dict[FileSettings, tuple[LoadedRule, ...]] = field(default_factory=dict)
 
-    def rules(self, settings: Settings) -> tuple[LoadedRule, ...]:
+    def rules(self, settings: FileSettings) -> tuple[LoadedRule, ...]:
         """The rules that hold under some settings. Raises UnknownCode, and RuleError where a rule is malformed."""
         if settings not in self._rules:
             every = load_rules(settings.rules) if settings.rules else load_rules()
@@ -107,7 +107,7 @@ class Run:
         if b"torch" not in source:
             ast.parse(read.program)  # a named file is read to the end, so that a syntax error in it is told
             return Checked(file.path, source, (), read.troubles)
-        target, unread = self.target or file.settings.target, list[Unread]()
+        target, unread = self.target or file.settings.target, list[UnreadFunction]()
         rules = self.rules(file.settings)
         found = proposals(read.program, file.path, rules=rules, target=target, unread=unread, only=only)
         kept = tuple(_located(p, read) for p in _heard(found, read.program, file))
@@ -145,7 +145,7 @@ def _located(p: Proposal, read: Document) -> Proposal:
     return replace(p, finding=read.located(p.finding), within=tuple(map(read.located, p.within)))
 
 
-def _told(unread: Unread, read: Document) -> Trouble:
+def _told(unread: UnreadFunction, read: Document) -> Trouble:
     return Trouble(f"{read.place(unread.line)}: {unread.symbol} is nested too deeply to follow.", error=False)
 
 

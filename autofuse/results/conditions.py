@@ -53,7 +53,7 @@ class Quantity:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Relation:
     """One comparison of a condition."""
 
     name: str
@@ -73,11 +73,11 @@ class Condition:
     """Comparisons that must all hold. text: as it was written."""
 
     text: str
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[Relation, ...]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ConditionOutcome:
     """What became of a condition: it holds, it does not, or None, undecided; and the sentence that says why."""
 
     condition: str
@@ -91,17 +91,17 @@ def condition(text: str) -> Condition:
     return Condition(text, tuple(_comparison(part, text) for part in parts))
 
 
-def _comparison(part: str, text: str) -> Comparison:
+def _comparison(part: str, text: str) -> Relation:
     found = _COMPARISON.fullmatch(part)
     if found is None:
         raise NotACondition(
             f"{text!r} is no condition: write a name, one of < <= > >= and a number, as in 'time_ratio>1.02', and join "
             "several with `and`."
         )
-    return Comparison(found[1], found[2], float(found[3]))
+    return Relation(found[1], found[2], float(found[3]))
 
 
-def decided(asked: Condition, known: Mapping[str, Quantity]) -> Outcome:
+def decided(asked: Condition, known: Mapping[str, Quantity]) -> ConditionOutcome:
     """Whether a condition holds. Raises NotACondition where it names something that is not in `known`."""
     for comparison in asked.comparisons:
         if comparison.name not in known:
@@ -111,7 +111,7 @@ def decided(asked: Condition, known: Mapping[str, Quantity]) -> Outcome:
     names = dict.fromkeys(comparison.name for comparison in asked.comparisons)
     values = "; ".join(f"{name} is {known[name]}" for name in names)
     said = {True: "holds", False: "does not hold", None: "is undecided"}[holds]
-    return Outcome(asked.text, holds, f"{asked.text} {said}: {values}.")
+    return ConditionOutcome(asked.text, holds, f"{asked.text} {said}: {values}.")
 
 
 def _no_such_name(name: str, known: Mapping[str, Quantity]) -> str:

@@ -34,7 +34,7 @@ _INTERLEAVED = "autofuse.compare(before, after, inputs) measures both in one pro
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSide:
     """One side: its steps, and the yardstick next to each; no yardsticks where none were timed."""
 
     seconds: tuple[float, ...]
@@ -63,14 +63,14 @@ class Difference:
 
 def of_profiles(before: Profile, after: Profile, *, anyway: bool = False) -> Difference:
     """What may be said of two profiles. `anyway`: also where they were not taken under the same conditions."""
-    sides = [Measured(p.timing.seconds, p.timing.yardstick) for p in (before, after)]
+    sides = [MeasuredSide(p.timing.seconds, p.timing.yardstick) for p in (before, after)]
     caveats = [*_conditions(before.environment, after.environment), *_work(before, after)]
     return judged(sides[0], sides[1], caveats, anyway=anyway)
 
 
 def of_comparisons(before: Comparison, after: Comparison, *, anyway: bool = False) -> Difference:
     """The optimized sides of two comparisons; what each was compared with, pair by pair, is its yardstick."""
-    sides = [Measured(c.after_seconds, c.before_seconds) for c in (before, after)]
+    sides = [MeasuredSide(c.after_seconds, c.before_seconds) for c in (before, after)]
     return judged(sides[0], sides[1], _conditions(before.environment, after.environment), anyway=anyway)
 
 
@@ -80,7 +80,9 @@ def of_comparison(comparison: Comparison) -> Difference:
     return Difference(comparison.verdict, comparison.reason, ratio, interleaved=True)
 
 
-def judged(before: Measured, after: Measured, caveats: Sequence[str] = (), *, anyway: bool = False) -> Difference:
+def judged(
+    before: MeasuredSide, after: MeasuredSide, caveats: Sequence[str] = (), *, anyway: bool = False
+) -> Difference:
     """The verdict on steps that were timed apart.
 
     `confirmed` where every way to compare shows the steps to be faster by more than 10 %, with its 99 % interval;
@@ -115,7 +117,7 @@ def _verdict(interval: Interval) -> tuple[Verdict, str]:
     return "inconclusive", f"The two runs were measured apart, and that does not tell such a difference. {_INTERLEAVED}"
 
 
-def _ratio(before: Measured, after: Measured) -> Estimate | None:
+def _ratio(before: MeasuredSide, after: MeasuredSide) -> Estimate | None:
     """The medians' ratio; the interval holds those of all ways to compare."""
     if not before.seconds or not after.seconds or min(*before.seconds, *after.seconds) <= 0:
         return None
@@ -130,15 +132,15 @@ def _ratio(before: Measured, after: Measured) -> Estimate | None:
     return Estimate(median(before.seconds) / median(after.seconds), envelope)
 
 
-def _of(before: Measured, after: Measured, typical: Callable[[Sequence[float]], float]) -> Callable[..., float]:
+def _of(before: MeasuredSide, after: MeasuredSide, typical: Callable[[Sequence[float]], float]) -> Callable[..., float]:
     def ratio(ones: Sequence[int], others: Sequence[int]) -> float:
         return typical([before.seconds[i] for i in ones]) / typical([after.seconds[i] for i in others])
 
     return ratio
 
 
-def _by_yardstick(before: Measured, after: Measured) -> Callable[..., float]:
-    def of(side: Measured, chosen: Sequence[int]) -> float:
+def _by_yardstick(before: MeasuredSide, after: MeasuredSide) -> Callable[..., float]:
+    def of(side: MeasuredSide, chosen: Sequence[int]) -> float:
         return sum(side.seconds[i] for i in chosen) / sum(side.yardstick[i] for i in chosen)
 
     return lambda ones, others: of(before, ones) / of(after, others)
@@ -151,7 +153,7 @@ def _bootstrapped(way: Callable[[Sequence[int], Sequence[int]], float], ones: in
     return percentile_interval(found, _LEVEL)
 
 
-def _sticks(side: Measured) -> bool:
+def _sticks(side: MeasuredSide) -> bool:
     return len(side.yardstick) == len(side.seconds) and min(side.yardstick, default=0) > 0
 
 

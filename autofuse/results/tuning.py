@@ -67,7 +67,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Result(Shown):
+class TuningResult(Shown):
     """Which candidate runs an operation with such arguments, and why. Prints as a table, in notebooks too.
 
     operation: its name; arguments: what it was given, in words; device: where.
@@ -135,7 +135,7 @@ class Result(Shown):
         return found
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Result:
+    def from_dict(cls, data: Mapping[str, Any]) -> TuningResult:
         """The inverse of to_dict. Raises TypeError, KeyError or ValueError for anything else."""
         if data["version"] != FORMAT_VERSION:
             raise ValueError(f"This is version {data['version']!r} of the format, and {FORMAT_VERSION} is known here.")

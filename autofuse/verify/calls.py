@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-Run = Callable[..., Any]
+Function = Callable[..., Any]
 _SEED = 2026
 _PERIOD = 1_000_003
 _DOUBLE = {torch.complex64: torch.complex128, torch.complex128: torch.complex128}
@@ -23,7 +23,7 @@ _RATES = ("dropout_p", "p")  # what operations call the probability that an entr
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionCall:
     """The arguments of one call. Tensors that require a gradient are leaves, and share no memory with the user's.
 
     `backward`: whether gradients are asked for as well.
@@ -34,7 +34,7 @@ class Call:
     backward: bool
 
     @classmethod
-    def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any], backward: bool) -> Call:
+    def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any], backward: bool) -> FunctionCall:
         """A copy with the same sizes, strides and requirements of gradients.
 
         No gradient is asked for where no tensor requires one.
@@ -63,42 +63,42 @@ class Call:
         """What the tensors take."""
         return sum(t.numel() * t.element_size() for t in self.tensors)
 
-    def roughened(self) -> Call:
+    def roughened(self) -> FunctionCall:
         """Every number of a floating tensor moved at random by up to a unit of rounding of its dtype, in float64."""
         args, kwargs = tree_map(_rough, (self.args, dict(self.kwargs)))
-        return Call(args, kwargs, self.backward).doubled()
+        return FunctionCall(args, kwargs, self.backward).doubled()
 
-    def copied(self) -> Call:
+    def copied(self) -> FunctionCall:
         """The same once more, for who may write into it."""
-        return Call.of(self.args, self.kwargs, self.backward)
+        return FunctionCall.of(self.args, self.kwargs, self.backward)
 
-    def doubled(self) -> Call:
+    def doubled(self) -> FunctionCall:
         """In float64, on the CPU where the device has none."""
         device = self.device if self.device.type in ("cpu", "cuda", "xpu") else torch.device("cpu")
         args, kwargs = tree_map(lambda x: _doubled(x, device), (self.args, dict(self.kwargs)))
-        return Call(args, kwargs, self.backward)
+        return FunctionCall(args, kwargs, self.backward)
 
-    def dropout_rate(self, run: Run) -> float:
+    def dropout_rate(self, run: Function) -> float:
         """The rate of the dropout that `run` applies; 0 where it has none, or is told not to train."""
         bound = self._bound(run)
         named = {} if bound is None else bound.arguments
         rates = [float(named.get(name) or 0.0) for name in _RATES]
         return max(rates) if named.get("training", True) else 0.0
 
-    def undropped(self, run: Run) -> Call:
+    def undropped(self, run: Function) -> FunctionCall:
         """The same call of `run` without dropout."""
         bound = self._bound(run)
         if bound is None:
             return self
         bound.arguments.update((name, 0.0) for name in _RATES if name in bound.arguments)
-        return Call(bound.args, bound.kwargs, self.backward)
+        return FunctionCall(bound.args, bound.kwargs, self.backward)
 
-    def made(self, run: Run) -> Any:
+    def made(self, run: Function) -> Any:
         """What `run` gives, with what it keeps for a backward alive."""
         with torch.set_grad_enabled(self.backward):
             return run(*self.args, **self.kwargs)
 
-    def outcome(self, run: Run, dtypes: Sequence[torch.dtype] = ()) -> Outcome:
+    def outcome(self, run: Function, dtypes: Sequence[torch.dtype] = ()) -> FunctionOutcome:
         """What one run gives, from the same random state as every other, and whether it writes into what it is given.
 
         The gradients that come in are the same for all runs whose outputs have the same shapes; with `dtypes`, one for
@@ -110,16 +110,16 @@ class Call:
         incoming = incoming_of(outputs, dtypes) if self.backward else []
         gradients = _gradients(outputs, own.leaves, [g.clone() for g in incoming]) if self.backward else []
         untouched = all(map(same_bits, self.tensors, own.tensors))
-        return Outcome(tuple(o.detach() for o in outputs), tuple(gradients), untouched)
+        return FunctionOutcome(tuple(o.detach() for o in outputs), tuple(gradients), untouched)
 
-    def step(self, run: Run) -> Callable[[], object]:
+    def step(self, run: Function) -> Callable[[], object]:
         """What is timed: forward and backward, or the forward where no gradient is asked for."""
         if not self.backward:
             return lambda: self.made(run)
         leaves, incoming = self.leaves, incoming_of(list(tensors_in(self.made(run))))
         return lambda: _gradients(list(tensors_in(self.made(run))), leaves, incoming)
 
-    def _bound(self, run: Run) -> inspect.BoundArguments | None:
+    def _bound(self, run: Function) -> inspect.BoundArguments | None:
         """The arguments by name; None for a builtin, which does not tell its names."""
         try:
             bound = inspect.signature(run).bind(*self.args, **self.kwargs)
@@ -130,7 +130,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FunctionOutcome:
     """What one call gave: its outputs, then the gradient of each tensor that requires one (None where it has none).
 
     `untouched`: whether the arguments are as they were.

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.verify.runs import Run
+from autofuse.verify.runs import ModuleRun
 
 
-def difference_in_kind(original: Run, rewritten: Run) -> tuple[str, str] | None:
+def difference_in_kind(original: ModuleRun, rewritten: ModuleRun) -> tuple[str, str] | None:
     """What differs between two runs before any number is compared: (culprit, difference), or None."""
     for name, value in {**original.tensors, **original.others}.items():
         if name not in rewritten.tensors and name not in rewritten.others:
@@ -51,7 +51,7 @@ def _plain(value: Any) -> str:
     return "a tensor" if isinstance(value, Tensor) else getattr(value, "__name__", repr(value))
 
 
-def equal(one: Run, other: Run) -> bool:
+def equal(one: ModuleRun, other: ModuleRun) -> bool:
     """Whether two runs left the same behind, bit by bit."""
     return (
         difference_in_kind(one, other) is None

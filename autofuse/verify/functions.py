@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from autofuse.verify.bounds import Gap, gap
-from autofuse.verify.calls import Call, Outcome, Run, same_bits
+from autofuse.verify.calls import Function, FunctionCall, FunctionOutcome, same_bits
 
 _SAME_CHANGE, _SAME_SHARE = 0.1, 0.02  # what two dropouts may differ by beyond chance, for numbers are finite
 _NOTHING = 1e-3  # a change that is no more than rounding, as that of a gradient which dropout does not reach
@@ -37,7 +37,7 @@ class Inexact(Wrong):
 class FunctionReference:
     """What one call should give, exactly and by torch's own code. Candidates are compared with it one by one."""
 
-    def __init__(self, torch_code: Run, call: Call) -> None:
+    def __init__(self, torch_code: Function, call: FunctionCall) -> None:
         """Runs torch's code twice, in float64 and as it is. Raises what it raises."""
         self.call, self._rate = call, call.dropout_rate(torch_code)
         self._plain = call.undropped(torch_code) if self._rate else call
@@ -50,7 +50,7 @@ class FunctionReference:
         self._unit = max((torch.finfo(t.dtype).eps / 2 for t in sized), default=0.0)
         self._most = max((t.numel() for t in sized), default=1)
 
-    def compare(self, run: Run) -> Gap:
+    def compare(self, run: Function) -> Gap:
         """The error of a candidate where it comes nearest to its bound.
 
         Raises Inexact where it is beyond; Wrong where results have other shapes or dtypes, where the candidate writes
@@ -68,12 +68,12 @@ class FunctionReference:
             self._compare_dropout(run)
         return worst
 
-    def repeats(self, run: Run) -> bool:
+    def repeats(self, run: Function) -> bool:
         """Whether two calls from the same random state give equal bits."""
         first, second = self.call.outcome(run), self.call.outcome(run)
         return all(map(same_bits, first.all, second.all))
 
-    def _compared(self, found: Outcome, place: int) -> Gap:
+    def _compared(self, found: FunctionOutcome, place: int) -> Gap:
         name, got, usual, exact = found.name(place), found.all[place], self._own.all[place], self._exact.all[place]
         if usual is None or exact is None:
             return Gap()
@@ -98,7 +98,7 @@ class FunctionReference:
         rounded = () if rough is None else (rough.to(got.device),)
         return gap(got, usual, exact, self._unit, rounded, terms=max(1, self._most // max(1, got.numel())))
 
-    def _compare_dropout(self, run: Run) -> None:
+    def _compare_dropout(self, run: Function) -> None:
         """What a wrong rate, a missing 1 / (1 - p) or no dropout at all looks like: the result without dropout shows in
         it by another factor, or what dropout changes is of another size."""
         found = self.call.outcome(run)

@@ -23,7 +23,7 @@ from autofuse.verify.arithmetic import AsWritten, InDouble, RandomlyRounded
 from autofuse.verify.bounds import Gap, gap
 from autofuse.verify.differences import difference_in_kind, equal
 from autofuse.verify.draws import DRAWS, Draw, difference, draw
-from autofuse.verify.runs import SEED, Call, Run, drawn, in_double, run
+from autofuse.verify.runs import SEED, ModuleCall, ModuleRun, drawn, in_double, run
 
 # Constants that are one number in single precision are one constant: a traced tensor may have been made in it. In a
 # model of doubles they may still be decimals: 0.79788456 is written for sqrt(2 / pi), and 1e-9 of it away.
@@ -32,7 +32,7 @@ _UNEXPLAINED = 32.0  # units of error that are put down to rounding where the or
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Verification:
     """The verdict. `max_error` and `bound` belong to the result or gradient that came nearest to its bound.
 
     Both are relative to the largest entry of that tensor. `culprit` names it, or what else differs: "result[0]",
@@ -54,7 +54,7 @@ def verify(
     *,
     unread: frozenset[int] = frozenset(),
     copy_object: Callable[[Any], Any] = copy.deepcopy,
-) -> Outcome:
+) -> Verification:
     """Whether `rewritten` may stand for `original`, judged by a call with `args` and `kwargs`.
 
     The two are modules with equal parameters. Both are run in both modes, with gradients, and are left as they were:
@@ -77,9 +77,9 @@ class ModuleReference:
         unread: frozenset[int] = frozenset(),
         copy_object: Callable[[Any], Any] = copy.deepcopy,
     ) -> None:
-        self._original, self._call = original, Call(tuple(args), dict(kwargs or {}), unread, copy_object)
+        self._original, self._call = original, ModuleCall(tuple(args), dict(kwargs or {}), unread, copy_object)
 
-    def check(self, rewritten: nn.Module) -> Outcome:
+    def check(self, rewritten: nn.Module) -> Verification:
         """Whether `rewritten` may stand for the original. What it raises is a reason, and is not raised."""
         checks: list[_Check] = []
         for expected in (self._in_training, self._in_evaluation):
@@ -89,7 +89,9 @@ class ModuleReference:
             if not checks[-1].outcome.ok:
                 return checks[-1].outcome
         if not checks:
-            return Outcome(False, reason=f"The original does not run on the example inputs: {self._in_evaluation}.")
+            return Verification(
+                False, reason=f"The original does not run on the example inputs: {self._in_evaluation}."
+            )
         return max((c.outcome for c in checks), key=lambda o: o.max_error / o.bound if o.bound else 0.0)
 
     @cached_property
@@ -110,17 +112,17 @@ class ModuleReference:
 class _Expected:
     """What the original computes in one mode: in its own dtypes, in double, and under random rounding."""
 
-    def __init__(self, module: nn.Module, call: Call, training: bool, other: _Expected | None) -> None:
+    def __init__(self, module: nn.Module, call: ModuleCall, training: bool, other: _Expected | None) -> None:
         self.module, self.call, self.training = module, call, training
         self.own = run(module, call, training, AsWritten(), masks_too=False)
         self.dtype = _coarsest(module, self.own)
         self.unit = _SAME_DECIMAL if self.dtype is torch.float64 else torch.finfo(self.dtype).eps / 2
         self._other = other if other and equal(self.own, other.own) else None
-        self._rounded: dict[float, list[Run]] = {}
+        self._rounded: dict[float, list[ModuleRun]] = {}
         self._drawn: list[Draw] = []
 
     @cached_property
-    def exact(self) -> Run | None:
+    def exact(self) -> ModuleRun | None:
         """In double; None where the forward does not run in it."""
         if self.dtype is torch.float64:
             return self.own
@@ -137,7 +139,7 @@ class _Expected:
         """Whether this mode differs from the other in more than dropout."""
         return self._other is None
 
-    def rounded(self, unit: float) -> list[Run]:
+    def rounded(self, unit: float) -> list[ModuleRun]:
         """Some runs in which each step is rounded at random to `unit`."""
         if self._other:
             return self._other.rounded(unit)
@@ -158,31 +160,31 @@ class _Check:
             self._own = run(rewritten, expected.call, expected.training, AsWritten(), masks_too=False)
         except Exception as error:
             reason = f"The rewritten forward raises {type(error).__name__} {self._mode}: {error}"
-            self.outcome = Outcome(False, math.inf, reason=reason)
+            self.outcome = Verification(False, math.inf, reason=reason)
             return
         if other and not expected.depends_on_mode() and equal(self._own, other._own):
             self.outcome = self._dropout() or other.outcome
         else:
             self.outcome = self._judged()
 
-    def _judged(self) -> Outcome:
+    def _judged(self) -> Verification:
         difference = difference_in_kind(self._expected.own, self._own)
         if difference:
             culprit, what = difference
-            return Outcome(False, math.inf, reason=f"{_capital(culprit)} {what} {self._mode}.", culprit=culprit)
+            return Verification(False, math.inf, reason=f"{_capital(culprit)} {what} {self._mode}.", culprit=culprit)
         precision = self._precision()
         if not precision.ok:
             return precision
         return self._meaning() or self._dropout() or precision
 
-    def _precision(self) -> Outcome:
+    def _precision(self) -> Verification:
         """In the original's dtypes, no more error than it has."""
         expected = self._expected
         if expected.exact is None:
             return self._compared(self._own, expected.own, _UNEXPLAINED * expected.unit)
         return self._compared(self._own, expected.exact, expected.unit)
 
-    def _meaning(self) -> Outcome | None:
+    def _meaning(self) -> Verification | None:
         """In double, the same but for the rounding of constants. None where that is so, or cannot be asked.
 
         From single precision on, precision leaves no more room than this, except for gradients that were not asked for.
@@ -196,7 +198,7 @@ class _Check:
         outcome = self._compared(actual, exact, _SAME_CONSTANT, "computed in double, ")
         return None if outcome.ok else outcome
 
-    def _dropout(self) -> Outcome | None:
+    def _dropout(self) -> Verification | None:
         """Drops out at the same rate, with the same scaling. None where that is so."""
         if not self._expected.own.rates and not self._own.rates:
             return None
@@ -206,9 +208,9 @@ class _Check:
             reason = difference(self._expected.draws(), drawn, self._expected.unit)
         except Exception as error:
             reason = f"With dropout, the rewritten forward raises {type(error).__name__}: {error}"
-        return Outcome(False, math.inf, reason=f"{reason} ({self._mode})", culprit="dropout") if reason else None
+        return Verification(False, math.inf, reason=f"{reason} ({self._mode})", culprit="dropout") if reason else None
 
-    def _compared(self, fused: Run, exact: Run, unit: float, how: str = "") -> Outcome:
+    def _compared(self, fused: ModuleRun, exact: ModuleRun, unit: float, how: str = "") -> Verification:
         """The tensor that comes nearest to its bound, or the first that is beyond it."""
         expected, share, worst = self._expected, min(1.0, unit / self._expected.unit), Gap()
         for name, (result, own, truth) in _triples(fused, expected.own, exact):
@@ -218,9 +220,9 @@ class _Check:
                 rounded = [_tensor(r, name, truth) for r in expected.rounded(unit)]
                 found = gap(result, own, truth, unit, rounded, share=share, terms=terms)
             if not found.within:
-                return Outcome(False, found.error, found.bound, self._reason(name, found, how), name)
+                return Verification(False, found.error, found.bound, self._reason(name, found, how), name)
             worst = max(worst, found, key=lambda g: g.ratio)
-        return Outcome(True, worst.error, worst.bound)
+        return Verification(True, worst.error, worst.bound)
 
     def _reason(self, name: str, found: Gap, how: str) -> str:
         if math.isinf(found.error):
@@ -235,7 +237,7 @@ def _capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def _triples(fused: Run, own: Run, exact: Run) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
+def _triples(fused: ModuleRun, own: ModuleRun, exact: ModuleRun) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
     """Each tensor and gradient of `fused` three times. No gradient is a gradient of zero."""
     names = (*(n for n in fused.tensors if n in exact.tensors), *(f"gradient of {n}" for n in fused.gradients))
     for name in names:
@@ -245,7 +247,7 @@ def _triples(fused: Run, own: Run, exact: Run) -> Iterator[tuple[str, tuple[Tens
             yield name, (result, truth if own.lacks(name) else _tensor(own, name, truth), truth)
 
 
-def _terms(name: str, exact: Tensor, run: Run) -> int:
+def _terms(name: str, exact: Tensor, run: ModuleRun) -> int:
     """Of how many terms an entry is the sum: as many as there are rows, for a gradient that is not row by row.
 
     What a model returns may have few rows, pooled from many: those of the largest tensor on the way count.
@@ -257,12 +259,12 @@ def _terms(name: str, exact: Tensor, run: Run) -> int:
     return 1 if by_row else run.rows
 
 
-def _tensor(run: Run, name: str, like: Tensor) -> Tensor:
+def _tensor(run: ModuleRun, name: str, like: Tensor) -> Tensor:
     t = run.named(name)
     return torch.zeros_like(like) if t is None else t
 
 
-def _run_in_double(module: nn.Module, expected: _Expected) -> Run | None:
+def _run_in_double(module: nn.Module, expected: _Expected) -> ModuleRun | None:
     try:
         return run(in_double(module), expected.call, expected.training, InDouble(expected.dtype))
     except Exception:  # a kernel or a check that has no double
@@ -273,7 +275,7 @@ def _drawn(module: nn.Module, expected: _Expected, seed: int) -> Draw:
     return draw(drawn(module, expected.call, expected.training, seed), expected.own.tensors)
 
 
-def _coarsest(module: nn.Module, own: Run) -> torch.dtype:
+def _coarsest(module: nn.Module, own: ModuleRun) -> torch.dtype:
     """The dtype with the greatest eps among parameters, results and gradients, and autocast's."""
     tensors = (*module.parameters(), *own.tensors.values(), *own.gradients.values())
     dtypes = {t.dtype.to_real() for t in tensors if t is not None and (t.is_floating_point() or t.is_complex())}

@@ -22,7 +22,7 @@ SEED = 20  # any fixed number: runs that are compared draw the same random numbe
 
 
 @dataclass(frozen=True)
-class Call:
+class ModuleCall:
     """The arguments of a call of a module's forward, and the elements of the returned tuple that nobody reads."""
 
     args: tuple[Any, ...]
@@ -32,7 +32,7 @@ class Call:
 
 
 @dataclass
-class Run:
+class ModuleRun:
     """What a call left behind: floating tensors by a name for each, gradients likewise, and everything else."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -51,7 +51,9 @@ class Run:
         return name not in self.tensors and name.removeprefix("gradient of ") not in self.gradients
 
 
-def run(module: nn.Module, call: Call, training: bool, arithmetic: AsWritten, *, masks_too: bool = True) -> Run:
+def run(
+    module: nn.Module, call: ModuleCall, training: bool, arithmetic: AsWritten, *, masks_too: bool = True
+) -> ModuleRun:
     """Forward and backward of `module` under `arithmetic`, with the same random numbers and cotangents each time.
 
     Every floating input gets its gradient; without `masks_too`, one that is called a mask or a bias only where the
@@ -65,7 +67,7 @@ def run(module: nn.Module, call: Call, training: bool, arithmetic: AsWritten, *,
         results = dict(_leaves(returned, "result", call.unread))
         differentiable = {n: r for n, r in results.items() if isinstance(r, Tensor) and r.requires_grad}
         sources = inputs.leaves | {f"self.{n}": p for n, p in module.named_parameters() if p.requires_grad}
-        done = Run(with_gradient=frozenset(differentiable))
+        done = ModuleRun(with_gradient=frozenset(differentiable))
         done.gradients = _gradients(differentiable, sources, arithmetic)
         done.rates, done.rows = tuple(sorted(arithmetic.rates)), arithmetic.rows
         for name, value in {**results, **inputs.written(), **before.changes()}.items():
@@ -73,7 +75,7 @@ def run(module: nn.Module, call: Call, training: bool, arithmetic: AsWritten, *,
     return done
 
 
-def drawn(module: nn.Module, call: Call, training: bool, seed: int) -> dict[str, Tensor]:
+def drawn(module: nn.Module, call: ModuleCall, training: bool, seed: int) -> dict[str, Tensor]:
     """The floating results of `module` with random numbers from `seed`, dropout and all."""
     with torch.inference_mode(False), torch.no_grad(), _as_before(module), _seeded(module, seed):
         inputs = _Inputs(module, call, None, False)
@@ -96,7 +98,7 @@ def in_double(module: nn.Module) -> nn.Module:
 class _Inputs:
     """Copies of a call's arguments: of each floating tensor a leaf, and for the forward a copy that it may write to."""
 
-    def __init__(self, module: nn.Module, call: Call, arithmetic: AsWritten | None, masks_too: bool) -> None:
+    def __init__(self, module: nn.Module, call: ModuleCall, arithmetic: AsWritten | None, masks_too: bool) -> None:
         self.leaves: dict[str, Tensor] = {}
         self._arithmetic, self._masks_too, self._copy_object = arithmetic, masks_too, call.copy_object
         self._given: dict[str, Tensor] = {}
@@ -227,7 +229,7 @@ def _cotangents(results: Iterable[Tensor]) -> tuple[Tensor, ...]:
     return tuple(numbers.bfloat16().to(r.device, r.dtype) for r, numbers in drawn)
 
 
-def _note(done: Run, name: str, value: Any) -> None:
+def _note(done: ModuleRun, name: str, value: Any) -> None:
     if isinstance(value, float):
         done.tensors[name] = torch.tensor(value, dtype=torch.float64)
     elif isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.operation import Made, Operation, recorded
+from autofuse.kernels.operation import Operation, RecordedCall, recorded
 from benchmarks.cases import Case, Model, cases_of
 from benchmarks.gpu.store import Results, Row, Setting, Task
 
@@ -74,7 +74,7 @@ def doubled(arguments: Iterable[Any]) -> list[Any]:
     ]
 
 
-def _of_provider(call: Made, name: str, case: Case, dtype: torch.dtype) -> Row:
+def _of_provider(call: RecordedCall, name: str, case: Case, dtype: torch.dtype) -> Row:
     """Whether a provider is there, takes the call, and is right about it."""
     operation: Operation = call.operation
     provider = operation.provider(name)
@@ -107,7 +107,7 @@ def _allowed(error: float, dtype: torch.dtype) -> float:
     return _TIMES_ALLOWED * error + _EPS_ALLOWED * torch.finfo(dtype).eps
 
 
-def _of(operation: str, made: list[Made]) -> list[Made]:
+def _of(operation: str, made: list[RecordedCall]) -> list[RecordedCall]:
     """The call of that operation among all that were made; none where it chooses among no providers."""
     return [call for call in made if call.operation.name == operation][:1]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autofuse.cli.profile_results import Results, Unwritable, put, unwritable
+from autofuse.cli.profile_results import CannotWriteResults, Results, put, unwritable
 from autofuse.results.comparison import Interval
 from tests.display.samples import gpt
 
@@ -69,5 +69,5 @@ def test_against_a_baseline_ratios_are_known(
 def test_bad_conditions_and_baselines_are_refused_before_anything_runs(
     tmp_path: Path, fail_if: list[str], baseline: str | None, sentence: str
 ):
-    with pytest.raises(Unwritable, match=sentence):
+    with pytest.raises(CannotWriteResults, match=sentence):
         Results.of(options(tmp_path, fail_if, tmp_path / baseline if baseline else None))

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from autofuse.integrations.dynamo_trace import Adopted, adopted
+from autofuse.integrations.dynamo_trace import DynamoTrace, adopted
 from tests.fx.conftest import Gpt
 
 
-def adopted_from(function: Callable[..., Tensor] | nn.Module, *inputs: Tensor) -> list[Adopted]:
-    found: list[Adopted] = []
+def adopted_from(function: Callable[..., Tensor] | nn.Module, *inputs: Tensor) -> list[DynamoTrace]:
+    found: list[DynamoTrace] = []
 
     def backend(gm: torch.fx.GraphModule, given: list[Tensor]) -> object:
         found.extend(adopted(gm, given))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from autofuse.kernels.choosing import Measured, ranked
+from autofuse.kernels.choosing import CandidateTime, ranked
 from autofuse.kernels.policy import Policy
 from autofuse.results.comparison import Estimate, Interval
 from autofuse.results.tuning import Trial
@@ -13,18 +13,18 @@ MIB = 2**20
 STEADY = Estimate(1.0, Interval(0.99, 1.01))
 
 
-def measured(*trials: Trial, control: Estimate = STEADY, spread: float = 0.01, runs: int = 20) -> Measured:
+def measured(*trials: Trial, control: Estimate = STEADY, spread: float = 0.01, runs: int = 20) -> CandidateTime:
     """Samples around each trial's seconds."""
     draws = random.Random(0)
     samples = {t.name: [(t.seconds or 0) * draws.uniform(1 - spread, 1 + spread) for _ in range(runs)] for t in trials}
-    return Measured(trials, samples, control)
+    return CandidateTime(trials, samples, control)
 
 
 def trial(name: str, milliseconds: float, mib: float = 10, error: float = 0.5) -> Trial:
     return Trial(name, seconds=milliseconds * 1e-3, peak_bytes=int(mib * MIB), held_bytes=0, error=error, bound=1.0)
 
 
-def winner(found: Measured, policy: Policy = "speed") -> str:
+def winner(found: CandidateTime, policy: Policy = "speed") -> str:
     return ranked(found, policy)[0][0]
 
 
@@ -87,7 +87,7 @@ def test_errors_far_below_the_bound_are_all_the_same() -> None:
 
 def test_a_candidate_that_was_let_go_early_loses() -> None:
     found = measured(trial("torch", 1), trial("compiled", 2))
-    short = Measured(found.trials, {**found.samples, "compiled": found.samples["compiled"][:3]}, STEADY)
+    short = CandidateTime(found.trials, {**found.samples, "compiled": found.samples["compiled"][:3]}, STEADY)
     assert ranked(short, "speed")[0] == ("torch", "compiled")
 
 

@@ -16,7 +16,7 @@ from autofuse.kernels.operation import OPERATIONS, Operation
 from autofuse.kernels.packages import TORCH, Package
 from autofuse.kernels.policy import using
 from autofuse.kernels.provider import Provider
-from autofuse.results.tuning import Result
+from autofuse.results.tuning import TuningResult
 
 
 def _twice(x: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ def test_what_measuring_said_is_told() -> None:
     with using(measured=True):
         kind = operation.kind(torch.ones(8))
         decisions.decide(
-            kind, Result("doubled", "torch", "It is the fastest.", ranking=("torch", "own"), measured=True)
+            kind, TuningResult("doubled", "torch", "It is the fastest.", ranking=("torch", "own"), measured=True)
         )
         operation(torch.ones(8))
         (found,) = used()

@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autofuse.kernels.policy import Settings, from_environment, on_change, settings, use, using
+from autofuse.kernels.policy import KernelSettings, from_environment, on_change, settings, use, using
 
 
 def test_speed_and_everybody_is_the_default() -> None:
-    assert from_environment({}) == Settings("speed", deterministic=False, providers=None, measured=True)
+    assert from_environment({}) == KernelSettings("speed", deterministic=False, providers=None, measured=True)
 
 
 def test_the_environment_is_read() -> None:
     found = from_environment(
         {"AUTOFUSE_POLICY": "Memory", "AUTOFUSE_PROVIDERS": "triton, liger", "AUTOFUSE_MEASURED": "0"}
     )
-    assert found == Settings("memory", providers=frozenset({"triton", "liger"}), measured=False)
+    assert found == KernelSettings("memory", providers=frozenset({"triton", "liger"}), measured=False)
 
 
 def test_plain_torch_code_cannot_be_left_out() -> None:
-    wishes = Settings(providers=frozenset({"triton"}))
+    wishes = KernelSettings(providers=frozenset({"triton"}))
     assert wishes.allows("torch") and wishes.allows("triton")
     assert not wishes.allows("liger")
 
@@ -55,10 +55,10 @@ def test_listeners_hear_of_changes_only() -> None:
 
 
 def test_torchs_own_wish_for_determinism_counts() -> None:
-    assert not Settings().repeatable
-    assert Settings(deterministic=True).repeatable
+    assert not KernelSettings().repeatable
+    assert KernelSettings(deterministic=True).repeatable
     torch.use_deterministic_algorithms(True)
     try:
-        assert Settings().repeatable
+        assert KernelSettings().repeatable
     finally:
         torch.use_deterministic_algorithms(False)

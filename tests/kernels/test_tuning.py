@@ -19,7 +19,7 @@ from autofuse.kernels.packages import TORCH, Package
 from autofuse.kernels.policy import using
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.tuning import tune
-from autofuse.results.tuning import Result
+from autofuse.results.tuning import TuningResult
 
 SLOW = 0.004  # seconds that a slow candidate sleeps: far beyond what the machine's noise can hide
 
@@ -72,7 +72,7 @@ def arguments(requires_grad: bool = True) -> tuple[Tensor, Tensor]:
     return x, w
 
 
-def quickly(operation: Operation, **more: object) -> Result:
+def quickly(operation: Operation, **more: object) -> TuningResult:
     return tune(operation, arguments(), seconds=0.01, **more)  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ import autofuse
 from autofuse.display.findings import annotation_of, line_of
 from autofuse.ir.graph import Graph
 from autofuse.loading.registry import load_rules
-from autofuse.match.refusals import Refusal, Written, advice_on, refusal, unread
+from autofuse.match.refusals import AuthorText, Refusal, advice_on, refusal, unread
 from autofuse.results.findings import Finding, as_json
 from autofuse.results.sites import SiteReport
 from autofuse.rule import Fails, Unknown
@@ -233,18 +233,18 @@ def test_the_json_of_check_has_the_advice() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     value = Graph().const(1)
-    assert refusal(Unknown("nothing is known"), "AF101", lambda v: Written("x", 3)) == Refusal("nothing is known")
-    told = refusal(Fails("it is returned", value, use=value), "AF101", lambda v: Written())
+    assert refusal(Unknown("nothing is known"), "AF101", lambda v: AuthorText("x", 3)) == Refusal("nothing is known")
+    told = refusal(Fails("it is returned", value, use=value), "AF101", lambda v: AuthorText())
     assert told.reason == "it is returned" and told.advice.startswith("return it only") and told.line is None
 
 
 def test_a_rules_own_advice_comes_first() -> None:
-    told = refusal(Fails("it is returned", advice="do this"), "MY101", lambda v: Written())
+    told = refusal(Fails("it is returned", advice="do this"), "MY101", lambda v: AuthorText())
     assert told.advice == "do this, then MY101 applies"
 
 
 def test_a_forward_that_cannot_be_read_is_told_with_what_is_written_there() -> None:
-    told = unread("forward needs the numbers in a tensor (bool)", Written("x > 0", 4))
+    told = unread("forward needs the numbers in a tensor (bool)", AuthorText("x > 0", 4))
     assert told.reason == "forward needs the numbers in a tensor (bool): `x > 0` (line 4)" and told.advice
 
 

@@ -8,7 +8,7 @@ import torch
 import autofuse.ops  # noqa: F401 - defines the operations
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.ops.sample_calls import SAMPLES, Maker, Model, sampled
-from autofuse.verify.calls import Call
+from autofuse.verify.calls import FunctionCall
 from autofuse.verify.functions import FunctionReference
 
 SMALL = Model(batch=2, length=8, width=16, heads=2, vocabulary=20)
@@ -41,5 +41,5 @@ def test_samples_leave_random_states_alone() -> None:
 def test_torchs_own_code_passes_the_check_that_others_have_to_pass(name: str, dtype: torch.dtype) -> None:
     made = sampled(name, SAMPLES[name].of_model(SMALL), Maker(dtype, CPU, True))
     code = made.operation.torch.run
-    gap = FunctionReference(code, Call.of(made.args, made.kwargs, True)).compare(code)
+    gap = FunctionReference(code, FunctionCall.of(made.args, made.kwargs, True)).compare(code)
     assert gap.error <= gap.bound

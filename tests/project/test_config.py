@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from autofuse.project.config import ConfigError, Configuration, Settings
+from autofuse.project.config import ConfigError, Configuration, FileSettings
 
 
-def settings(folder: Path, text: str) -> Settings:
+def settings(folder: Path, text: str) -> FileSettings:
     (folder / "pyproject.toml").write_text(text)
     return Configuration().of(folder)
 
@@ -22,7 +22,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         'target = "torch"\n'
         '[tool.autofuse.per-file-ignores]\n"tests/*" = ["AF3"]\n',
     )
-    assert found == Settings(
+    assert found == FileSettings(
         tmp_path, ("AF1",), ("AF101",), ("vendored",), (("tests/*", ("AF3",)),), (tmp_path / "my_rules",), "torch"
     )
 
@@ -79,6 +79,6 @@ def test_what_cannot_be_used_is_a_sentence_that_names_the_file(tmp_path: Path, t
 def test_patterns_match_names_anywhere_and_paths_from_the_root(
     tmp_path: Path, pattern: str, path: str, matches: bool
 ) -> None:
-    assert Settings(tmp_path, exclude=(pattern,)).excludes(str(tmp_path / path)) is matches
-    codes = Settings(tmp_path, per_file_ignores=((pattern, ("AF1",)),)).ignored_in(str(tmp_path / path))
+    assert FileSettings(tmp_path, exclude=(pattern,)).excludes(str(tmp_path / path)) is matches
+    codes = FileSettings(tmp_path, per_file_ignores=((pattern, ("AF1",)),)).ignored_in(str(tmp_path / path))
     assert codes == (("AF1",) if matches else ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autofuse.results.comparison import Interval
-from autofuse.results.conditions import Comparison, NotACondition, Quantity, condition, decided
+from autofuse.results.conditions import NotACondition, Quantity, Relation, condition, decided
 
 SLOWER = Quantity("", 1.10, Interval(1.05, 1.15))
 EXACT = Quantity("", 0.5)
@@ -80,4 +80,4 @@ def test_the_sentence_says_value_interval_and_why_something_is_not_known() -> No
 
 
 def test_a_condition_is_its_comparisons_in_order() -> None:
-    assert condition("a<1 and  b>=-.5e1").comparisons == (Comparison("a", "<", 1.0), Comparison("b", ">=", -5.0))
+    assert condition("a<1 and  b>=-.5e1").comparisons == (Relation("a", "<", 1.0), Relation("b", ">=", -5.0))

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from autofuse.results.comparison import Comparison, Estimate, Interval
-from autofuse.results.difference import Measured, judged, of_comparison, of_comparisons, of_profiles
+from autofuse.results.difference import MeasuredSide, judged, of_comparison, of_comparisons, of_profiles
 from tests.display.samples import gpt
 
 
-def run(draws: random.Random, step: float, *, load: float, speed: float = 1.0, steps: int = 20) -> Measured:
+def run(draws: random.Random, step: float, *, load: float, speed: float = 1.0, steps: int = 20) -> MeasuredSide:
     """A run on a machine of some speed, where others hold the core for `load` of the time in slices of 4 ms."""
 
     def takes(work: float) -> float:
@@ -26,7 +26,7 @@ def run(draws: random.Random, step: float, *, load: float, speed: float = 1.0, s
         return passed
 
     pairs = [(takes(step), takes(0.001)) for _ in range(steps)]
-    return Measured(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
+    return MeasuredSide(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs))
 
 
 @pytest.mark.parametrize("step", [0.003, 0.012, 0.25])
@@ -61,12 +61,12 @@ def test_equal_runs_on_a_quiet_machine_are_no_change_and_a_twentieth_too() -> No
     assert judged(run(draws, 0.021, load=0), run(draws, 0.02, load=0)).verdict == "no-change"
 
 
-STEADY = Measured((1.0,) * 10, (0.1,) * 10)
-TWICE = Measured((2.0,) * 10, (0.1,) * 10)
+STEADY = MeasuredSide((1.0,) * 10, (0.1,) * 10)
+TWICE = MeasuredSide((2.0,) * 10, (0.1,) * 10)
 
 
 def test_the_ratio_is_that_of_the_medians_and_the_interval_holds_every_way_to_compare() -> None:
-    found = judged(TWICE, Measured((1.0,) * 10, (0.2,) * 10))
+    found = judged(TWICE, MeasuredSide((1.0,) * 10, (0.2,) * 10))
     assert found.ratio == Estimate(2.0, Interval(2.0, 4.0))  # by the yardstick 20 / 5 = 4
 
 
@@ -86,9 +86,9 @@ def test_other_conditions_are_named_and_judged_only_anyway() -> None:
 
 
 def test_a_handful_of_steps_tells_nothing_even_anyway() -> None:
-    few = Measured((2.0,) * 7, (0.1,) * 7)
+    few = MeasuredSide((2.0,) * 7, (0.1,) * 7)
     assert judged(few, STEADY, anyway=True).verdict == "inconclusive"
-    nothing = judged(Measured(()), STEADY)
+    nothing = judged(MeasuredSide(()), STEADY)
     assert (nothing.verdict, nothing.ratio) == ("inconclusive", None)
     assert nothing.summary == "inconclusive (measured apart)"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from autofuse.verify.calls import Call, drawn, same_bits
+from autofuse.verify.calls import FunctionCall, drawn, same_bits
 
 
 def _product(x: Tensor, w: Tensor, *, scale: float = 1.0) -> Tensor:
@@ -20,7 +20,7 @@ def test_a_copy_keeps_sizes_strides_and_wishes_for_gradients() -> None:
         torch.randn(1, 6, 1).expand(4, 6, 5),
         torch.randn(5, requires_grad=True),
     )
-    call = Call.of(given, {"mask": torch.ones(3, dtype=torch.bool), "p": 0.1}, backward=True)
+    call = FunctionCall.of(given, {"mask": torch.ones(3, dtype=torch.bool), "p": 0.1}, backward=True)
     for copy, original in zip(call.args, given, strict=True):
         assert copy.stride() == original.stride()
         assert torch.equal(copy, original)
@@ -32,15 +32,15 @@ def test_a_copy_keeps_sizes_strides_and_wishes_for_gradients() -> None:
 
 def test_an_intermediate_result_becomes_a_leaf() -> None:
     w = torch.randn(3, requires_grad=True)
-    call = Call.of((w * 2,), {}, backward=True)
+    call = FunctionCall.of((w * 2,), {}, backward=True)
     assert call.leaves[0].is_leaf
     call.outcome(torch.sin)
     assert w.grad is None
 
 
 def test_no_gradient_is_asked_for_where_nothing_requires_one() -> None:
-    assert not Call.of((torch.ones(2),), {}, backward=True).backward
-    assert not Call.of((torch.ones(2, requires_grad=True),), {}, backward=False).made(torch.sin).requires_grad
+    assert not FunctionCall.of((torch.ones(2),), {}, backward=True).backward
+    assert not FunctionCall.of((torch.ones(2, requires_grad=True),), {}, backward=False).made(torch.sin).requires_grad
 
 
 def test_doubling_turns_numbers_and_dtypes_and_leaves_the_rest() -> None:
@@ -49,14 +49,14 @@ def test_doubling_turns_numbers_and_dtypes_and_leaves_the_rest() -> None:
         torch.ones(2, dtype=torch.int64),
         torch.ones(2, dtype=torch.complex64),
     )
-    call = Call.of(given, {"dtype": torch.float32, "eps": 1e-5}, backward=False).doubled()
+    call = FunctionCall.of(given, {"dtype": torch.float32, "eps": 1e-5}, backward=False).doubled()
     assert [t.dtype for t in call.tensors] == [torch.float64, torch.int64, torch.complex128]
     assert call.kwargs == {"dtype": torch.float64, "eps": 1e-5}
 
 
 def test_an_outcome_has_outputs_and_every_gradient() -> None:
     x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, requires_grad=True)
-    found = Call.of((x, w), {"scale": 2.0}, backward=True).outcome(_product)
+    found = FunctionCall.of((x, w), {"scale": 2.0}, backward=True).outcome(_product)
     assert torch.equal(found.outputs[0], (x * w * 2).detach())
     assert [None if g is None else g.shape for g in found.gradients] == [(3, 4), (4,)]
     assert found.untouched
@@ -65,13 +65,13 @@ def test_an_outcome_has_outputs_and_every_gradient() -> None:
 
 
 def test_every_outcome_starts_from_the_same_random_state() -> None:
-    call = Call.of((torch.ones(1000),), {}, backward=False)
+    call = FunctionCall.of((torch.ones(1000),), {}, backward=False)
     first, second = (call.outcome(lambda x: x * torch.rand_like(x)) for _ in range(2))
     assert same_bits(first.outputs[0], second.outputs[0])
 
 
 def test_writing_into_an_argument_is_seen() -> None:
-    call = Call.of((torch.ones(4),), {}, backward=False)
+    call = FunctionCall.of((torch.ones(4),), {}, backward=False)
     assert not call.outcome(lambda x: x.add_(1)).untouched
     assert torch.equal(call.tensors[0], torch.ones(4))
 
@@ -80,11 +80,11 @@ def test_dropout_is_found_by_name_and_switched_off() -> None:
     def dropped(x: Tensor, dropout_p: float = 0.0, training: bool = True) -> Tensor:
         return torch.nn.functional.dropout(x, dropout_p, training)
 
-    call = Call.of((torch.ones(4), 0.5), {}, backward=False)
+    call = FunctionCall.of((torch.ones(4), 0.5), {}, backward=False)
     assert call.dropout_rate(dropped) == 0.5
     assert call.undropped(dropped).dropout_rate(dropped) == 0.0
-    assert Call.of((torch.ones(4), 0.5, False), {}, backward=False).dropout_rate(dropped) == 0.0
-    assert Call.of((torch.ones(4), torch.ones(4)), {}, backward=False).dropout_rate(_product) == 0.0
+    assert FunctionCall.of((torch.ones(4), 0.5, False), {}, backward=False).dropout_rate(dropped) == 0.0
+    assert FunctionCall.of((torch.ones(4), torch.ones(4)), {}, backward=False).dropout_rate(_product) == 0.0
 
 
 def test_bits_are_the_same_with_nan() -> None:
@@ -103,7 +103,7 @@ def test_many_numbers_are_drawn_quickly_and_no_two_rows_are_alike() -> None:
 
 def test_rough_arguments_are_off_by_no_more_than_rounding() -> None:
     x = torch.randn(100, dtype=torch.bfloat16)
-    (rough,) = Call.of((x,), {}, backward=False).roughened().tensors
+    (rough,) = FunctionCall.of((x,), {}, backward=False).roughened().tensors
     assert rough.dtype is torch.float64
     share = ((rough - x.double()) / x.double()).abs()
     assert 0 < share.max().item() <= 2**-8

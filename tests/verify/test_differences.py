@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from autofuse.verify.differences import difference_in_kind, equal
-from autofuse.verify.runs import Run
+from autofuse.verify.runs import ModuleRun
 
 x, whole = torch.randn(3), torch.arange(3)
 
 
-def of(**results: Any) -> Run:
+def of(**results: Any) -> ModuleRun:
     tensors = {k: v for k, v in results.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
-    return Run(tensors, others={k: v for k, v in results.items() if k not in tensors})
+    return ModuleRun(tensors, others={k: v for k, v in results.items() if k not in tensors})
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_numbers_are_not_compared_here() -> None:
 
 
 def test_a_gradient_lost_or_gained_is_named() -> None:
-    with_one, without = Run({"result": x}, with_gradient=frozenset({"result"})), of(result=x)
+    with_one, without = ModuleRun({"result": x}, with_gradient=frozenset({"result"})), of(result=x)
     assert difference_in_kind(with_one, without) == ("result", "no longer carries a gradient")
     assert difference_in_kind(without, with_one) == ("result", "carries a gradient")
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autofuse.verify.calls import Call
+from autofuse.verify.calls import FunctionCall
 from autofuse.verify.functions import FunctionReference, Inexact, Wrong
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -24,10 +24,10 @@ def _spelled_out(x: Tensor, w: Tensor, eps: float = 1e-6) -> Tensor:
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * w.float()).to(x.dtype)
 
 
-def _call(dtype: torch.dtype = torch.float32, backward: bool = True) -> Call:
+def _call(dtype: torch.dtype = torch.float32, backward: bool = True) -> FunctionCall:
     draws = torch.Generator().manual_seed(0)
     x, w = torch.randn(64, 48, generator=draws), torch.rand(48, generator=draws) + 0.5
-    return Call.of((x.to(dtype).requires_grad_(backward), w.to(dtype).requires_grad_(backward)), {}, backward)
+    return FunctionCall.of((x.to(dtype).requires_grad_(backward), w.to(dtype).requires_grad_(backward)), {}, backward)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -76,7 +76,9 @@ def test_another_form_does_not(candidate: Callable[..., object], what: str) -> N
 
 
 def test_what_overflows_only_in_the_candidate_does_not() -> None:
-    call = Call.of((torch.full((4, 8), 300.0, dtype=torch.float16), torch.ones(8, dtype=torch.float16)), {}, False)
+    call = FunctionCall.of(
+        (torch.full((4, 8), 300.0, dtype=torch.float16), torch.ones(8, dtype=torch.float16)), {}, False
+    )
     with pytest.raises(Inexact):
         FunctionReference(_norm, call).compare(
             lambda x, w: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * w
@@ -98,7 +100,7 @@ def _drop_otherwise(rate: float, scale: float) -> Callable[..., Tensor]:
 
 
 def test_dropout_with_other_draws_of_the_same_rate_passes_and_with_another_rate_or_scale_does_not() -> None:
-    call = Call.of((torch.randn(4000, 5, requires_grad=True),), {"dropout_p": 0.2}, backward=True)
+    call = FunctionCall.of((torch.randn(4000, 5, requires_grad=True),), {"dropout_p": 0.2}, backward=True)
     reference = FunctionReference(_dropped, call)
     reference.compare(_drop_otherwise(0.2, 1 / 0.8))
     for wrong in (_drop_otherwise(0.3, 1 / 0.7), _drop_otherwise(0.2, 1.0), _drop_otherwise(0.0, 1.0)):
@@ -118,7 +120,7 @@ def test_bits_that_change_from_call_to_call_are_seen() -> None:
 
 
 def test_integers_have_to_be_equal() -> None:
-    reference = FunctionReference(lambda x: x.argmax(-1), Call.of((torch.eye(4),), {}, backward=False))
+    reference = FunctionReference(lambda x: x.argmax(-1), FunctionCall.of((torch.eye(4),), {}, backward=False))
     assert reference.compare(lambda x: x.max(-1).indices).error == 0
     with pytest.raises(Wrong):
         reference.compare(lambda x: x.argmin(-1))

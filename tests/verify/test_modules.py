@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from autofuse import ops
-from autofuse.verify.modules import ModuleReference, Outcome, verify
+from autofuse.verify.modules import ModuleReference, Verification, verify
 
 Forward = Callable[..., Any]
 B, T, C, H = 2, 8, 16, 4
@@ -132,7 +132,7 @@ def test_fused_norms_pass(dtype: torch.dtype, width: int, magnitude: float) -> N
         assert outcome.ok, outcome
 
 
-def attention(wrong: Forward, p: float = 0.0, mask: Any = "causal", **module: Any) -> Outcome:
+def attention(wrong: Forward, p: float = 0.0, mask: Any = "causal", **module: Any) -> Verification:
     original = Attention(by_hand, p, **module)
     given = causal() if mask == "causal" else mask
     return verify(original, rewritten(original, core=wrong), (torch.randn(B, T, C), given))
@@ -148,7 +148,7 @@ def off(core: Forward = ops.attention, **change: Any) -> Forward:
     return wrong
 
 
-WRONG: dict[str, Callable[[], Outcome]] = {
+WRONG: dict[str, Callable[[], Verification]] = {
     "no scale": lambda: attention(off(scale=1.0)),
     "a scale that is off by a thousandth": lambda: attention(off(scale=0.5005)),
     "the mask's polarity": lambda: attention(
@@ -174,7 +174,7 @@ WRONG: dict[str, Callable[[], Outcome]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_a_wrong_attention_is_caught(wrong: Callable[[], Outcome]) -> None:
+def test_a_wrong_attention_is_caught(wrong: Callable[[], Verification]) -> None:
     outcome = wrong()
     assert not outcome.ok
     assert outcome.reason
@@ -304,7 +304,7 @@ class Of(nn.Module):
         return self.function(self, *args, **kwargs)
 
 
-def same(one: Forward, other: Forward, *args: Any, **attributes: Any) -> Outcome:
+def same(one: Forward, other: Forward, *args: Any, **attributes: Any) -> Verification:
     return verify(Of(one, **attributes), Of(other, **attributes), args)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace.twin import copied_object
 from autofuse.verify.arithmetic import AsWritten, InDouble
-from autofuse.verify.runs import Call, Run, drawn, in_double, run
+from autofuse.verify.runs import ModuleCall, ModuleRun, drawn, in_double, run
 
 
 class Layer(nn.Module):
@@ -29,8 +29,8 @@ class Layer(nn.Module):
         return OrderedDict(y=y, more=(y.argmax(-1), rest.get("z")))
 
 
-def ran(*args: Any, masks_too: bool = True, arithmetic: AsWritten | None = None, **kwargs: Any) -> Run:
-    return run(Layer(), Call(args, kwargs), True, arithmetic or AsWritten(), masks_too=masks_too)
+def ran(*args: Any, masks_too: bool = True, arithmetic: AsWritten | None = None, **kwargs: Any) -> ModuleRun:
+    return run(Layer(), ModuleCall(args, kwargs), True, arithmetic or AsWritten(), masks_too=masks_too)
 
 
 def test_results_gradients_and_state_have_names() -> None:
@@ -59,20 +59,20 @@ def test_an_argument_given_twice_stays_one() -> None:
             return a * b
 
     x = torch.randn(3)
-    done = run(Both(), Call((x, x, x), {}), False, AsWritten())
+    done = run(Both(), ModuleCall((x, x, x), {}), False, AsWritten())
     assert torch.allclose(done.gradients["a"] / x, done.gradients["a"].div(x)) and len(done.gradients) == 1
 
 
 def test_the_module_is_left_as_it_was() -> None:
     module = Layer().eval()
     before = module.mean.clone()
-    run(module, Call((torch.randn(2, 4),), {}), True, AsWritten())
+    run(module, ModuleCall((torch.randn(2, 4),), {}), True, AsWritten())
     assert module.last is None and not module.training and module.linear.weight.grad is None
     assert torch.equal(module.mean, before)
 
 
 def test_a_forward_that_raises_leaves_the_module_as_it_was_too() -> None:
-    module, call = Layer(), Call((torch.randn(2, 4), torch.randn(7)), {})
+    module, call = Layer(), ModuleCall((torch.randn(2, 4), torch.randn(7)), {})
     state = torch.get_rng_state()
     with pytest.raises(RuntimeError, match="size"):
         run(module, call, True, AsWritten())
@@ -81,7 +81,7 @@ def test_a_forward_that_raises_leaves_the_module_as_it_was_too() -> None:
 
 def test_runs_repeat_exactly() -> None:
     x, module = torch.randn(2, 4), nn.Sequential(nn.Linear(4, 4), nn.RReLU())
-    one, other = (run(module, Call((x,), {}), True, AsWritten()) for _ in range(2))
+    one, other = (run(module, ModuleCall((x,), {}), True, AsWritten()) for _ in range(2))
     assert torch.equal(one.tensors["result"], other.tensors["result"])
 
 
@@ -91,12 +91,12 @@ def test_a_double_holds_all_its_numbers_in_double_and_leaves_the_original_alone(
     assert {t.dtype for t in double.state_dict().values()} == {torch.float64}
     assert double.turn.dtype is torch.complex128 and module.turn.dtype is torch.complex64
     assert module.linear.weight.dtype is torch.float32
-    done = run(double, Call((torch.randn(2, 4),), {}), True, InDouble(torch.float32))
+    done = run(double, ModuleCall((torch.randn(2, 4),), {}), True, InDouble(torch.float32))
     assert {t.dtype for t in done.tensors.values()} == {torch.float64}
 
 
 def test_drawn_numbers_follow_the_seed() -> None:
-    module, call = nn.Dropout(0.5), Call((torch.ones(100),), {})
+    module, call = nn.Dropout(0.5), ModuleCall((torch.ones(100),), {})
     one, same, other = (drawn(module, call, True, seed)["result"] for seed in (1, 1, 2))
     assert torch.equal(one, same) and not torch.equal(one, other)
 
@@ -124,6 +124,6 @@ class _Cached(nn.Module):
 def test_a_cache_that_holds_results_of_a_run_is_not_extended_by_another() -> None:
     module, cache = _Cached(), _Cache()
     module(torch.randn(2, 4), cache)
-    run(module, Call((torch.randn(2, 4), cache), {}, copy_object=copied_object), True, AsWritten())
-    drawn(module, Call((torch.randn(2, 4), cache), {}, copy_object=copied_object), True, 0)
+    run(module, ModuleCall((torch.randn(2, 4), cache), {}, copy_object=copied_object), True, AsWritten())
+    drawn(module, ModuleCall((torch.randn(2, 4), cache), {}, copy_object=copied_object), True, 0)
     assert len(cache.held) == 1

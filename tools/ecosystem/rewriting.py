@@ -12,9 +12,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autofuse.project.config import Settings
+from autofuse.project.config import FileSettings
 from autofuse.project.file_discovery import SourceFile, Trouble
-from autofuse.project.run import Checked, Rewritten, Run
+from autofuse.project.run import Checked, RewriteRun, Rewritten
 from autofuse.project.workers import each
 from autofuse.results.findings import Finding
 from autofuse.source.write.rebuild import is_pragma
@@ -35,12 +35,12 @@ class Looked:
 
 def looked_at(files: list[Path]) -> list[Looked]:
     """Every file that mentions torch, by as many processes as there are cores."""
-    run, settings = Run(debug=True), Settings(Path("/"))
+    run, settings = RewriteRun(debug=True), FileSettings(Path("/"))
     run.rules(settings)
     return list(each(lambda file: _looked(run, SourceFile(str(file), settings, named=False)), files))
 
 
-def _looked(run: Run, file: SourceFile) -> Looked:
+def _looked(run: RewriteRun, file: SourceFile) -> Looked:
     path = Path(file.path)
     warnings.simplefilter("ignore", SyntaxWarning)
     checked = run.check(file)
@@ -59,7 +59,7 @@ def _looked(run: Run, file: SourceFile) -> Looked:
     return Looked(path, findings, result.after, result.edits, refused, broken=tuple(_broken(run, file, result)))
 
 
-def _broken(run: Run, file: SourceFile, result: Rewritten) -> list[str]:
+def _broken(run: RewriteRun, file: SourceFile, result: Rewritten) -> list[str]:
     """The promises that a rewritten text does not keep."""
     try:
         compile(result.after, file.path, "exec", dont_inherit=True)

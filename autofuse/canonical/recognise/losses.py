@@ -9,7 +9,7 @@ Knows losses; the arithmetic that leads to them stands in likelihoods.py, and ro
 from __future__ import annotations
 
 from autofuse.canonical.arithmetic import factors_of, product, without
-from autofuse.canonical.recognise.rows import Straight, is_whole, second_or_last, straightened
+from autofuse.canonical.recognise.rows import ClassRows, is_whole, second_or_last, straightened
 from autofuse.canonical.recognise.softmax import unshifted
 from autofuse.canonical.shapes import elements, from_end
 from autofuse.canonical.view import CAST, LEAF, View, bare, literal, rewrites
@@ -23,7 +23,7 @@ _SHAPE_ONLY = ("unsqueeze", "squeeze", "view", "flatten")
 
 
 def _loss(
-    view: View, log_probs: Straight, target: Value, weight: Value, ignored: Value, reduction: Value, smoothing: Value
+    view: View, log_probs: ClassRows, target: Value, weight: Value, ignored: Value, reduction: Value, smoothing: Value
 ) -> Value:
     """The loss of a log_softmax whose classes are in `log_probs.dim`."""
     dim = view.const(log_probs.dim)
@@ -31,7 +31,7 @@ def _loss(
     return view.assuming(made, log_probs.assumed)
 
 
-def each(view: View, log_probs: Straight, target: Value) -> Value:
+def each(view: View, log_probs: ClassRows, target: Value) -> Value:
     """The loss of each target, all of which count."""
     none = view.const(None)
     return _loss(view, log_probs, target, none, none, view.const("none"), view.const(0.0))
@@ -67,7 +67,7 @@ def _cross_entropy(
         return None
     rank = view.rank(x)
     log_probs = view.plain("log_softmax", x, view.const(second_or_last(rank) if rank else 1))
-    return _loss(view, Straight(log_probs, 1), target, weight, ignored, reduction, smoothing)
+    return _loss(view, ClassRows(log_probs, 1), target, weight, ignored, reduction, smoothing)
 
 
 @rewrites("nll_loss")
@@ -90,10 +90,10 @@ def _nll(
     return view.plain("cross_entropy", x, target, weight, ignored, reduction, smoothing, dim)
 
 
-def log_softmax_in(view: View, log_probs: Value, dim: int, targets: int | None = None) -> Straight | None:
+def log_softmax_in(view: View, log_probs: Value, dim: int, targets: int | None = None) -> ClassRows | None:
     """The log_softmax that log-probabilities with their classes in `dim` are; `targets` is the target's rank."""
     rank = view.rank(log_probs) or (None if targets is None else targets + 1)
-    straight = straightened(view, Straight(log_probs, dim), rank, "log_softmax")
+    straight = straightened(view, ClassRows(log_probs, dim), rank, "log_softmax")
     if straight is None:
         return None
     found, rank = straight
@@ -282,7 +282,7 @@ def _one_hot(view: View, x: Value, dim: Value) -> Value | None:
     return None
 
 
-def _chosen(view: View, log_probs: Straight, target: tuple[Value, int], dim: Value) -> Value | None:
+def _chosen(view: View, log_probs: ClassRows, target: tuple[Value, int], dim: Value) -> Value | None:
     """The loss of each target, or the sum of all where `dim` is None; `target` is with the dimension of its classes."""
     if is_const(dim, None):
         return _reduced_loss(view, "sum", each(view, log_probs, target[0]))

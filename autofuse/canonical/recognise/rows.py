@@ -19,18 +19,18 @@ _UNCUT = "assumes that the index leaves the classes alone"
 
 
 @dataclass(frozen=True)
-class Straight:
+class ClassRows:
     """A value whose classes lie in `dim` (from the end where negative), if `assumed` is true."""
 
     value: Value
     dim: int
     assumed: str = ""
 
-    def assuming(self, why: str) -> Straight:
+    def assuming(self, why: str) -> ClassRows:
         known = self.assumed.split("; ") if self.assumed else []
         return self if not why or why in known else replace(self, assumed="; ".join([*known, why]))
 
-    def along(self, dim: int) -> Straight:
+    def along(self, dim: int) -> ClassRows:
         return replace(self, dim=dim)
 
 
@@ -39,7 +39,7 @@ def second_or_last(rank: int) -> int:
     return 1 - rank if rank > 1 else -1
 
 
-def straightened(view: View, found: Straight, rank: int | None, op: str) -> tuple[Straight, int | None] | None:
+def straightened(view: View, found: ClassRows, rank: int | None, op: str) -> tuple[ClassRows, int | None] | None:
     """The `op` that `found` is a view or a permutation of, and its rank; `rank` is that of `found`. None: not known."""
     while found.value.op != op:
         inner = _undone(view, found, view.rank(found.value) or rank)
@@ -50,7 +50,7 @@ def straightened(view: View, found: Straight, rank: int | None, op: str) -> tupl
     return found, view.rank(found.value) or rank
 
 
-def _undone(view: View, found: Straight, rank: int | None) -> Straight | None:
+def _undone(view: View, found: ClassRows, rank: int | None) -> ClassRows | None:
     """One view or permutation less."""
     v, dim = found.value, found.dim
     if dim >= 0 and rank is not None:
@@ -71,7 +71,7 @@ def _undone(view: View, found: Straight, rank: int | None) -> Straight | None:
     return None
 
 
-def _uncut(view: View, found: Straight) -> Straight | None:
+def _uncut(view: View, found: ClassRows) -> ClassRows | None:
     """Some rows of a log_softmax are the log_softmax of these rows."""
     log_probs, index = found.value.inputs
     why = _cut(view, found.value)
@@ -83,7 +83,7 @@ def _uncut(view: View, found: Straight) -> Straight | None:
     return replace(found, value=view.in_place_of(log_probs, made)).assuming(why)
 
 
-def _unpermuted(found: Straight, order: layout.Tail) -> Straight | None:
+def _unpermuted(found: ClassRows, order: layout.Tail) -> ClassRows | None:
     dim = found.dim
     if dim >= 0:
         if dim != 1 or len(order) != 3:
@@ -95,7 +95,7 @@ def _unpermuted(found: Straight, order: layout.Tail) -> Straight | None:
     return replace(found, value=found.value.inputs[0], dim=moved(order, dim))
 
 
-def _untransposed(found: Straight) -> Straight | None:
+def _untransposed(found: ClassRows) -> ClassRows | None:
     """A transposition of dimensions that are not all known from the end."""
     x, *ends = found.value.inputs
     a, b = (e.data for e in ends)
@@ -108,7 +108,7 @@ def _untransposed(found: Straight) -> Straight | None:
     return replace(found, value=x, dim=other).assuming(_THREE) if {a, b} == {1, -1} else None
 
 
-def _unarranged(found: Straight) -> Straight | None:
+def _unarranged(found: ClassRows) -> ClassRows | None:
     """einops: `b n c -> b c n`, `b n c -> (b n) c`."""
     pattern = found.value.inputs[1].data
     if not isinstance(pattern, str) or pattern.count("->") != 1:
@@ -196,7 +196,7 @@ def rows_of(view: View, log_probs: Value) -> Rows | None:
     x, dim = log_probs.inputs
     if type(dim.data) is not int:
         return None
-    found, wide = Straight(x, dim.data), False
+    found, wide = ClassRows(x, dim.data), False
     rank = view.rank(found.value)
     while found.value.op not in ("linear", ITEM):
         if found.value.op in (CAST, "float32"):
@@ -214,7 +214,7 @@ def rows_of(view: View, log_probs: Value) -> Rows | None:
     return _sliced(view, found, wide) if found.dim == -1 else None
 
 
-def _sliced(view: View, found: Straight, wide: bool) -> Rows | None:
+def _sliced(view: View, found: ClassRows, wide: bool) -> Rows | None:
     """The linear layer under slices of its rows, which can as well be taken of its input."""
     indices: list[Value] = []
     v = found.value

@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from autofuse.fx.install.conditions import FOUND, Asked, Written, explained, written
+from autofuse.fx.install.conditions import FOUND, Dispatch, VariantTests, explained, written
 from autofuse.fx.install.guard_code import identity
 from autofuse.fx.install.guarded_reads import handed
 from autofuse.fx.install.lowering import lower
 from autofuse.fx.trace.ambient_state import Ambient
 from autofuse.fx.trace.guards import in_words
-from autofuse.fx.trace.tracer import Trace
+from autofuse.fx.trace.tracer import ForwardTrace
 from autofuse.fx.trace.twin import signature_of
 
 Forward = Callable[..., Any]
@@ -73,7 +73,7 @@ class Variant:
         return in_words(self.tests[test], dict(self.names))
 
 
-def variant_of(trace: Trace) -> Variant:
+def variant_of(trace: ForwardTrace) -> Variant:
     """The variant that a rewritten trace is."""
     _add_ambient(trace.guards.add, trace.around)
     lower(trace)
@@ -103,8 +103,8 @@ def forward_of(base: Forward, variants: tuple[Variant, ...], missed: Forward) ->
     signature = signature_of(base)
     receiver = next(iter(signature.parameters))
     variants = merged(variants)
-    asked = [Asked(v.tests, v.inputs, dict(v.names)) for v in variants]
-    body = written(asked, receiver) if asked else Written()
+    asked = [VariantTests(v.tests, v.inputs, dict(v.names)) for v in variants]
+    body = written(asked, receiver) if asked else Dispatch()
     scope: dict[str, Any] = {**body.scope, "_missed": missed}
     lines = [f"def forward({_parameters(signature, scope)}):", *("    " + line for line in body.lines)]
     for i, variant in enumerate(variants):
@@ -138,7 +138,9 @@ def merged(variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
 def asker_of(base: Forward, variant: Variant) -> Callable[..., list[int]]:
     """A function with the signature of `base` that tells the places of the tests of `variant` that fail."""
     signature = signature_of(base)
-    body, scope = explained(Asked(variant.tests, variant.inputs, dict(variant.names)), next(iter(signature.parameters)))
+    body, scope = explained(
+        VariantTests(variant.tests, variant.inputs, dict(variant.names)), next(iter(signature.parameters))
+    )
     lines = [f"def ask({_parameters(signature, scope)}):", *("    " + line for line in body)]
     _execute("\n".join(lines) + "\n", scope)
     return scope["ask"]  # type: ignore[no-any-return]

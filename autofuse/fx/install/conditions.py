@@ -14,13 +14,13 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autofuse.fx.install.guard_code import SCOPE, Spelled, identity, parsed
+from autofuse.fx.install.guard_code import SCOPE, GuardWords, identity, parsed
 
 FOUND = "_found"  # the local variable that holds the number of the variant, -1 where none holds
 
 
 @dataclass(frozen=True)
-class Asked:
+class VariantTests:
     """One variant: the texts of its tests and of its inputs, and the objects that they name."""
 
     tests: tuple[str, ...]
@@ -29,7 +29,7 @@ class Asked:
 
 
 @dataclass
-class Written:
+class Dispatch:
     """Statements that set FOUND, the names they use, and for each variant how its inputs are called then."""
 
     lines: list[str] = field(default_factory=list)
@@ -37,12 +37,12 @@ class Written:
     inputs: list[list[str]] = field(default_factory=list)
 
 
-def written(variants: Sequence[Asked], receiver: str) -> Written:
+def written(variants: Sequence[VariantTests], receiver: str) -> Dispatch:
     """Statements for the body of a forward whose first parameter is called `receiver`."""
     return _Writer(receiver).write(variants)
 
 
-def explained(asked: Asked, receiver: str) -> tuple[list[str], dict[str, Any]]:
+def explained(asked: VariantTests, receiver: str) -> tuple[list[str], dict[str, Any]]:
     """Statements that return the places of the tests that fail, and the names they use."""
     writer = _Writer(receiver)
     lines = ["failed = []"]
@@ -58,7 +58,7 @@ _Tests = dict[str, ast.expr]  # text -> a test; all of them must hold
 
 class _Writer:
     def __init__(self, receiver: str) -> None:
-        self.receiver, self.out = receiver, Written()
+        self.receiver, self.out = receiver, Dispatch()
         self._constants: dict[Hashable, str] = {}
         self._twice: frozenset[str] = frozenset()
         self._inputs: list[list[ast.expr]] = []
@@ -68,7 +68,7 @@ class _Writer:
     def expanded(self, text: str, names: Mapping[str, Any]) -> ast.expr:
         """A test or an input with its words spelled out."""
         tree = ast.parse(text, mode="eval").body
-        found: ast.expr = Spelled(self.receiver, names, self.constant).visit(tree)
+        found: ast.expr = GuardWords(self.receiver, names, self.constant).visit(tree)
         return found
 
     def constant(self, value: Any) -> ast.Name:
@@ -78,7 +78,7 @@ class _Writer:
         self.out.scope[name] = value
         return ast.Name(name)
 
-    def write(self, variants: Sequence[Asked]) -> Written:
+    def write(self, variants: Sequence[VariantTests]) -> Dispatch:
         tests = [simplified(self.expanded(t, v.names) for t in v.tests) for v in variants]
         self._inputs = [[self.expanded(i, v.names) for i in v.inputs] for v in variants]
         self.out.inputs = [[] for _ in variants]

@@ -30,7 +30,7 @@ SCOPE: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-class Spelled(ast.NodeTransformer):
+class GuardWords(ast.NodeTransformer):
     """Spells out the words of the guards' language, for a receiver of any name."""
 
     def __init__(self, receiver: str, names: Mapping[str, Any], constant: Callable[[Any], ast.Name]) -> None:

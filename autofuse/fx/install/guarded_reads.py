@@ -11,10 +11,10 @@ from torch import fx, nn
 
 from autofuse.fx.trace.attribute_reads import guard_inside, guard_path
 from autofuse.fx.trace.operation_names import erase_dead
-from autofuse.fx.trace.tracer import Trace
+from autofuse.fx.trace.tracer import ForwardTrace
 
 
-def handed(trace: Trace, count: int) -> list[str]:
+def handed(trace: ForwardTrace, count: int) -> list[str]:
     """Turn reads of attributes into inputs, numbered from `count`; how a guard reaches each."""
     texts: list[str] = []
     made: dict[str, fx.Node] = {}
@@ -34,7 +34,7 @@ def handed(trace: Trace, count: int) -> list[str]:
     return texts
 
 
-def _reach(trace: Trace, target: str) -> str | None:
+def _reach(trace: ForwardTrace, target: str) -> str | None:
     """How a guard reaches an attribute; None if a forward had better ask the module."""
     owner, _, name = target.rpartition(".")
     reach = guard_path(owner)

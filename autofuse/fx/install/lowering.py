@@ -18,13 +18,13 @@ from torch import Tensor, fx
 
 from autofuse import ops
 from autofuse.fx.trace.ambient_state import Ambient
-from autofuse.fx.trace.tracer import Trace
+from autofuse.fx.trace.tracer import ForwardTrace
 from autofuse.ops import plain
 
 _FOUR = 4  # batch, heads, length, width
 
 
-def lower(trace: Trace) -> None:
+def lower(trace: ForwardTrace) -> None:
     """Make the operations of a rewritten trace as plain as it allows."""
     for node in list(trace.graph.nodes):
         if node.target is ops.attention and _is_plain(node, trace.around):
@@ -57,7 +57,7 @@ def _is_plain_mask(node: fx.Node) -> bool:
     return boolean and not told and node.kwargs.get("fill") is None
 
 
-def _make_plain(trace: Trace, node: fx.Node) -> None:
+def _make_plain(trace: ForwardTrace, node: fx.Node) -> None:
     given = node.kwargs
     p, training = given.get("dropout_p", 0.0), given.get("training", False)
     drops = not (p == 0.0 or training is False)
@@ -71,7 +71,7 @@ def _make_plain(trace: Trace, node: fx.Node) -> None:
     node.args = (*operands, p, training) if drops else operands
 
 
-def _scale(trace: Trace, node: fx.Node) -> float | None:
+def _scale(trace: ForwardTrace, node: fx.Node) -> float | None:
     """What the scores are multiplied with; None where it is what the kernel takes by itself, which is quicker."""
     scale, query = float(node.kwargs.get("scale", 1.0)), node.all_input_nodes[0]  # type: ignore[arg-type]
     width, sizes = query.meta["v"].shape[-1], trace.sizes.get(query, ())

@@ -13,42 +13,42 @@ from functools import lru_cache
 
 from torch import fx, nn
 
-from autofuse.fx.rewrite.graph_capture import Captured
+from autofuse.fx.rewrite.graph_capture import CapturedTrace
 from autofuse.fx.trace.operation_names import called
-from autofuse.fx.trace.source_lines import Place
+from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.twin import plain_class
 from autofuse.ir.graph import ATTRIBUTE, PARAMETER, SINK, Value
-from autofuse.match.refusals import Written
+from autofuse.match.refusals import AuthorText
 
 _LONG = 60  # of an expression in a sentence
 
 
-def written(captured: Captured, v: Value, about: Value | None) -> Written:
+def written(captured: CapturedTrace, v: Value, about: Value | None) -> AuthorText:
     """The name that a value is given, else its expression, and its line; of a return, the line that returns `about`."""
     if v.op == PARAMETER:
-        return Written(str(v.data))
+        return AuthorText(str(v.data))
     if v.op == ATTRIBUTE and v in captured.paths:
-        return Written(f"self.{captured.paths[v]}")
+        return AuthorText(f"self.{captured.paths[v]}")
     if v.op == SINK:
         text = written(captured, about, None).text if about is not None and about is not v else ""
-        return Written("", _returning(captured.trace.module, text))
+        return AuthorText("", _returning(captured.trace.module, text))
     node = captured.nodes.get(v)
     place = node.meta.get("place") if node is not None else None
     if node is None or place is None:
-        return Written()
-    return Written(_text(node, place), place.line)
+        return AuthorText()
+    return AuthorText(_text(node, place), place.line)
 
 
-def written_at(place: Place | None) -> Written:
+def written_at(place: SourceLine | None) -> AuthorText:
     """What is asked, computed or stored in an attribute at a place, and its line."""
     statement = _statement(place) if place is not None else None
     asked = getattr(statement, "test", None) or getattr(statement, "value", None)
     stored = _assigned(statement) if statement is not None else ""
     text = stored if "." in stored else ast.unparse(asked) if isinstance(asked, ast.expr) else ""
-    return Written(text if len(text) <= _LONG else "", place.line if place is not None else None)
+    return AuthorText(text if len(text) <= _LONG else "", place.line if place is not None else None)
 
 
-def _text(node: fx.Node, place: Place) -> str:
+def _text(node: fx.Node, place: SourceLine) -> str:
     statement = _statement(place)
     if statement is None:
         return ""
@@ -75,7 +75,7 @@ def _last(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def _statement(place: Place) -> ast.stmt | None:
+def _statement(place: SourceLine) -> ast.stmt | None:
     """The innermost statement around a line."""
     around = [s for s in _statements(place.file) if s.lineno <= place.line <= (s.end_lineno or s.lineno)]
     return min(around, key=lambda s: (s.end_lineno or s.lineno) - s.lineno, default=None)

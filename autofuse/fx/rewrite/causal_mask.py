@@ -10,13 +10,13 @@ from typing import Any
 from torch import Tensor, fx
 
 from autofuse.canonical import View
-from autofuse.fx.rewrite.graph_capture import Captured
+from autofuse.fx.rewrite.graph_capture import CapturedTrace
 from autofuse.fx.trace.attribute_reads import guard_path
 from autofuse.fx.trace.symbolic_sizes import Size
 from autofuse.ir.graph import Value, ancestors
 
 
-def is_square(captured: Captured, built: dict[str, Any]) -> bool:
+def is_square(captured: CapturedTrace, built: dict[str, Any]) -> bool:
     """Whether the call may say is_causal and leave the mask out; if so, the guards that make it square are in place.
 
     `built` are the nodes of query, key and mask. Where this is not known, the operation looks at each call.
@@ -34,21 +34,21 @@ def is_square(captured: Captured, built: dict[str, Any]) -> bool:
     return True
 
 
-def guard_buffers(captured: Captured, view: View, mask: Value) -> None:
+def guard_buffers(captured: CapturedTrace, view: View, mask: Value) -> None:
     """Guard what the proof rests on: the content of buffers."""
     for path, form in _buffers(captured, view, mask):
         owner, _, name = path.rpartition(".")
         captured.trace.guards.add(f'_holds_form({guard_path(owner)}._buffers["{name}"], "{form}")')
 
 
-def _last_two(captured: Captured, node: Any) -> tuple[Size, Size] | None:
+def _last_two(captured: CapturedTrace, node: Any) -> tuple[Size, Size] | None:
     if not isinstance(node, fx.Node) or not isinstance(node.meta.get("v"), Tensor):
         return None
     sizes = captured.trace.sizes.get(node)
     return (sizes[-2], sizes[-1]) if sizes is not None and len(sizes) > 1 else None
 
 
-def _buffers(captured: Captured, view: View, mask: Value) -> list[tuple[str, str]]:
+def _buffers(captured: CapturedTrace, view: View, mask: Value) -> list[tuple[str, str]]:
     """The buffers that the proof rests on, and the form each was proved to have."""
     found = []
     for v in ancestors(mask):

@@ -20,16 +20,16 @@ from autofuse.fx.trace.attribute_reads import is_known
 from autofuse.fx.trace.operation_names import operation_of
 from autofuse.fx.trace.paths import Path, Tail
 from autofuse.fx.trace.plain_children import is_pristine, is_watched
-from autofuse.fx.trace.tracer import Call, Trace
+from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace
 
 
 class Children(Protocol):
     """What a planner knows of the children that a trace calls."""
 
-    def inside(self, child: nn.Module, call: Call) -> Trace | None:
+    def inside(self, child: nn.Module, call: ForwardArguments) -> ForwardTrace | None:
         """What a child does in a call, if that can be written down."""
 
-    def undropped(self, child: nn.Module, call: Call, dropped: frozenset[Path]) -> bool:
+    def undropped(self, child: nn.Module, call: ForwardArguments, dropped: frozenset[Path]) -> bool:
         """Plan a child's forward that leaves its last dropout out; whether that can be."""
 
     def unused(self, child: nn.Module, dropped: frozenset[Path]) -> None:
@@ -54,7 +54,7 @@ class SplitCall:
         return bool(getattr(self.dropout, "_erased", False))
 
 
-def split_calls(trace: Trace, children: Children) -> list[SplitCall]:
+def split_calls(trace: ForwardTrace, children: Children) -> list[SplitCall]:
     """Split every call of a child that ends in a dropout which drops, and whose result is added to something."""
     found = []
     for node in list(trace.graph.nodes):
@@ -72,7 +72,7 @@ def split_calls(trace: Trace, children: Children) -> list[SplitCall]:
     return found
 
 
-def rejoin_calls(trace: Trace, calls: list[SplitCall], children: Children) -> list[SplitCall]:
+def rejoin_calls(trace: ForwardTrace, calls: list[SplitCall], children: Children) -> list[SplitCall]:
     """Put back the calls whose dropout no rule took; those that stay split."""
     for split in calls:
         if not split.taken:
@@ -81,9 +81,9 @@ def rejoin_calls(trace: Trace, calls: list[SplitCall], children: Children) -> li
     return [split for split in calls if split.taken]
 
 
-def call_of(node: fx.Node) -> Call:
+def call_of(node: fx.Node) -> ForwardArguments:
     """The example arguments of a child call, as they were when it was made."""
-    passed: Call | None = node.meta.get("call")
+    passed: ForwardArguments | None = node.meta.get("call")
     if passed is not None:
         return passed
     args: Any = fx.node.map_arg(node.args, lambda n: n.meta["v"])
@@ -91,7 +91,7 @@ def call_of(node: fx.Node) -> Call:
     return tuple(args), dict(kwargs)
 
 
-def unread_paths(trace: Trace, node: fx.Node) -> frozenset[Path]:
+def unread_paths(trace: ForwardTrace, node: fx.Node) -> frozenset[Path]:
     """Where in the result of a child call stands what nobody reads."""
     items = trace.results.get(node, {})
     return frozenset(p for p, i in items.items() if i.node is None or is_erased(i.node) or not i.node.users)
@@ -102,7 +102,7 @@ def is_erased(node: fx.Node) -> bool:
     return getattr(node, "_erased", False)
 
 
-def _added(trace: Trace, node: fx.Node) -> Iterator[tuple[Path, fx.Node]]:
+def _added(trace: ForwardTrace, node: fx.Node) -> Iterator[tuple[Path, fx.Node]]:
     """The tensors in a child's result that are added to something, and where they stand in it."""
     values = [((), node), *((p, i.node) for p, i in trace.results.get(node, {}).items() if i.node is not None)]
     for path, value in values:
@@ -116,7 +116,7 @@ def _is_add(node: fx.Node) -> bool:
     return op is not None and op.name == "add"
 
 
-def _tail(inner: Trace | None, path: Path) -> Tail | None:
+def _tail(inner: ForwardTrace | None, path: Path) -> Tail | None:
     """The dropout that makes the value at `path` of what a child returns, if it drops nothing else."""
     if inner is None:
         return None
@@ -139,7 +139,7 @@ def _item(container: Any, key: Any) -> Any:
 
 
 def _split(
-    trace: Trace, node: fx.Node, value: fx.Node, child: nn.Module, tail: Tail, dropped: frozenset[Path]
+    trace: ForwardTrace, node: fx.Node, value: fx.Node, child: nn.Module, tail: Tail, dropped: frozenset[Path]
 ) -> SplitCall:
     graph, target = trace.graph, str(node.target)
     with graph.inserting_before(node):
@@ -165,7 +165,7 @@ def _split(
     return split
 
 
-def _rejoin(trace: Trace, split: SplitCall) -> None:
+def _rejoin(trace: ForwardTrace, split: SplitCall) -> None:
     graph, old = trace.graph, split.original
     args, kwargs = split.call.args[1:], split.call.kwargs
     with graph.inserting_before(split.call):

@@ -13,19 +13,19 @@ from autofuse import ops
 from autofuse.canonical import View
 from autofuse.fx.rewrite.causal_mask import guard_buffers, is_square
 from autofuse.fx.rewrite.excerpt import Excerpt, excerpt
-from autofuse.fx.rewrite.graph_capture import Captured
-from autofuse.fx.rewrite.node_builder import Builder, Unwritable
+from autofuse.fx.rewrite.graph_capture import CapturedTrace
+from autofuse.fx.rewrite.node_builder import Builder, CannotBuild
 from autofuse.fx.rewrite.resize import sizes_elsewhere
 from autofuse.fx.trace.attribute_reads import is_known
 from autofuse.fx.trace.operation_names import dead
-from autofuse.match.site import Result, Site
+from autofuse.match.site import ReplacedValue, Site
 from autofuse.rule import Constant
 
 
-def rewrite(captured: Captured, view: View, site: Site) -> Excerpt:
+def rewrite(captured: CapturedTrace, view: View, site: Site) -> Excerpt:
     """Replace the site's results by the fused operation and drop what only they needed; what was replaced by what.
 
-    Raises Unwritable, leaving the graph as it computes now, where a value that the call needs is not available.
+    Raises CannotBuild, leaving the graph as it computes now, where a value that the call needs is not available.
     """
     graph = captured.trace.graph
     nodes = [captured.nodes[r.value] for r in site.results]
@@ -35,7 +35,7 @@ def rewrite(captured: Captured, view: View, site: Site) -> Excerpt:
         with graph.inserting_before(first):
             made = _made(captured, view, site, nodes, Builder(captured, view, site, first))
         replaced = {**dict(zip(nodes, made, strict=True)), **sizes_elsewhere(captured, site, nodes, made)}
-    except Unwritable:
+    except CannotBuild:
         for node in reversed(graph.nodes):
             if node not in before:
                 graph.erase_node(node)
@@ -53,7 +53,7 @@ def rewrite(captured: Captured, view: View, site: Site) -> Excerpt:
     return taken
 
 
-def _made(captured: Captured, view: View, site: Site, nodes: list[fx.Node], builder: Builder) -> list[fx.Node]:
+def _made(captured: CapturedTrace, view: View, site: Site, nodes: list[fx.Node], builder: Builder) -> list[fx.Node]:
     """The fused call's results, in the order of those that they replace."""
     positional, named = _arguments(captured, view, site, builder)
     fused = builder.call(getattr(ops, site.rule.replacement.operation), positional, named)
@@ -61,7 +61,9 @@ def _made(captured: Captured, view: View, site: Site, nodes: list[fx.Node], buil
     return [_like(builder, m, n, r) for m, n, r in zip(made, nodes, site.results, strict=True)]
 
 
-def _arguments(captured: Captured, view: View, site: Site, builder: Builder) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(
+    captured: CapturedTrace, view: View, site: Site, builder: Builder
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of the fused call; those the code leaves out keep the operation's defaults."""
     built = {name: builder.build(v) for name, v in site.captures.items()}
     arguments = dict(site.rule.replacement.arguments)
@@ -85,14 +87,14 @@ def _arguments(captured: Captured, view: View, site: Site, builder: Builder) -> 
     return tuple(positional), named
 
 
-def _like(builder: Builder, made: fx.Node, original: fx.Node, result: Result) -> fx.Node:
-    """`made` in the layout and dtype of what it replaces. Raises Unwritable where its shape is another."""
+def _like(builder: Builder, made: fx.Node, original: fx.Node, result: ReplacedValue) -> fx.Node:
+    """`made` in the layout and dtype of what it replaces. Raises CannotBuild where its shape is another."""
     made = builder.permuted(made, result.permutation)
     wanted, found = original.meta.get("v"), made.meta.get("v")
     if not isinstance(wanted, Tensor) or not isinstance(found, Tensor):
         return made
     if wanted.shape != found.shape:
-        raise Unwritable(
+        raise CannotBuild(
             f"the fused operation gives a tensor of shape {tuple(found.shape)} for one of {tuple(wanted.shape)}"
         )
     if wanted.dtype != found.dtype:
@@ -106,7 +108,7 @@ _ANY_LAYOUT = frozenset(
 )
 
 
-def _takes_any_layout(captured: Captured, user: fx.Node) -> bool:
+def _takes_any_layout(captured: CapturedTrace, user: fx.Node) -> bool:
     """Whether a user of a result does not mind in which order it lies in memory (`view` does)."""
     if user.op == "call_module":
         return is_known(type(captured.trace.module.get_submodule(str(user.target))))
@@ -120,10 +122,10 @@ def _kernel(operation: str, come: list[fx.Node]) -> str:
     return ops.kernel_of(operation, *args, **kwargs)
 
 
-def _gone(captured: Captured, site: Site) -> list[fx.Node]:
+def _gone(captured: CapturedTrace, site: Site) -> list[fx.Node]:
     """What only the replaced results needed: calls of children too, whoever asked for a size on the way."""
     gone = {captured.nodes[v] for v in (*site.doomed.values, *(r.value for r in site.results)) if v in captured.nodes}
     return dead(captured.trace.graph, {n for n in gone if n.op not in ("placeholder", "output")})
 
 
-__all__ = ["Unwritable", "rewrite"]
+__all__ = ["CannotBuild", "rewrite"]

@@ -21,17 +21,17 @@ from autofuse.fx.rewrite.narrow_calls import is_narrow_call
 from autofuse.fx.trace.attribute_reads import guard_inside, guard_path, is_known
 from autofuse.fx.trace.operation_names import called, erase_dead, is_harmless, operation_of
 from autofuse.fx.trace.plain_children import is_pristine
-from autofuse.fx.trace.tracer import Trace
+from autofuse.fx.trace.tracer import ForwardTrace
 from autofuse.ir.binding import bound_arguments, like_another
 from autofuse.ir.facts import Known
 from autofuse.ir.graph import ATTRIBUTE, CALL, CONST, ITEM, MODULE, OPAQUE, PARAMETER, SINK, SLICE, TUPLE, Graph, Value
 from autofuse.ir.vocabulary import MODULES, OPS
 
-Look = Callable[[nn.Module, fx.Node], Trace | None]
+Look = Callable[[nn.Module, fx.Node], ForwardTrace | None]
 
 
 @dataclass(frozen=True)
-class Inner:
+class InlinedNode:
     """What computes a value inside a child that was read in place of its call."""
 
     node: fx.Node
@@ -41,26 +41,28 @@ class Inner:
 
 
 @dataclass
-class Captured:
+class CapturedTrace:
     """A trace and its graph."""
 
-    trace: Trace
+    trace: ForwardTrace
     graph: Graph = field(default_factory=Graph)
     known: dict[Value, Known] = field(default_factory=dict)
     nodes: dict[Value, fx.Node] = field(default_factory=dict)  # value -> the node that computes it first
     values: dict[fx.Node, Value] = field(default_factory=dict)
     paths: dict[Value, str] = field(default_factory=dict)  # attributes of the module -> where they are
-    entered: dict[fx.Node, Trace] = field(default_factory=dict)  # calls of children -> what was read in their place
-    inner: dict[Value, Inner] = field(default_factory=dict)  # values that only such a child computes
+    entered: dict[fx.Node, ForwardTrace] = field(
+        default_factory=dict
+    )  # calls of children -> what was read in their place
+    inner: dict[Value, InlinedNode] = field(default_factory=dict)  # values that only such a child computes
 
 
-def captured(trace: Trace, look: Look | None = None) -> Captured:
+def captured(trace: ForwardTrace, look: Look | None = None) -> CapturedTrace:
     """The graph of a trace; nodes that nothing needs are erased from the trace first.
 
     `look` traces a child of the user's own, which is then read in place of its call.
     """
     erase_dead(trace.graph)
-    out = Captured(trace)
+    out = CapturedTrace(trace)
     lowering = _Lowering(out, look)
     for node in trace.graph.nodes:
         lowering.add(node)
@@ -68,7 +70,7 @@ def captured(trace: Trace, look: Look | None = None) -> Captured:
 
 
 class _Lowering:
-    def __init__(self, out: Captured, look: Look | None = None) -> None:
+    def __init__(self, out: CapturedTrace, look: Look | None = None) -> None:
         self.out, self.graph, self.values = out, out.graph, out.values
         self.look = look
         self.root = self.graph.value(PARAMETER, data="self")
@@ -269,8 +271,8 @@ def _fixed(test: str) -> tuple[Any, int]:
 class _Inside(_Lowering):
     """Lowers a child into its parent's graph; its values have no nodes of the parent's."""
 
-    def __init__(self, outer: _Lowering, trace: Trace, call: fx.Node, given: list[Value]) -> None:
-        super().__init__(Captured(trace, outer.graph, outer.out.known))
+    def __init__(self, outer: _Lowering, trace: ForwardTrace, call: fx.Node, given: list[Value]) -> None:
+        super().__init__(CapturedTrace(trace, outer.graph, outer.out.known))
         self.outer, self.node, self.target = outer, call, str(call.target)
         self.given = iter(given)
 
@@ -279,7 +281,7 @@ class _Inside(_Lowering):
         for node in self.out.trace.graph.nodes:
             if node.op == "output":
                 for value, computed in self.out.nodes.items():
-                    self.outer.out.inner.setdefault(value, Inner(computed, self.node, self.target, self.values))
+                    self.outer.out.inner.setdefault(value, InlinedNode(computed, self.node, self.target, self.values))
                 return self.values[node.args[0]]
             self.add(node)
         raise AssertionError("every trace has an output")

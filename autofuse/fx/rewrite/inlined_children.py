@@ -16,7 +16,7 @@ from torch import fx, nn
 from autofuse.fx.trace.attribute_reads import is_known, is_light
 from autofuse.fx.trace.operation_names import erase_dead, is_harmless, operation_of
 from autofuse.fx.trace.plain_children import is_pristine
-from autofuse.fx.trace.tracer import Trace
+from autofuse.fx.trace.tracer import ForwardTrace
 from autofuse.fx.trace.twin import plain_class, signature_of
 from autofuse.ir.graph import Value
 from autofuse.ir.vocabulary import OPS
@@ -52,7 +52,7 @@ def are_scores(v: Value) -> bool:
     return False
 
 
-def entered(trace: Trace | None) -> Trace | None:
+def entered(trace: ForwardTrace | None) -> ForwardTrace | None:
     """`trace` if it is all pure operations of tensors that are its arguments or the child's own; else None."""
     if trace is None:
         return None
@@ -77,7 +77,7 @@ def _given(graph: fx.Graph) -> set[fx.Node]:
     return found
 
 
-def _is_pure(trace: Trace, node: fx.Node, given: bool) -> bool:
+def _is_pure(trace: ForwardTrace, node: fx.Node, given: bool) -> bool:
     if node.meta.get("writes"):
         return False
     if node.op in ("placeholder", "get_attr", "output"):
@@ -88,7 +88,7 @@ def _is_pure(trace: Trace, node: fx.Node, given: bool) -> bool:
     return operation_of(node) is not None or is_harmless(node) or getattr(node.target, "__name__", "") == "getitem"
 
 
-def parameters_of(trace: Trace, args: list[Any], kwargs: dict[str, Any]) -> list[Any] | None:
+def parameters_of(trace: ForwardTrace, args: list[Any], kwargs: dict[str, Any]) -> list[Any] | None:
     """What the child's placeholders stand for, given what it is called with."""
     forward = plain_class(type(trace.module)).forward
     try:

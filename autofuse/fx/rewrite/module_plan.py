@@ -19,15 +19,15 @@ from autofuse.fx.rewrite.author_text import written
 from autofuse.fx.rewrite.child_dropout import Children, call_of, is_erased, rejoin_calls, split_calls, unread_paths
 from autofuse.fx.rewrite.excerpt import Excerpt
 from autofuse.fx.rewrite.fused_call import rewrite
-from autofuse.fx.rewrite.graph_capture import Captured, captured
+from autofuse.fx.rewrite.graph_capture import CapturedTrace, captured
 from autofuse.fx.rewrite.narrow_calls import is_narrow_call, narrow_caller
-from autofuse.fx.rewrite.node_builder import Unwritable
+from autofuse.fx.rewrite.node_builder import CannotBuild
 from autofuse.fx.trace.attribute_reads import guard_path
 from autofuse.fx.trace.operation_names import erase_dead, structure_of
 from autofuse.fx.trace.paths import Path, tail_of
 from autofuse.fx.trace.plain_children import guard_pristine, guard_unwatched
-from autofuse.fx.trace.source_lines import Place
-from autofuse.fx.trace.tracer import Call, Trace
+from autofuse.fx.trace.source_lines import SourceLine
+from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace
 from autofuse.ir.facts import Facts
 from autofuse.match.engine import sites
 from autofuse.match.matcher import LoadedRule
@@ -37,7 +37,7 @@ from autofuse.rule import Holds
 
 _ROUNDS = 3  # a fused operation may be part of a larger one: GELU by hand, then the MLP around it
 
-SiteKey = tuple[str, str, Place | None]  # rule, node that was replaced, line
+SiteKey = tuple[str, str, SourceLine | None]  # rule, node that was replaced, line
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Found:
 
     rule: str
     key: SiteKey
-    place: Place | None
+    place: SourceLine | None
     fused: bool
     reason: str = ""
     kernel: str = ""
@@ -57,7 +57,7 @@ class Found:
 
 
 @dataclass
-class Plan:
+class ModulePlan:
     """What one call of one module becomes. `variant` is None where nothing is gained."""
 
     module: nn.Module
@@ -71,18 +71,18 @@ class Plan:
 class Planned(Children, Protocol):
     """What plan_of asks about the children that a trace calls."""
 
-    def narrowed(self, child: nn.Module, call: Call, unread: frozenset[Path]) -> Plan | None:
+    def narrowed(self, child: nn.Module, call: ForwardArguments, unread: frozenset[Path]) -> ModulePlan | None:
         """The plan for a child's forward that leaves out what is unread, where the child gains by it."""
 
 
 def plan_of(
-    trace: Trace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], children: Planned | None
-) -> Plan:
+    trace: ForwardTrace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], children: Planned | None
+) -> ModulePlan:
     """Rewrite `trace` by `rules`, leaving `excluded` sites alone."""
-    plan = Plan(trace.module, entered=trace.seen_through)
-    looked: dict[fx.Node, Trace | None] = {}
+    plan = ModulePlan(trace.module, entered=trace.seen_through)
+    looked: dict[fx.Node, ForwardTrace | None] = {}
 
-    def inside(child: nn.Module, node: fx.Node) -> Trace | None:
+    def inside(child: nn.Module, node: fx.Node) -> ForwardTrace | None:
         if node not in looked:
             looked[node] = children.inside(child, call_of(node)) if children is not None else None
         return looked[node]
@@ -108,8 +108,8 @@ def plan_of(
 
 
 def _fuse_round(
-    trace: Trace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], plan: Plan,
-    inside: Callable[[nn.Module, fx.Node], Trace | None],
+    trace: ForwardTrace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], plan: ModulePlan,
+    inside: Callable[[nn.Module, fx.Node], ForwardTrace | None],
 ) -> bool:  # fmt: skip
     """Look once, and rewrite what is found; whether anything was."""
     lowered = captured(trace, inside)
@@ -134,14 +134,14 @@ def _fuse_round(
                 kept += [replace(found, rule=code, reason=f"as part of {found.rule}") for code in site.covers]
                 kept.append(replace(found, kernel=taken.kernel, excerpt=taken))
                 continue
-            except Unwritable as error:
+            except CannotBuild as error:
                 found = Found(found.rule, key, found.place, False, str(error))
         others.append(found)
     plan.found = kept + others
     return done
 
 
-def _found(lowered: Captured, site: Site, key: SiteKey) -> Found:
+def _found(lowered: CapturedTrace, site: Site, key: SiteKey) -> Found:
     verdict, code = site.verdict, site.rule.rule.code
     if isinstance(verdict, Holds):
         return Found(
@@ -158,14 +158,14 @@ def _found(lowered: Captured, site: Site, key: SiteKey) -> Found:
     return Found(code, key, key[2], False, told.reason, refusal=told)
 
 
-def _is_a_childs(lowered: Captured, site: Site) -> bool:
+def _is_a_childs(lowered: CapturedTrace, site: Site) -> bool:
     """Whether a match lies wholly in a child that was read: there it is the child's own affair."""
     node = lowered.nodes.get(site.root)
     steps = {*(site.doomed.values or site.steps), *(r.value for r in site.results)} - {site.root}
     return node is None or node in lowered.entered and not any(v in lowered.nodes for v in steps)
 
 
-def _guard_bypassed(trace: Trace, called: set[str], read: dict[str, Trace]) -> None:
+def _guard_bypassed(trace: ForwardTrace, called: set[str], read: dict[str, ForwardTrace]) -> None:
     """The children that are no longer called must stay what they were when they were read."""
     left = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
     bypassed = (called - left) | set(trace.seen_through)
@@ -181,7 +181,7 @@ def _guard_bypassed(trace: Trace, called: set[str], read: dict[str, Trace]) -> N
         trace.guards.add_childs(read[path].guards, guard_path(path))
 
 
-def _narrow(trace: Trace, plan: Plan, children: Planned) -> None:
+def _narrow(trace: ForwardTrace, plan: ModulePlan, children: Planned) -> None:
     """Call the narrow forward of each child whose result is read in part, where that child gains by it."""
     erase_dead(trace.graph)
     for node, items in trace.results.items():

@@ -16,7 +16,7 @@ from torch.fx.proxy import GraphAppendingTracer
 
 from autofuse.canonical import CAST, PERMUTE, View
 from autofuse.canonical.view import LEAF, order_of
-from autofuse.fx.rewrite.graph_capture import Captured, Inner
+from autofuse.fx.rewrite.graph_capture import CapturedTrace, InlinedNode
 from autofuse.fx.rewrite.size_nodes import size_node
 from autofuse.fx.trace.size_sources import Sizes, result_sizes
 from autofuse.ir.graph import ATTRIBUTE, CONST, ITEM, MODULE, SLICE, TUPLE, Value, is_const
@@ -25,14 +25,14 @@ from autofuse.ir.spelling import SPELLINGS
 from autofuse.match.site import Site
 
 
-class Unwritable(Exception):
+class CannotBuild(Exception):
     """Why a fused call cannot be written: a sentence."""
 
 
 class Builder:
     """Makes nodes just before `place`."""
 
-    def __init__(self, captured: Captured, view: View, site: Site, place: fx.Node) -> None:
+    def __init__(self, captured: CapturedTrace, view: View, site: Site, place: fx.Node) -> None:
         self.captured, self.view, self.site = captured, view, site
         self.graph = captured.trace.graph
         self.order = {node: i for i, node in enumerate(self.graph.nodes)}
@@ -41,7 +41,7 @@ class Builder:
         self.copies: dict[fx.Node, Any] = {}  # nodes of children that are read -> the same here
 
     def build(self, v: Value) -> Any:
-        """The node, or the literal, that is canonical `v`. Raises Unwritable."""
+        """The node, or the literal, that is canonical `v`. Raises CannotBuild."""
         if v.op == CONST:
             return v.data
         originals = [v.data] if v.op == LEAF and isinstance(v.data, Value) else self.view.originals(v)
@@ -66,13 +66,13 @@ class Builder:
         """Whether what a node computes goes with the match."""
         return self.captured.values.get(node) in self.site.doomed.values
 
-    def inside(self, inner: Inner, node: Any) -> Any:
-        """What a node of a child computes that is read in place of its call, computed here. Raises Unwritable."""
+    def inside(self, inner: InlinedNode, node: Any) -> Any:
+        """What a node of a child computes that is read in place of its call, computed here. Raises CannotBuild."""
         if node not in self.copies:
             self.copies[node] = self.copied(inner, node)
         return self.copies[node]
 
-    def copied(self, inner: Inner, node: fx.Node) -> Any:
+    def copied(self, inner: InlinedNode, node: fx.Node) -> Any:
         if node.op == "placeholder":
             return self.given(inner.values[node])
         if (size := self.size_of_what_goes(inner, node)) is not None:
@@ -88,10 +88,10 @@ class Builder:
             return v.data
         node = self.captured.nodes.get(v)
         if node is None or v in self.site.doomed.values or self.order.get(node, self.limit) >= self.limit:
-            raise Unwritable("a value that the fused call needs is computed in a child from what the call replaces")
+            raise CannotBuild("a value that the fused call needs is computed in a child from what the call replaces")
         return node
 
-    def size_of_what_goes(self, inner: Inner, node: fx.Node) -> Any:
+    def size_of_what_goes(self, inner: InlinedNode, node: fx.Node) -> Any:
         """A size that a child asks of an argument that goes, where the trace knows it otherwise."""
         if node.op != "call_method" or node.target != "size" or len(node.args) < 2 or node.args[0] not in inner.values:
             return None
@@ -126,7 +126,7 @@ class Builder:
                 return self.method("size", self.build(v.inputs[0]), v.inputs[1].data)
         if v.op in SPELLINGS:
             return self.spelled(SPELLINGS[v.op], [self.build(i) for i in v.inputs])
-        raise Unwritable(f"a value that the fused call needs ({v.op}) is not available where the call would stand")
+        raise CannotBuild(f"a value that the fused call needs ({v.op}) is not available where the call would stand")
 
     def attribute(self, v: Value) -> Any:
         owner = v.inputs[0]
@@ -147,7 +147,7 @@ class Builder:
         try:
             made = eval(text, {"__builtins__": {}, "torch": torch, "math": _Math(self), "float": self.number}, scope)
         except TypeError as error:
-            raise Unwritable(f"a value that the fused call needs cannot be spelled ({error})") from error
+            raise CannotBuild(f"a value that the fused call needs cannot be spelled ({error})") from error
         result = made.node if isinstance(made, fx.Proxy) else made  # an attribute is a node once it is asked for
         for node in self.graph.nodes:
             if node not in before:
@@ -191,7 +191,7 @@ class Builder:
         try:
             node.meta["v"] = evaluate(self.captured, node)
         except Exception as error:  # an operation that refuses its operands says so in many ways
-            raise Unwritable(f"the fused operation does not take these operands: {error}") from error
+            raise CannotBuild(f"the fused operation does not take these operands: {error}") from error
         self.captured.trace.sizes[node] = self.sizes(node)
         return node
 
@@ -211,7 +211,7 @@ class Builder:
         return result_sizes(name, lambda x: known.get(id(x), (None,) * x.dim()), args, kwargs, [result])[0]
 
 
-def evaluate(captured: Captured, node: fx.Node) -> Any:
+def evaluate(captured: CapturedTrace, node: fx.Node) -> Any:
     """What `node` computes, on fakes."""
     if node.op == "get_attr":
         found: Any = captured.trace.twin

@@ -10,19 +10,19 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from autofuse.fx.rewrite.graph_capture import Captured
-from autofuse.fx.rewrite.node_builder import Unwritable
+from autofuse.fx.rewrite.graph_capture import CapturedTrace
+from autofuse.fx.rewrite.node_builder import CannotBuild
 from autofuse.fx.rewrite.size_nodes import size_node
 from autofuse.fx.trace.operation_names import called, operation_of
 from autofuse.match.site import Site
 
 
 def sizes_elsewhere(
-    captured: Captured, site: Site, results: Sequence[fx.Node], made: Sequence[fx.Node]
+    captured: CapturedTrace, site: Site, results: Sequence[fx.Node], made: Sequence[fx.Node]
 ) -> dict[fx.Node, Any]:
     """For each read of a size of what goes, the number or the node that gives the same.
 
-    `made` stand for `results`. Raises Unwritable where a size could only be had by computing what was to go.
+    `made` stand for `results`. Raises CannotBuild where a size could only be had by computing what was to go.
     """
     return {
         node: _elsewhere(captured, node, results, made)
@@ -35,7 +35,7 @@ def _is_size(node: fx.Node) -> bool:
     return node.op == "call_method" and node.target == "size" and len(node.args) == 2
 
 
-def _elsewhere(captured: Captured, node: fx.Node, results: Sequence[fx.Node], made: Sequence[fx.Node]) -> Any:
+def _elsewhere(captured: CapturedTrace, node: fx.Node, results: Sequence[fx.Node], made: Sequence[fx.Node]) -> Any:
     tensor, dim = node.args
     assert isinstance(tensor, fx.Node) and isinstance(dim, int)
     sizes = captured.trace.sizes.get(tensor, ())
@@ -51,7 +51,7 @@ def _elsewhere(captured: Captured, node: fx.Node, results: Sequence[fx.Node], ma
                 asked = captured.trace.graph.call_method("size", (new, place))
             asked.meta["v"] = node.meta.get("v")
             return asked
-    raise Unwritable(
+    raise CannotBuild(
         f"a size of `{called(tensor)}`, which would go, is asked for and cannot be told from anything else"
     )
 

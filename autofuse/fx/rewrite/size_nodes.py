@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import fx
 
-from autofuse.fx.rewrite.graph_capture import Captured
+from autofuse.fx.rewrite.graph_capture import CapturedTrace
 
 
-def size_node(captured: Captured, size: int | str, example: Any) -> Any:
+def size_node(captured: CapturedTrace, size: int | str, example: Any) -> Any:
     """The fx form of a size: a number, or its text evaluated over placeholders."""
     if isinstance(size, int):
         return size

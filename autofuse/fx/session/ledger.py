@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 from torch import nn
 
 from autofuse.fx.rewrite.author_text import written_at
-from autofuse.fx.rewrite.module_plan import Found, Plan
+from autofuse.fx.rewrite.module_plan import Found, ModulePlan
 from autofuse.fx.session.site_checks import Verdict
 from autofuse.fx.trace.source_lines import is_users
 from autofuse.fx.trace.twin import plain_class
@@ -59,7 +59,7 @@ class Ledger:
         if known is None or _RANK.index(site.status) < _RANK.index(known.status):
             self._sites[key] = site
 
-    def note_plan(self, name: str, plan: Plan, verdict: Verdict | None, fused_elsewhere: set[str]) -> None:
+    def note_plan(self, name: str, plan: ModulePlan, verdict: Verdict | None, fused_elsewhere: set[str]) -> None:
         """Add what a plan for the module called `name` holds."""
         self._sites.pop(("", name, "", None, NEVER_CALLED), None)
         for found in plan.found:

@@ -13,16 +13,16 @@ from torch import nn
 
 from autofuse.fx.session.memory_room import lack_of_room
 from autofuse.fx.session.site_checks import copied, install_relaxed
-from autofuse.fx.trace.tracer import Call
+from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import copied_object
 from autofuse.results.sites import SiteReport
-from autofuse.verify.modules import ModuleReference, Outcome
+from autofuse.verify.modules import ModuleReference, Verification
 
 if TYPE_CHECKING:
     from autofuse.fx.session.session import Session
 
 
-def check_whole(session: Session, model: nn.Module, call: Call) -> None:
+def check_whole(session: Session, model: nn.Module, call: ForwardArguments) -> None:
     """Compare `model` as it runs now with the original, on copies; take modules back until they agree."""
     if why := lack_of_room(model):
         session.ledger.note(SiteReport("", "", "declined", f"only its parts were verified: {why}"))
@@ -40,7 +40,9 @@ def check_whole(session: Session, model: nn.Module, call: Call) -> None:
             return
 
 
-def _outcome(session: Session, model: nn.Module, reference: ModuleReference, running: Sequence[nn.Module]) -> Outcome:
+def _outcome(
+    session: Session, model: nn.Module, reference: ModuleReference, running: Sequence[nn.Module]
+) -> Verification:
     """Whether a copy in which these modules run their variants computes the same."""
     made: dict[nn.Module, nn.Module] = {}
     rewritten = copied(model, made)

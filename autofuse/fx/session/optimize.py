@@ -26,7 +26,7 @@ from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.module_calls import Calls, calls_for_real, calls_on_fakes
 from autofuse.fx.trace.sharding import postponed
-from autofuse.fx.trace.tracer import Call, fake_world
+from autofuse.fx.trace.tracer import ForwardArguments, fake_world
 from autofuse.fx.trace.values import Untraceable
 from autofuse.fx.trace.wrappers import unwrapped
 from autofuse.kernels.policy import use
@@ -158,7 +158,7 @@ def _begin(model: nn.Module, options: Options) -> None:
     session.ledger.log(type(model).__name__, time.perf_counter() - start)
 
 
-def _fuse_now(session: Session, model: nn.Module, call: Call) -> None:
+def _fuse_now(session: Session, model: nn.Module, call: ForwardArguments) -> None:
     with (
         undisturbed_randomness(),
         unchanged_outside(model),
@@ -170,7 +170,7 @@ def _fuse_now(session: Session, model: nn.Module, call: Call) -> None:
 
 
 def _decide(
-    session: Session, model: nn.Module, call: Call, calls: dict[bool, Calls], real: Calls, tell: Tell
+    session: Session, model: nn.Module, call: ForwardArguments, calls: dict[bool, Calls], real: Calls, tell: Tell
 ) -> None:  # fmt: skip
     session.fuse(calls, real, tell)
     if session.checker and session.report.with_status("fused"):
@@ -178,7 +178,7 @@ def _decide(
             check_whole(session, model, call)
 
 
-def _calls(session: Session, model: nn.Module, call: Call, training: bool) -> Calls:
+def _calls(session: Session, model: nn.Module, call: ForwardArguments, training: bool) -> Calls:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         return calls_on_fakes(model, call, training, fake_world(mode), mode)
@@ -191,7 +191,7 @@ def _calls(session: Session, model: nn.Module, call: Call, training: bool) -> Ca
         return {}
 
 
-def _real_calls(session: Session, model: nn.Module, call: Call) -> Calls:
+def _real_calls(session: Session, model: nn.Module, call: ForwardArguments) -> Calls:
     """The calls to check plans on; none where the model cannot be run, so that each module waits for its first call."""
     try:
         return calls_for_real(model, call, False, frozenset(session.states))

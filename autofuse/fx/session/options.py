@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from autofuse.fx.trace.tracer import Call
+from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import SCALARS
 from autofuse.fx.trace.wrappers import user_name
 from autofuse.kernels.policy import Policy, settings
@@ -33,7 +33,7 @@ class Options:
     policy: Policy
     inputs: Hashable  # what the example inputs are like, not what they hold
     rules: tuple[LoadedRule, ...] = field(compare=False, repr=False)
-    call: Call | None = field(compare=False, repr=False)
+    call: ForwardArguments | None = field(compare=False, repr=False)
 
     def wants(self, name: str, module: nn.Module) -> bool:
         """Whether the module called `name` may be rewritten."""
@@ -59,7 +59,7 @@ def options_of(
     return Options(codes, wanted, verify, measured, wishes.policy, likeness(call), rules, call)
 
 
-def _call_of(example_inputs: Any) -> Call | None:
+def _call_of(example_inputs: Any) -> ForwardArguments | None:
     if example_inputs is None:
         return None
     if isinstance(example_inputs, Tensor):
@@ -74,7 +74,7 @@ def _call_of(example_inputs: Any) -> Call | None:
     )
 
 
-def likeness(call: Call | None) -> Hashable:
+def likeness(call: ForwardArguments | None) -> Hashable:
     """Equal for calls that a forward cannot tell apart before it looks into a tensor."""
     leaves, spec = pytree.tree_flatten(call)
     return repr(spec), tuple(map(_leaf, leaves))

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from autofuse.fx.rewrite.module_plan import Plan, plan_of
+from autofuse.fx.rewrite.module_plan import ModulePlan, plan_of
 from autofuse.fx.session.options import likeness
 from autofuse.fx.trace.module_calls import Calls, set_mode
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.sharding import Forms, forms
-from autofuse.fx.trace.tracer import Call, Trace, fake_world, traced
+from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, fake_world, traced
 from autofuse.fx.trace.values import Untraceable
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ class Planner:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.sharded = forms(m for mode in calls.values() for m in mode) | (sharded or {})
         self.world = fake_world(self.mode, self.sharded)
-        self.plans: dict[tuple[nn.Module, _Key], Plan] = {}
+        self.plans: dict[tuple[nn.Module, _Key], ModulePlan] = {}
         self.passing: set[nn.Module] = set()  # what stands in the way there may be over at the next call
-        self._inside: dict[Hashable, Trace | None] = {}
+        self._inside: dict[Hashable, ForwardTrace | None] = {}
 
     def plan(
-        self, module: nn.Module, training: bool, dropped: frozenset[Path], call: Call | None = None
-    ) -> Plan | None:
+        self, module: nn.Module, training: bool, dropped: frozenset[Path], call: ForwardArguments | None = None
+    ) -> ModulePlan | None:
         """The plan for a call of `module`; None where its forward cannot be traced."""
         key = (module, (training, dropped))
         if key not in self.plans:
@@ -54,7 +54,7 @@ class Planner:
     def forget(self, module: nn.Module) -> None:
         """Plan nothing for `module`."""
         for key in [k for k in self.plans if k[0] is module]:
-            self.plans[key] = Plan(module)
+            self.plans[key] = ModulePlan(module)
 
     def narrow_rules(self, module: nn.Module) -> set[str]:
         """The rules that apply in `module` where part of its result is left out, and those that fill in for them."""
@@ -66,7 +66,9 @@ class Planner:
         plans = [p for (m, (_, d)), p in self.plans.items() if m is module and d == dropped]
         return tuple((p.forward, *(self.forwards(c, d) for c, d in p.narrowed)) for p in plans if p.variant)
 
-    def _made(self, module: nn.Module, training: bool, dropped: frozenset[Path], call: Call | None) -> Plan | None:
+    def _made(
+        self, module: nn.Module, training: bool, dropped: frozenset[Path], call: ForwardArguments | None
+    ) -> ModulePlan | None:
         state = self.session.states.get(module)
         if state is None or call is None:
             return None
@@ -83,7 +85,7 @@ class Planner:
             rules = tuple(r for r in self.session.rules if r.rule.code not in state.without)
             return plan_of(trace, rules, state.excluded | state.left_out, _Children(self, training))
 
-    def inside(self, child: nn.Module, call: Call) -> Trace | None:
+    def inside(self, child: nn.Module, call: ForwardArguments) -> ForwardTrace | None:
         """What a child does in a call, if that can be written down; nobody rewrites it."""
         key = (child, self.world.of(child).training, likeness(call))
         if key not in self._inside:
@@ -101,12 +103,12 @@ class _Children:
         self._planner, self._training = planner, training
         self.inside = planner.inside
 
-    def narrowed(self, child: nn.Module, call: Call, unread: frozenset[Path]) -> Plan | None:
+    def narrowed(self, child: nn.Module, call: ForwardArguments, unread: frozenset[Path]) -> ModulePlan | None:
         whole = self._planner.plan(child, self._training, frozenset(), call)
         part = self._planner.plan(child, self._training, unread, call)
         return part if part and whole and _gains(part) > _gains(whole) else None
 
-    def undropped(self, child: nn.Module, call: Call, dropped: frozenset[Path]) -> bool:
+    def undropped(self, child: nn.Module, call: ForwardArguments, dropped: frozenset[Path]) -> bool:
         plan = self._planner.plan(child, self._training, dropped, call)
         return plan is not None and plan.variant is not None
 
@@ -114,11 +116,11 @@ class _Children:
         self._planner.plans.pop((child, (self._training, dropped)), None)
 
 
-def copy_of_call(call: Call) -> Call:
+def copy_of_call(call: ForwardArguments) -> ForwardArguments:
     """The containers of a call made anew: a trace may run forwards that change them."""
     return copy.copy(call[0]), dict(call[1])
 
 
-def _gains(plan: Plan) -> int:
+def _gains(plan: ModulePlan) -> int:
     """How much a plan is worth: attention without its probabilities is worth more than their softmax alone."""
     return sum(f.benefit for f in plan.found if f.fused) + len(plan.narrowed)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from autofuse.fx.session.ranks import Decisions, Disagreement, Site, alone, left_out, reason_of, sizes_of, this_rank
+from autofuse.fx.session.ranks import Decisions, Disagreement, SiteKey, alone, left_out, reason_of, sizes_of, this_rank
 from autofuse.fx.session.site_checks import Verdict
 from autofuse.fx.trace.paths import Path
-from autofuse.fx.trace.tracer import Call
+from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.results.sites import SiteReport
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def decide_as_rank_0_does(session: Session, decide: Callable[[], None]) -> None:
 
 
 def planned_as_others_do(
-    session: Session, planner: Planner, module: nn.Module, call: Call
+    session: Session, planner: Planner, module: nn.Module, call: ForwardArguments
 ) -> dict[nn.Module, Verdict]:  # fmt: skip
     """Plan and check one call of a module, without what the first rank to plan it left out. Raises Disagreement."""
     mode, name = module.training, session.states[module].name
@@ -66,7 +66,7 @@ def planned_as_others_do(
 
 
 def part_is_planned_as_others_do(
-    session: Session, planner: Planner, module: nn.Module, unread: frozenset[Path], call: Call
+    session: Session, planner: Planner, module: nn.Module, unread: frozenset[Path], call: ForwardArguments
 ) -> dict[nn.Module, Verdict]:
     """The same for a call of which `unread` is not read; nothing holds where another rank left something out."""
     plan, checker = planner.plan(module, module.training, unread), session.checker
@@ -90,9 +90,11 @@ def _reported(session: Session) -> Decisions:
     return Decisions(fused, others, session.ranks.model, "", this_rank())
 
 
-def _planned(session: Session, planner: Planner, verdicts: dict[nn.Module, Verdict], call: Call) -> Decisions:
+def _planned(
+    session: Session, planner: Planner, verdicts: dict[nn.Module, Verdict], call: ForwardArguments
+) -> Decisions:
     """What plans say."""
-    fused: set[Site] = set()
+    fused: set[SiteKey] = set()
     others: dict[tuple[str, str], tuple[str, str]] = {}
     for (module, _), plan in planner.plans.items():
         name, verdict = session.states[module].name, verdicts.get(module)
@@ -105,7 +107,7 @@ def _planned(session: Session, planner: Planner, verdicts: dict[nn.Module, Verdi
     return Decisions(frozenset(fused), others, session.ranks.model, sizes_of(call), this_rank())
 
 
-def _leave_out(session: Session, planner: Planner, out: Iterable[Site], theirs: Decisions) -> None:
+def _leave_out(session: Session, planner: Planner, out: Iterable[SiteKey], theirs: Decisions) -> None:
     """Plan without these from now on: without a rule where the other rank has no use for it in a module."""
     wanted, theirs_too = set(out), {(module, rule) for module, rule, _ in theirs.fused}
     for (module, _), plan in planner.plans.items():
@@ -118,7 +120,7 @@ def _leave_out(session: Session, planner: Planner, out: Iterable[Site], theirs: 
                     state.without.add(found.rule)
 
 
-def _note(session: Session, theirs: Decisions, sites: Iterable[Site]) -> None:
+def _note(session: Session, theirs: Decisions, sites: Iterable[SiteKey]) -> None:
     for module, rule, line in sorted(sites):
         status, reason = reason_of(theirs, module, rule)
         number = int(line) if line.isdigit() else None

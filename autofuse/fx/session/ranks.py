@@ -34,7 +34,7 @@ _LOG = logging.getLogger("autofuse")
 _sessions: Counter[str] = Counter()  # likeness of a model -> how often one like it was optimized in this process
 _optimized = 0  # how often optimize decided on something in this process
 
-Site = tuple[str, str, str]  # module, rule, which of its matches
+SiteKey = tuple[str, str, str]  # module, rule, which of its matches
 
 
 class Disagreement(RuntimeError):
@@ -45,7 +45,7 @@ class Disagreement(RuntimeError):
 class Decisions:
     """What one rank would fuse, and what it has to say of the rest: (module, rule) -> (status, reason)."""
 
-    fused: frozenset[Site] = frozenset()
+    fused: frozenset[SiteKey] = frozenset()
     others: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     model: str = ""
     sizes: str = ""
@@ -111,7 +111,7 @@ class Ranks:
         return _read(found) if found else mine
 
 
-def left_out(mine: Decisions, theirs: Decisions) -> frozenset[Site]:
+def left_out(mine: Decisions, theirs: Decisions) -> frozenset[SiteKey]:
     """The sites that a rank leaves out to do as another one does; without them, smaller ones may be found.
 
     Where there are none, raises Disagreement if the other one fused what this one did not. Calls of other sizes may

@@ -36,12 +36,12 @@ from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.rank_agreement import part_is_planned_as_others_do, planned_as_others_do
 from autofuse.fx.session.ranks import Ranks
 from autofuse.fx.session.site_checks import Checker, Verdict
-from autofuse.fx.session.state import PATTERNS, State
+from autofuse.fx.session.state import PATTERNS, ModuleState
 from autofuse.fx.trace.ambient_state import may_capture, unobserved
 from autofuse.fx.trace.module_calls import Calls, kind_of
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.sharding import is_empty, undistributed, whole_forms
-from autofuse.fx.trace.tracer import Call
+from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import plain_class
 from autofuse.fx.trace.wrappers import user_name
 from autofuse.results.before_after import BeforeAfter
@@ -56,9 +56,9 @@ class Session:
     def __init__(self, model: nn.Module, options: Options) -> None:
         self.options, self.rules = options, options.rules
         self.checker = Checker() if options.verify else None
-        self.states: WeakKeyDictionary[nn.Module, State] = WeakKeyDictionary()
+        self.states: WeakKeyDictionary[nn.Module, ModuleState] = WeakKeyDictionary()
         for name, module in self._looked_at(model):
-            self.states[module] = State(name)
+            self.states[module] = ModuleState(name)
         self.ledger, self.misses, self.ranks = Ledger(), Misses(), Ranks(model)
         self._classes: dict[Hashable, type] = {}
         self._lock = threading.RLock()
@@ -135,7 +135,7 @@ class Session:
             plan = planner.plans.get((module, (training, frozenset())))
             if module in calls and (plan is None or plan.variant is None):
                 if module not in planner.passing:
-                    state.barren.add(kind_of(calls[module], training))
+                    state.nothing_found.add(kind_of(calls[module], training))
                 state.armed = state.armed or plan is None or bool(plan.found)
 
     def settle(self, planner: Planner, real: Calls, tell: Tell = quietly) -> None:
@@ -210,13 +210,13 @@ class Session:
         finally:
             retried.discard(id(module))
 
-    def _missed_part(self, module: nn.Module, call: Call, unread: frozenset[Path]) -> Any:
+    def _missed_part(self, module: nn.Module, call: ForwardArguments, unread: frozenset[Path]) -> Any:
         """The same for a caller that does not read all of the result; each kind of call is looked at once."""
         state = self.states.get(module)
         kind = (unread, kind_of(call, module.training))
         if state is None or self._looks_away() or _why_left(state, module, kind):
             return module(*call[0], **call[1])
-        state.barren.add(kind)
+        state.nothing_found.add(kind)
         known = len(state.narrow[unread])
         guard = self.misses.guard(state.name, base_of(type(module)).forward, state.narrow[unread], (module, *call))
         with self._capturing():
@@ -252,11 +252,11 @@ class Session:
     def compiled(self, kind: type, guard: str) -> None:
         """A compiler took the original of modules of class `kind`."""
         states = [s for m, s in self.states.items() if isinstance(m, kind)]
-        names = [s.name for s in states if guard != UNCALLED or not s.barren]
+        names = [s.name for s in states if guard != UNCALLED or not s.nothing_found]
         if names:
             self.misses.count(", ".join(names), guard, "original", "a compiler does not capture it anew")
 
-    def _recapture(self, module: nn.Module, state: State, call: Call) -> None:
+    def _recapture(self, module: nn.Module, state: ModuleState, call: ForwardArguments) -> None:
         state.left -= 1
         if state.left == 0:
             why = f"called in more than {PATTERNS} ways: further ones run the original forward"
@@ -271,18 +271,18 @@ class Session:
         for state in self.states.values():
             state.full.clear()
             state.narrow.clear()
-            state.barren.clear()
+            state.nothing_found.clear()
             state.left, state.armed = PATTERNS, False
         for module in self.states:
             restore(module)
         self.ledger = Ledger()
 
 
-def _why_left(state: State, module: nn.Module, kind: Hashable) -> str:
+def _why_left(state: ModuleState, module: nn.Module, kind: Hashable) -> str:
     """Why a call of that kind is not captured anew, as the end of a sentence; "" where it is."""
     if state.left <= 0:
         return f"it was called in more than {PATTERNS} ways"
-    if kind in state.barren:
+    if kind in state.nothing_found:
         return "nothing could be fused in this kind of call"
     if not may_capture():
         return "a call that others record or transform is not captured"

@@ -21,16 +21,16 @@ from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.module_calls import Calls
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.sharding import Forms, filled, local, register_views
-from autofuse.fx.trace.tracer import Call
+from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import World, copied_object
-from autofuse.verify.modules import ModuleReference, Outcome
+from autofuse.verify.modules import ModuleReference, Verification
 
 if TYPE_CHECKING:
     from autofuse.fx.install.codegen import Variant
-    from autofuse.fx.rewrite.module_plan import Found, Plan
+    from autofuse.fx.rewrite.module_plan import Found, ModulePlan
     from autofuse.fx.session.planner import Planner
 
-Plans = dict[bool, "Plan"]  # mode -> plan of the whole forward
+Plans = dict[bool, "ModulePlan"]  # mode -> plan of the whole forward
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Checker:
         return verdicts
 
     def check_part(
-        self, planner: Planner, module: nn.Module, unread: frozenset[Path], call: Call
+        self, planner: Planner, module: nn.Module, unread: frozenset[Path], call: ForwardArguments
     ) -> dict[nn.Module, Verdict]:
         """Verdicts on the planned forward that leaves `unread` out; none where it does not hold or cannot be asked."""
         plan = planner.plans[module, (module.training, unread)]
@@ -88,7 +88,7 @@ class Checker:
         children = _narrowed(planner, module, {module.training: plan})
         return dict.fromkeys((module, *children), Verdict(outcome.max_error))
 
-    def _judged(self, planner: Planner, module: nn.Module, call: Call) -> Verdict:
+    def _judged(self, planner: Planner, module: nn.Module, call: ForwardArguments) -> Verdict:
         why = lack_of_room(module)
         if why:
             found = [f for p in whole_plans(planner, module).values() for f in p.found if f.fused]
@@ -101,7 +101,7 @@ class Checker:
                 return Verdict(outcome.max_error)
             return self._blame(planner, module, reference, outcome)
 
-    def _blame(self, planner: Planner, module: nn.Module, reference: ModuleReference, outcome: Outcome) -> Verdict:
+    def _blame(self, planner: Planner, module: nn.Module, reference: ModuleReference, outcome: Verification) -> Verdict:
         """Take the sites back in one by one, and leave out those that fail."""
         sites = {f.key: f for p in whole_plans(planner, module).values() for f in p.found if f.fused}
         failed: list[tuple[Found, str]] = []
@@ -150,7 +150,7 @@ def _exclude(planner: Planner, module: nn.Module, keys: Iterable[Hashable]) -> N
         planner.plan(module, training, frozenset())
 
 
-def _outcome(planner: Planner, module: nn.Module, reference: ModuleReference) -> Outcome:
+def _outcome(planner: Planner, module: nn.Module, reference: ModuleReference) -> Verification:
     """Whether a copy that runs the plans computes the same."""
     made: dict[nn.Module, nn.Module] = {}
     rewritten = copied(module, made, planner.sharded)
@@ -173,13 +173,13 @@ def install_relaxed(
         for child in {c for _, p in mine for c, _ in p.narrowed} - wanted:
             wanted.add(child)
             todo.append(child)
-        full = tuple(_eased(p, module is checked) for dropped, p in mine if not dropped)
-        narrow = {d: tuple(_eased(p, False) for e, p in mine if e == d) for d, _ in mine if d}
+        full = tuple(_with_relaxed_guards(p, module is checked) for dropped, p in mine if not dropped)
+        narrow = {d: tuple(_with_relaxed_guards(p, False) for e, p in mine if e == d) for d, _ in mine if d}
         if module in made and mine:
             install(made[module], full, narrow, _original, {})
 
 
-def _eased(plan: Plan, checked: bool) -> Variant:
+def _with_relaxed_guards(plan: ModulePlan, checked: bool) -> Variant:
     assert plan.variant is not None
     return plan.variant.relaxed if checked else plan.variant.loosened
 

@@ -13,7 +13,7 @@ from autofuse.fx.trace.paths import Path
 PATTERNS = 8  # how many kinds of call of one module are looked at after optimize
 
 
-class State:
+class ModuleState:
     """What one module runs."""
 
     def __init__(self, name: str) -> None:
@@ -25,13 +25,13 @@ class State:
         self.left_out: set[SiteKey] = set()  # another rank did not fuse them
         self.without: set[str] = set()  # rules that it has no use for in this module
         self.armed = False  # whether other kinds of call are worth a look
-        self.barren: set[Hashable] = set()  # the kinds of call in which nothing was found
+        self.nothing_found: set[Hashable] = set()  # the kinds of call in which nothing was found
         self.is_a_copys = False
 
-    def for_a_copy(self) -> State:
+    def for_a_copy(self) -> ModuleState:
         """The same for a copy of the module, which goes its own way from here on."""
         made = copy.copy(self)
-        made.full, made.left_out, made.barren = list(self.full), set(self.left_out), set(self.barren)
+        made.full, made.left_out, made.nothing_found = list(self.full), set(self.left_out), set(self.nothing_found)
         made.narrow = defaultdict(list, {unread: list(variants) for unread, variants in self.narrow.items()})
         made.is_a_copys = True
         return made

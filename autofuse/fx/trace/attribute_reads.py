@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from autofuse.fx.trace import foreign_objects as foreign
 from autofuse.fx.trace.ambient_state import random_states
 from autofuse.fx.trace.foreign_objects import Foreign
-from autofuse.fx.trace.source_lines import Place, user_place
+from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS
 from autofuse.fx.trace.values import Held, Untraceable, Values, tensors
 from autofuse.ir.vocabulary import MODULES
@@ -33,7 +33,7 @@ class Watching(Values):
         self.paths: dict[int, str] = {}  # id of a twin module -> its name below the root
         self.seen_through: set[str] = set()  # children that were entered
         self.handed: dict[int, fx.Node] = {}  # id of a twin module that is an argument -> its placeholder
-        self._snapshots: list[tuple[str, Any, list[Any], Place | None]] = []
+        self._snapshots: list[tuple[str, Any, list[Any], SourceLine | None]] = []
         self._tables: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
         self._keep: list[Any] = []
         self._written: set[int] = set()  # ids of foreign dicts

@@ -16,11 +16,11 @@ from torch.utils import _pytree as pytree
 
 from autofuse.fx.trace.ambient_state import autocast, undisturbed_randomness, without_cached_casts
 from autofuse.fx.trace.external_state import unchanged_outside
-from autofuse.fx.trace.tracer import Call, quiet
+from autofuse.fx.trace.tracer import ForwardArguments, quiet
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, World, active
 from autofuse.fx.trace.values import Untraceable
 
-Calls = dict[nn.Module, Call]
+Calls = dict[nn.Module, ForwardArguments]
 
 
 class CallLog:
@@ -52,7 +52,7 @@ class CallLog:
         """A twin may be written to."""
 
 
-def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], real: bool) -> Call:
+def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], real: bool) -> ForwardArguments:
     """The arguments as they are now: containers and objects copied, real tensors too."""
     world = World(lambda t: t.detach().clone().requires_grad_(t.requires_grad) if real else t, watched=False, deep=True)
     return tuple(map(world.of, args)), {k: world.of(v) for k, v in kwargs.items()}
@@ -61,7 +61,7 @@ def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], real: bool) -> Call:
 _PLAIN = frozenset({Tensor, type(None), bool, int, float, str})
 
 
-def kind_of(call: Call, training: bool) -> Hashable:
+def kind_of(call: ForwardArguments, training: bool) -> Hashable:
     """Equal for calls that differ in the numbers and the sizes of tensors at most."""
     args, kwargs = call
     around = autocast() if torch._C._is_any_autocast_enabled() else None
@@ -79,7 +79,9 @@ def _leaf(x: object) -> Hashable:
     return found
 
 
-def calls_on_fakes(model: nn.Module, call: Call, training: bool, world: World, mode: FakeTensorMode) -> Calls:
+def calls_on_fakes(
+    model: nn.Module, call: ForwardArguments, training: bool, world: World, mode: FakeTensorMode
+) -> Calls:
     """Every module below `model` that is called, and with what. Raises Untraceable where the run fails."""
 
     def fake(x: Tensor) -> Tensor:
@@ -91,7 +93,9 @@ def calls_on_fakes(model: nn.Module, call: Call, training: bool, world: World, m
         return _run(twin, call, training, CallLog(world), World(fake, deep=True))
 
 
-def calls_for_real(model: nn.Module, call: Call, training: bool, wanted: frozenset[nn.Module] | None = None) -> Calls:
+def calls_for_real(
+    model: nn.Module, call: ForwardArguments, training: bool, wanted: frozenset[nn.Module] | None = None
+) -> Calls:
     """The same on real tensors; with `wanted`, only the calls of these modules are kept, on tensors of their own."""
 
     def shared(x: Tensor) -> Tensor:
@@ -103,7 +107,7 @@ def calls_for_real(model: nn.Module, call: Call, training: bool, wanted: frozens
         return _run(twin, call, training, CallLog(world, wanted), World(shared, watched=False, deep=True))
 
 
-def _run(twin: nn.Module, call: Call, training: bool, log: CallLog, arguments: World) -> Calls:
+def _run(twin: nn.Module, call: ForwardArguments, training: bool, log: CallLog, arguments: World) -> Calls:
     args, kwargs = call
     set_mode(twin, training)
     before, active.listener = active.listener, log

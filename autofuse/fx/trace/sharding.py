@@ -30,7 +30,7 @@ class Form:
     requires_grad: bool
 
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
+ForwardArguments = tuple[tuple[Any, ...], dict[str, Any]]
 Forms = dict[int, Form]  # id of a tensor that is not gathered -> what it will be
 
 
@@ -104,7 +104,7 @@ def register_views(original: nn.Module, copied: nn.Module) -> None:
             copied._parameters[name] = nn.Parameter(copied.__dict__.pop(name))
 
 
-def undistributed(call: Call) -> Call:
+def undistributed(call: ForwardArguments) -> ForwardArguments:
     """A call with DTensors as one with tensors of the whole size, whose numbers are made up."""
     seeds = itertools.count()
 
@@ -120,7 +120,7 @@ def undistributed(call: Call) -> Call:
     return (whole(call[0]), whole(call[1])) if any(map(is_distributed, tensors_of(call))) else call
 
 
-def whole_forms(module: nn.Module, call: Call) -> Forms:
+def whole_forms(module: nn.Module, call: ForwardArguments) -> Forms:
     """Forms of the distributed parameters of a module that is handed DTensors: there a program speaks of whole ones."""
     if not any(map(is_distributed, tensors_of(call))):
         return {}

@@ -16,7 +16,7 @@ _CALLED_FOR_TENSORS = f"{os.sep}einops{os.sep}"  # calls methods of the tensors 
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLine:
     """A line of a file."""
 
     file: str
@@ -28,13 +28,13 @@ def is_users(file: str) -> bool:
     return not file.startswith(_OURS + _MACHINERY) and _CALLED_FOR_TENSORS not in file
 
 
-def user_place() -> Place | None:
+def user_place() -> SourceLine | None:
     """The innermost line on the stack that is the user's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if is_users(file):
-            return Place(file, frame.f_lineno)
+            return SourceLine(file, frame.f_lineno)
         frame = frame.f_back
     return None
 

@@ -34,12 +34,12 @@ from autofuse.fx.trace.twin import SCALARS, World, active, original_class, plain
 from autofuse.fx.trace.twin_state import as_it_was
 from autofuse.fx.trace.values import Held, Untraceable
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
+ForwardArguments = tuple[tuple[Any, ...], dict[str, Any]]
 _LOCK = threading.RLock()
 
 
 @dataclass
-class Trace:
+class ForwardTrace:
     """One call of one module, written down."""
 
     module: nn.Module
@@ -64,7 +64,7 @@ def fake_world(mode: FakeTensorMode, sharded: Forms | None = None) -> World:
 def traced(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], world: World, mode: FakeTensorMode,
     dropped: frozenset[Path] = frozenset(),
-) -> Trace:  # fmt: skip
+) -> ForwardTrace:  # fmt: skip
     """Write down `module(*args, **kwargs)`. Tensors among the arguments may be fake or real; what stands at the
     `dropped` paths of the result is left out.
 
@@ -90,8 +90,13 @@ def quiet() -> Iterator[None]:
 
 
 def _traced(
-    module: nn.Module, cls: type[nn.Module], example: Call, world: World, mode: FakeTensorMode, dropped: frozenset[Path]
-) -> Trace:
+    module: nn.Module,
+    cls: type[nn.Module],
+    example: ForwardArguments,
+    world: World,
+    mode: FakeTensorMode,
+    dropped: frozenset[Path],
+) -> ForwardTrace:
     args, kwargs = example
     recorder = Recorder(world.of(module), world, lambda child, a, kw: _sized(child, a, kw, world, mode))
     recorder.guards.equal("self.training", recorder.root.training)
@@ -114,7 +119,7 @@ def _traced(
         active.listener = before
     binder.finish()
     sizes = {h.node: h.sizes for h in recorder.held.values() if h.node is not None}
-    return Trace(
+    return ForwardTrace(
         module, recorder.root, mode, recorder.graph, recorder.guards, tuple(binder.texts), recorder.around,
         frozenset(recorder.seen_through), sizes, recorder.items, dropped,
     )  # fmt: skip

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.trace.wrappers import Through, held
+from autofuse.fx.trace.wrappers import PassThrough, held
 
 SCALARS = (
     type(None),
@@ -119,7 +119,7 @@ class World:
 
     def _module(self, module: nn.Module) -> nn.Module:
         wraps = held(module)
-        cls = Through if wraps else plain_class(type(module))
+        cls = PassThrough if wraps else plain_class(type(module))
         twin: nn.Module = object.__new__(watched_module(cls) if self._watched else cls)
         self._memo[id(module)] = (module, twin)  # first: children may refer to their parent
         self.originals[id(twin)] = module

@@ -22,7 +22,7 @@ from autofuse.fx.trace.child_numbers import Number
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.paths import Path, is_record, record_maker
 from autofuse.fx.trace.size_sources import Sizes
-from autofuse.fx.trace.source_lines import Place, user_place
+from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.fx.trace.symbolic_sizes import Length, Size
 from autofuse.fx.trace.twin import SCALARS, World
 
@@ -30,7 +30,7 @@ from autofuse.fx.trace.twin import SCALARS, World
 class Untraceable(Exception):
     """Why a forward cannot be held by a graph: a sentence, and where in the user's code."""
 
-    def __init__(self, why: str, place: Place | None = None, passing: bool = False) -> None:
+    def __init__(self, why: str, place: SourceLine | None = None, passing: bool = False) -> None:
         super().__init__(why)
         self.why, self.place = why, place
         self.passing = passing  # whether it may be over at the next call: a cache that was filled

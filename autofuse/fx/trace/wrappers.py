@@ -41,7 +41,7 @@ def user_name(model: nn.Module, name: str) -> str:
     return ".".join(kept)
 
 
-class Through(nn.Module):
+class PassThrough(nn.Module):
     """What stands for a wrapper where a model is read: it calls what it holds, and does nothing besides."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

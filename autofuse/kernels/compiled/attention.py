@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.compiled.blocks import Block, blocks
+from autofuse.kernels.compiled.blocks import AttentionBlock, blocks
 from autofuse.kernels.draws import bits, least_kept
 from autofuse.kernels.regions import region
 
 
 @dataclass(frozen=True)
-class Settings:
+class AttentionSettings:
     """What a call is beside its operands; the same in forward and backward pass."""
 
     dropout_p: float
@@ -31,7 +31,13 @@ class Settings:
 
 
 def forward(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None, settings: Settings, keep: bool
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    seed: Tensor | None,
+    settings: AttentionSettings,
+    keep: bool,
 ) -> tuple[Tensor, Tensor]:
     """Attention, and what the backward pass is spared computing if `keep`, else nothing.
 
@@ -54,7 +60,7 @@ def forward(
 
 def backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor | None,
-    kept: Tensor, settings: Settings, of_mask: bool,
+    kept: Tensor, settings: AttentionSettings, of_mask: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of query, key, value and, if it is asked for, mask.
 
@@ -95,7 +101,7 @@ class _Work:
     """The operands of one call, and the blocks that they are cut into."""
 
     def __init__(
-        self, query: Tensor, key: Tensor, mask: Tensor | None, seed: Tensor | None, settings: Settings
+        self, query: Tensor, key: Tensor, mask: Tensor | None, seed: Tensor | None, settings: AttentionSettings
     ) -> None:
         batch, heads, queries, _ = query.shape
         self.query, self.mask, self.settings = query, mask, settings
@@ -108,21 +114,21 @@ class _Work:
             share = 1.0 - settings.dropout_p
             self.factor = torch.tensor([1.0 / share if share > 0 else 0.0], dtype=_wide(query))
 
-    def of_heads(self, x: Tensor, block: Block) -> Tensor:
+    def of_heads(self, x: Tensor, block: AttentionBlock) -> Tensor:
         """The keys or values of a group of blocks, (batches * heads, S, width); a view where there is one."""
         if self.shared == 1:
             return x[block.batches, block.heads].flatten(0, 1)
         places = [head // self.shared for head in range(block.heads.start, block.heads.stop)]
         return x[block.batches][:, places].flatten(0, 1)
 
-    def of_queries(self, x: Tensor, block: Block) -> Tensor:
+    def of_queries(self, x: Tensor, block: AttentionBlock) -> Tensor:
         """What belongs to a block's queries, (batches * heads, T, width)."""
         return x[block.batches, block.heads, block.queries].flatten(0, 1)
 
-    def draw(self, block: Block) -> Tensor:
+    def draw(self, block: AttentionBlock) -> Tensor:
         return torch.tensor([self.seed, block.start, self.least])
 
-    def weights(self, block: Block, k: Tensor, kept: Tensor | None) -> Tensor:
+    def weights(self, block: AttentionBlock, k: Tensor, kept: Tensor | None) -> Tensor:
         """The block's weights before dropout; into `kept` they go, or the capped scores that they soon follow from."""
         capped, scores = self.scores(block, self.of_queries(self.query, block), k)
         room = None if kept is None else self.part(kept, block)
@@ -131,7 +137,7 @@ class _Work:
         room.copy_(capped)
         return self.softmax(block, scores, None)
 
-    def weights_again(self, block: Block, q: Tensor, k: Tensor, kept: Tensor) -> tuple[Tensor | None, Tensor]:
+    def weights_again(self, block: AttentionBlock, q: Tensor, k: Tensor, kept: Tensor) -> tuple[Tensor | None, Tensor]:
         if kept.numel() == 0:
             capped, scores = self.scores(block, q, k)
         elif self.settings.cap:
@@ -141,12 +147,12 @@ class _Work:
             return None, self.part(kept, block)
         return capped, self.softmax(block, scores, None)
 
-    def part(self, kept: Tensor, block: Block) -> Tensor:
+    def part(self, kept: Tensor, block: AttentionBlock) -> Tensor:
         batches, heads, queries, keys = block.shape
         size = batches * heads * queries * keys
         return kept[block.start : block.start + size].view(batches * heads, queries, keys)
 
-    def scores(self, block: Block, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor]:
+    def scores(self, block: AttentionBlock, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor]:
         """The block's capped scores before their cap multiplies them, if any, and its scores as softmax takes them."""
         keys, scale = k[:, : block.keys].mT, self.settings.scale
         if self.settings.cap:
@@ -156,7 +162,7 @@ class _Work:
             return None, self.masked(block, torch.baddbmm(self.nothing, q, keys, beta=0, alpha=scale))
         return None, torch.baddbmm(self.bias(block), q, keys, alpha=scale)
 
-    def masked(self, block: Block, scores: Tensor) -> Tensor:
+    def masked(self, block: AttentionBlock, scores: Tensor) -> Tensor:
         """`scores` with the mask added, in place; those after a query's own key become -inf if attention is causal."""
         if self.mask is not None:
             return scores.add_(self.bias(block))
@@ -166,14 +172,14 @@ class _Work:
             scores[..., first:].add_(after)
         return scores
 
-    def bias(self, block: Block) -> Tensor:
+    def bias(self, block: AttentionBlock) -> Tensor:
         """What the mask adds to a block's scores, in their dtype and their shape."""
         mask = _cut(self.mask, block)
         if mask.dtype is torch.bool:
             mask = torch.where(mask, 0.0, -math.inf)
         return mask.to(self.query.dtype).expand(block.shape).flatten(0, 1)
 
-    def softmax(self, block: Block, scores: Tensor, room: Tensor | None) -> Tensor:
+    def softmax(self, block: AttentionBlock, scores: Tensor, room: Tensor | None) -> Tensor:
         """Softmax, and 0 in rows that keep no key; under a cap they are nan, as in its formula."""
         made = torch.softmax(scores, -1) if room is None else torch.softmax(scores, -1, out=room)
         if self.mask is not None and not self.settings.cap:
@@ -197,7 +203,7 @@ class _Sum:
         self.total = (torch.zeros if adds else torch.empty)(like.shape, dtype=dtype)
         self.narrow, self.dtype = like.dtype is not _wide(like), like.dtype
 
-    def add(self, left: Tensor, right: Tensor, scale: float, block: Block, alone: bool) -> None:
+    def add(self, left: Tensor, right: Tensor, scale: float, block: AttentionBlock, alone: bool) -> None:
         """scale * left.mT @ right, for the first keys only where `left` has no more."""
         keys = left.shape[-1]
         if alone and self.shared == 1:
@@ -213,7 +219,7 @@ class _Sum:
         else:
             part.baddbmm_(left.mT, right, alpha=scale)
 
-    def end(self, block: Block) -> None:
+    def end(self, block: AttentionBlock) -> None:
         """No other block of these heads follows."""
         if self.sum is None:
             return
@@ -243,7 +249,7 @@ def _wide(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _cut(mask: Any, block: Block) -> Tensor:
+def _cut(mask: Any, block: AttentionBlock) -> Tensor:
     """The part of a mask of four dimensions that a block of scores sees."""
     places = zip(mask.shape, (block.batches, block.heads, block.queries, slice(0, block.keys)), strict=True)
     made: Tensor = mask[tuple(slice(None) if size == 1 else place for size, place in places)]
@@ -256,7 +262,7 @@ def _gradient_of_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.empty(shape, dtype=mask.dtype) if whole else torch.zeros(mask.shape, dtype=_wide(mask))
 
 
-def _add_to(total: Tensor, scores: Tensor, block: Block, whole: bool) -> None:
+def _add_to(total: Tensor, scores: Tensor, block: AttentionBlock, whole: bool) -> None:
     part = _cut(total, block)
     if whole:
         part.copy_(scores)

@@ -16,7 +16,7 @@ _FEWEST_CAUSAL = 128
 _STEPS = 4  # into which a causal triangle is cut at least: 5/8 of the square are computed
 
 
-class Block(NamedTuple):
+class AttentionBlock(NamedTuple):
     """Some queries of some heads of some batches, and the keys before `keys`; `start` numbers its first weight."""
 
     batches: slice
@@ -31,7 +31,7 @@ class Block(NamedTuple):
         return (*sizes, self.keys)
 
 
-Group = tuple[Block, ...]  # blocks of the same heads, one after another in their queries
+Group = tuple[AttentionBlock, ...]  # blocks of the same heads, one after another in their queries
 
 
 @lru_cache(1024)
@@ -52,7 +52,7 @@ def blocks(batch: int, heads: int, queries: int, keys: int, is_causal: bool, ele
         for few in _slices(heads, of_heads):
             group = []
             for part in _slices(queries, rows):
-                block = Block(some, few, part, min(part.stop, keys) if is_causal else keys, start)
+                block = AttentionBlock(some, few, part, min(part.stop, keys) if is_causal else keys, start)
                 start += math.prod(block.shape)
                 group.append(block)
             groups.append(tuple(group))

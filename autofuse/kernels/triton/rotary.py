@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from autofuse.kernels.ahead import Ahead, sample
-from autofuse.kernels.folding import Fold, folded
+from autofuse.kernels.folding import FoldedShape, folded
 
 _PAIRS = 128  # of a row in one program; wider heads take several programs
 _ELEMENTS = 1024  # pairs in one program: 4 warps with 8 pairs a thread; with 16, an angle an entry took 143 registers
@@ -26,7 +26,9 @@ def forward(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: boo
     return result
 
 
-def _launch(fold: Fold, x: Tensor, cos: Tensor, sin: Tensor, result: Tensor, interleaved: bool, inverse: bool) -> None:
+def _launch(
+    fold: FoldedShape, x: Tensor, cos: Tensor, sin: Tensor, result: Tensor, interleaved: bool, inverse: bool
+) -> None:
     n0, n1, n2 = fold.sizes
     half = x.shape[-1] // 2
     rows = n0 * n1 * n2

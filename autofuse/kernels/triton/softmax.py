@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from autofuse.kernels.ahead import Ahead, sample
-from autofuse.kernels.folding import Fold, dense, folded, unexpanded
+from autofuse.kernels.folding import FoldedShape, dense, folded, unexpanded
 
 _NONE, _BOOLEAN, _ADDED = 0, 1, 2
 _WHOLE = 8192  # entries of the longest row that one program holds: 32 registers of 8 warps for each operand
@@ -63,7 +63,7 @@ def _step(mask: Tensor) -> int:
     return 0 if mask.shape[-1] == 1 else 1
 
 
-def _launch(fold: Fold, width: int) -> tuple[tuple[int], tuple[int, int, int, int], dict[str, int]]:
+def _launch(fold: FoldedShape, width: int) -> tuple[tuple[int], tuple[int, int, int, int], dict[str, int]]:
     """The grid, the sizes that kernels decode a row's place with, and the sizes of blocks."""
     n0, n1, n2 = fold.sizes
     rows = n0 * n1 * n2

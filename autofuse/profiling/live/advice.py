@@ -16,11 +16,11 @@ from autofuse.profiling.live.costs import Costs
 from autofuse.profiling.live.gains import with_places
 from autofuse.profiling.live.places import Reading, read_places
 from autofuse.profiling.live.roofs import roofs
-from autofuse.profiling.live.roots import Call
+from autofuse.profiling.live.roots import StepArguments
 from autofuse.results.profile import Layer
 
 
-def readings(models: Mapping[str, nn.Module], calls: Mapping[nn.Module, Call]) -> list[Reading]:
+def readings(models: Mapping[str, nn.Module], calls: Mapping[nn.Module, StepArguments]) -> list[Reading]:
     """What was read of each model, sites under the names that the step's layers have."""
     return [_named(read_places(model, call=calls[model]), prefix) for prefix, model in models.items() if model in calls]
 

@@ -8,7 +8,7 @@ from statistics import median
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.measure.environment import environment
 from autofuse.profiling.live.advice import advised
-from autofuse.profiling.live.measured import Measured
+from autofuse.profiling.live.measured import Measurements
 from autofuse.profiling.live.ranks import gathered, this_rank
 from autofuse.profiling.live.roofline import regimes, rungs
 from autofuse.profiling.live.roofs import Roofs, roofs
@@ -30,7 +30,7 @@ _PARTS = ("forward", "backward", "optimizer", "data", "idle")  # which make up a
 _NOT_MEASURED = "it was not measured"
 
 
-def assembled(found: Measured, together: bool = True) -> Profile:
+def assembled(found: Measurements, together: bool = True) -> Profile:
     """The profile of a step. Under torch.distributed every rank has to call it: they tell each other their times, but
     for one that comes not `together` with the others, because its program ended before."""
     with undisturbed_randomness():  # the machine is measured with random numbers
@@ -39,7 +39,7 @@ def assembled(found: Measured, together: bool = True) -> Profile:
     return made if rank is None else replace(made, ranks=gathered(_line(rank, made)))
 
 
-def _assembled(found: Measured) -> Profile:
+def _assembled(found: Measurements) -> Profile:
     seconds, machine = median(found.seconds), roofs(found.device)
     made = Profile(
         found.name,
@@ -62,7 +62,7 @@ def _assembled(found: Measured) -> Profile:
     return replace(made, ladder=of_a_cpu(made.ladder)) if found.device.type == "cpu" else made
 
 
-def _with_trace(made: Profile, found: Measured, machine: Roofs) -> Profile:
+def _with_trace(made: Profile, found: Measurements, machine: Roofs) -> Profile:
     assert found.trace is not None
     steps = steps_of(found.trace)  # of a live profile all do the same, so a longer one was disturbed
     scope = scope_of(found.trace, calm(steps) if found.kind == "live" else steps)
@@ -83,7 +83,7 @@ def _with_trace(made: Profile, found: Measured, machine: Roofs) -> Profile:
     )
 
 
-def _with_memory(every: tuple[Layer, ...], found: Measured) -> tuple[Layer, ...]:
+def _with_memory(every: tuple[Layer, ...], found: Measurements) -> tuple[Layer, ...]:
     if found.memory.peak_bytes is None:
         return every
     return tuple(replace(layer, peak_bytes=found.held.get(layer.fqn, 0)) for layer in every)

@@ -17,7 +17,7 @@ from autofuse.fx.trace.wrappers import unwrapped
 from autofuse.measure.compare import compare, device_of
 from autofuse.measure.state import preserved
 from autofuse.measure.step import Inputs, Step, tensors_in, training_step
-from autofuse.profiling.live.calls import Names
+from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.optimizers import preserved_optimizers
 from autofuse.profiling.live.profile import profile as profiled
 from autofuse.profiling.live.recording import Recording
@@ -116,7 +116,7 @@ def in_turns(before: Side, after: Side, inputs: Inputs, step: Step, rounds: int 
 
 
 def _recorded(model: nn.Module, inputs: Inputs, step: Step) -> Seconds:
-    with Recording(Names({"": unwrapped(model)}), device_of(model, inputs)) as recording:
+    with Recording(ModuleNames({"": unwrapped(model)}), device_of(model, inputs)) as recording:
         step(model, inputs)  # recorded, and not looked at: the profiler's own first calls are slow
         with recording.step():
             step(model, inputs)

@@ -24,7 +24,7 @@ Entered = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], AbstractContext
 _ONE = threading.Lock()  # may be let go by another thread than took it: a step may end in either
 
 
-class Names:
+class ModuleNames:
     """Fully qualified names of the modules of one or several models, as their users know them.
 
     A module that a model holds under two names has the first. What torch wraps around a user's module has no name;
@@ -58,7 +58,7 @@ def joined(prefix: str, name: str) -> str:
 
 
 @contextmanager
-def around_calls(names: Names, around: Around) -> Iterator[None]:
+def around_calls(names: ModuleNames, around: Around) -> Iterator[None]:
     """Enter `around(name, module)` for the length of every call of a module that has a name.
 
     The outermost call is entered first. Recomputed forwards of checkpointing are calls too. Code that torch.compile

@@ -21,12 +21,12 @@ from autofuse.measure.step import tensors_in
 from autofuse.measure.timing import synchronize
 from autofuse.profiling.live.advice import readings
 from autofuse.profiling.live.batch import Batch, batch_of_calls
-from autofuse.profiling.live.calls import Names
+from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.counting import Counting
 from autofuse.profiling.live.dcgm import Counters
 from autofuse.profiling.live.live import FEWEST, LONGEST, METERED
-from autofuse.profiling.live.measured import Measured
-from autofuse.profiling.live.memory import Holding
+from autofuse.profiling.live.measured import Measurements
+from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.profiling.live.nvml import metered
 from autofuse.profiling.live.original import as_written, is_rewritten
 from autofuse.profiling.live.owners import ScriptRoots
@@ -34,7 +34,7 @@ from autofuse.profiling.live.ranks import this_rank
 from autofuse.profiling.live.recording import Recording
 from autofuse.profiling.live.roofs import roofs
 from autofuse.profiling.live.roots import has_parameters
-from autofuse.profiling.live.waiting import Waited, Waiting, shares
+from autofuse.profiling.live.waiting import Waiting, WaitingTimes, shares
 from autofuse.profiling.live.yardstick import yardstick
 from autofuse.results.profile import Power, Probe, Profile
 
@@ -73,7 +73,7 @@ class Conductor:
         self,
         schedule: Schedule,
         name: str,
-        profile_of: Callable[[Measured, bool], Profile],
+        profile_of: Callable[[Measurements, bool], Profile],
         tell: Tell = quietly,
         to_the_end: bool = False,
     ) -> None:
@@ -83,7 +83,7 @@ class Conductor:
         self.waiting = Waiting()
         self.profile: Profile | None = None
         self._profile_of = profile_of
-        self.measured: Measured | None = None
+        self.measured: Measurements | None = None
         self.roots = ScriptRoots()
         self.complete = False  # nothing more is to be measured
         self.failure: Exception | None = None  # of autofuse's own, for whoever runs the program to raise
@@ -139,16 +139,16 @@ class Conductor:
         self._read(self.measured)
         self.profile = self._profile_of(self.measured, True)
 
-    def _known(self) -> Measured:
+    def _known(self) -> Measurements:
         self.roots.let_go()
         models = self.roots.models
         given = tuple(tensors_in(tuple(self.roots.calls.values())))
         devices = [device_of(model, given) for model in (*models.values(), nn.Identity())]
         device = next((found for found in devices if found.type != "cpu"), torch.device("cpu"))
-        return Measured(self.name, "script", device, Names(models), probe=Probe(reason=_NO_PROBE))
+        return Measurements(self.name, "script", device, ModuleNames(models), probe=Probe(reason=_NO_PROBE))
 
-    def _timed(self, measured: Measured) -> Iterator[None]:
-        device, waited = measured.device, list[Waited]()
+    def _timed(self, measured: Measurements) -> Iterator[None]:
+        device, waited = measured.device, list[WaitingTimes]()
         stick = yardstick(device)
         began = time.perf_counter()
         for done in self.tell("timing", range(self.schedule.timed), self.schedule.timed):
@@ -170,7 +170,7 @@ class Conductor:
         if len(measured.yardstick) != len(measured.seconds):
             measured.yardstick.clear()
 
-    def _batch(self, waited: list[Waited]) -> Batch:
+    def _batch(self, waited: list[WaitingTimes]) -> Batch:
         """What the data loader gave in a step; else what the model was called with, once for each backward pass."""
         batch = batch_of_calls(call for model, call in self.roots.calls.items() if has_parameters(model))
         loaded = [w.samples for w in waited]
@@ -182,7 +182,7 @@ class Conductor:
             batch = batch.times(max(1, self.roots.backwards))
         return batch.given(self.schedule.samples, self.schedule.tokens)
 
-    def _recorded(self, measured: Measured) -> Iterator[None]:
+    def _recorded(self, measured: Measurements) -> Iterator[None]:
         with self._under(measured, "recording", lambda: Recording(measured.names, measured.device)) as recording:
             yield  # recorded and not looked at: the recorder's own first calls are slow
             for _ in self.tell("recording", range(self.schedule.traced), self.schedule.traced):
@@ -192,7 +192,7 @@ class Conductor:
         for one in recording:
             measured.trace, measured.save, measured.cost = one.trace, one.save, one.cost
 
-    def _counted(self, measured: Measured) -> Iterator[None]:
+    def _counted(self, measured: Measurements) -> Iterator[None]:
         with self._under(measured, "counting", lambda: Counting(measured.names)) as counting:
             yield
         for one in counting:
@@ -206,16 +206,16 @@ class Conductor:
         for one in counting:
             measured.flops = measured.flops.asked_by(one.flops)
 
-    def _held(self, measured: Measured) -> Iterator[None]:
-        def holding_all() -> Holding:
-            return Holding(measured.names, self.roots.optimizers, measured.device, list(self.roots.calls.values()))
+    def _held(self, measured: Measurements) -> Iterator[None]:
+        def holding_all() -> PeakHoldings:
+            return PeakHoldings(measured.names, self.roots.optimizers, measured.device, list(self.roots.calls.values()))
 
         with self._under(measured, "memory", holding_all) as holding:
             yield
         for one in holding:
             measured.memory, measured.held = one.memory, one.by_layer
 
-    def _metered(self, measured: Measured) -> Iterator[None]:
+    def _metered(self, measured: Measurements) -> Iterator[None]:
         """Power and hardware counters, over bare steps that last long enough for both to be read several times."""
         if measured.device.type != "cuda":
             kind = measured.device.type
@@ -235,7 +235,7 @@ class Conductor:
         for meter in meters:
             measured.power = meter.power(steps, measured.tokens)
 
-    def _read(self, measured: Measured) -> None:
+    def _read(self, measured: Measurements) -> None:
         """Which rules apply in the models, as they were called in the step that was looked at."""
         for _ in self.tell("reading the model", range(1), 0):
             try:
@@ -246,7 +246,7 @@ class Conductor:
 
     @contextmanager
     def _under(
-        self, measured: Measured, what: str, make: Callable[[], AbstractContextManager[_Instrument]]
+        self, measured: Measurements, what: str, make: Callable[[], AbstractContextManager[_Instrument]]
     ) -> Iterator[list[_Instrument]]:
         """An instrument in the block, alone in a list. A failure is told in a note, not to the program, and it leaves
         the list."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Protocol
 
-from autofuse.profiling.live.listing import Operator
+from autofuse.profiling.live.listing import ListedOperator
 from autofuse.profiling.live.pieces import Pieces, elements, seconds_of_new_bytes
 from autofuse.results.profile import Work
 
@@ -46,11 +46,11 @@ class Costs:
         self.machine = machine
         self._pieces = pieces or Pieces()
 
-    def of(self, operators: Iterable[Operator]) -> Work:
+    def of(self, operators: Iterable[ListedOperator]) -> Work:
         """All of them, one after the other; FLOPs and bytes too."""
         return sum(map(self.one, operators), Work())
 
-    def one(self, operator: Operator) -> Work:
+    def one(self, operator: ListedOperator) -> Work:
         """A single operator, launched by itself."""
         cost = operator.cost
         moving, computing = self._moving(cost.bytes), self._computing(operator)
@@ -58,7 +58,7 @@ class Costs:
         busy = max(moving, computing) + (1 - hidden) * min(moving, computing)
         return Work(self.machine.launch + busy + self._mapping(operator), cost.flops, cost.bytes, 1)
 
-    def in_one_loop(self, operators: Sequence[Operator]) -> Work:
+    def in_one_loop(self, operators: Sequence[ListedOperator]) -> Work:
         """What a kernel of our own makes of them: products by themselves, and between these one loop in each phase,
         which reads and writes only what no other operator of the loop does, and computes every function as before.
         """
@@ -69,7 +69,7 @@ class Costs:
             work += self._loop(loop, products) if loop else Work()
         return work
 
-    def _loop(self, loop: Sequence[Operator], products: Sequence[Operator]) -> Work:
+    def _loop(self, loop: Sequence[ListedOperator], products: Sequence[ListedOperator]) -> Work:
         made = {id(r) for o in loop for r in o.results}
         read = {id(x): x for o in loop for x in o.operands if id(x) not in made}
         used = {id(x) for o in products for x in o.operands} | {id(r) for r in loop[-1].results}
@@ -82,7 +82,7 @@ class Costs:
         """In a step other operators have used the caches meanwhile: only what fits into a core's own is found there."""
         return count / self.machine.bandwidth(count if count <= own_cache() else BEYOND)
 
-    def _computing(self, operator: Operator) -> float:
+    def _computing(self, operator: ListedOperator) -> float:
         """Seconds of computing, were memory no limit."""
         if operator.device == "cpu" and not is_product(operator):
             return self._pieces.seconds(operator) or 0.0
@@ -90,7 +90,7 @@ class Costs:
             return operator.cost.flops / self.machine.flops(operator.cost.dtype)
         return elements(operator) / self.machine.special if _is_special(operator) else 0.0
 
-    def _mapping(self, operator: Operator) -> float:
+    def _mapping(self, operator: ListedOperator) -> float:
         """Seconds for pages that a process on a CPU has to ask for: large tensors are mapped and unmapped each."""
         if operator.device != "cpu" or operator.function._opname.endswith("_"):
             return 0.0
@@ -109,10 +109,10 @@ def own_cache() -> int:
     return size if size > 0 else 2**20
 
 
-def is_product(operator: Operator) -> bool:
+def is_product(operator: ListedOperator) -> bool:
     """Whether an operator is one large product of matrices, which goes by the machine's FLOP/s."""
     return operator.cost.flops > 0 and not any(word in operator.name for word in _BATCHED)
 
 
-def _is_special(operator: Operator) -> bool:
+def _is_special(operator: ListedOperator) -> bool:
     return any(word in operator.name for word in _SPECIAL)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autofuse.profiling.live.calls import Names, around_calls
-from autofuse.profiling.live.formulas import Cost, can_count, cost, is_opaque
-from autofuse.profiling.live.whose import Running, Whose, gradients_wanted, is_an_optimizers
+from autofuse.profiling.live.calls import ModuleNames, around_calls
+from autofuse.profiling.live.formulas import OperatorCost, can_count, cost, is_opaque
+from autofuse.profiling.live.whose import Owner, Running, gradients_wanted, is_an_optimizers
 from autofuse.profiling.trace.work import Own, Phase
 from autofuse.results.profile import Flops, Work
 
@@ -44,9 +44,9 @@ class Counting:
     that autofuse optimized runs its fused operations, each counted as one operator.
     """
 
-    def __init__(self, names: Names, steps: int = 1) -> None:
+    def __init__(self, names: ModuleNames, steps: int = 1) -> None:
         self.names, self.steps = names, steps
-        self._costs: Counter[tuple[Whose, bool, Cost]] = Counter()  # with whether the model asks for it
+        self._costs: Counter[tuple[Owner, bool, OperatorCost]] = Counter()  # with whether the model asks for it
         self._opaque: Counter[str] = Counter()
         self._stack = ExitStack()
 

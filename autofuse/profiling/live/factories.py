@@ -28,7 +28,7 @@ class NoSubject(ValueError):
 
 
 @dataclass(frozen=True)
-class Made:
+class BuiltModel:
     """What a factory returned. subject: a model, or a step that takes nothing. inputs, step: None where not given."""
 
     name: str
@@ -37,7 +37,7 @@ class Made:
     step: Step | None = None
 
 
-def load(target: str) -> Made:
+def load(target: str) -> BuiltModel:
     """What the factory named by "package.module:function" or "file.py:function" returns, called without arguments.
 
     Modules are found from the working folder on. Raises NoSubject with a sentence; what the factory itself raises
@@ -61,11 +61,11 @@ def found(target: str) -> Callable[[], Any]:
     return _callable_without_arguments(held, target)
 
 
-def made(result: Any, target: str) -> Made:
+def made(result: Any, target: str) -> BuiltModel:
     """What a factory's result means. Raises NoSubject where it means nothing."""
     if isinstance(result, tuple) and result and isinstance(result[0], nn.Module) and len(result) in (2, 3):
         model, inputs, step = (*result, None)[:3]
-        return _checked(Made(target, model, inputs, step))
+        return _checked(BuiltModel(target, model, inputs, step))
     if isinstance(result, nn.Module):
         raise NoSubject(
             f"{target} returns a {type(result).__name__} and no inputs to call it with: return (model, inputs)."
@@ -74,9 +74,9 @@ def made(result: Any, target: str) -> Made:
         named = result if isinstance(result, Mapping) else _fields(result)
         if not isinstance(named.get("model"), nn.Module) or named.get("inputs") is None:
             raise NoSubject(f"What {target} returns holds no model with inputs. It may return {_MAY_RETURN}.")
-        return _checked(Made(target, named["model"], named["inputs"], named.get("step")))
+        return _checked(BuiltModel(target, named["model"], named["inputs"], named.get("step")))
     if callable(result):
-        return Made(target, result)
+        return BuiltModel(target, result)
     raise NoSubject(f"{target} returns a {type(result).__name__}. A factory may return {_MAY_RETURN}.")
 
 
@@ -85,12 +85,12 @@ def _fields(held: Any) -> Mapping[str, Any]:
     return vars(held) if hasattr(held, "__dict__") else {name: getattr(held, name, None) for name in _NAMES}
 
 
-def _checked(made: Made) -> Made:
+def _checked(made: BuiltModel) -> BuiltModel:
     given: Any = made.inputs
     inputs: Inputs | None = tuple(given) if isinstance(given, list) else given
     if made.step is not None and not callable(made.step):
         raise NoSubject(f"The step that {made.name} returns is a {type(made.step).__name__}, which cannot be called.")
-    return Made(made.name, made.subject, inputs, made.step)
+    return BuiltModel(made.name, made.subject, inputs, made.step)
 
 
 def _callable_without_arguments(factory: Callable[..., Any], target: str) -> Callable[[], Any]:

@@ -23,7 +23,7 @@ from autofuse.profiling.live.traffic import is_silent, moved, tensors_of
 Formula = Callable[..., int]  # of shapes in place of tensors, and of `out_shape`
 
 
-class Cost(NamedTuple):
+class OperatorCost(NamedTuple):
     """One call. flops: executed. model_flops: the same without what a kernel computes again to save memory.
 
     bytes: distinct elements read, and those written, each operand once, wherever it lies. dtype: of the first operand
@@ -38,7 +38,7 @@ class Cost(NamedTuple):
 
 def cost(
     function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, wanted: Sequence[bool] = ()
-) -> Cost | None:
+) -> OperatorCost | None:
     """What the call of `function` that gave `result` cost; None where it moved nothing: views, allocations, sizes.
 
     wanted: in a backward, of which inputs of the forward operator anybody asks for the gradient; () if not known.
@@ -50,7 +50,7 @@ def cost(
     if not flops and is_silent(function, tensors, result):
         return None
     dtype = _dtype(tensors, result, _name(_packet(function)) if flops else "")
-    return Cost(flops, model_flops, moved(function, args, kwargs, result), dtype)
+    return OperatorCost(flops, model_flops, moved(function, args, kwargs, result), dtype)
 
 
 def is_opaque(function: Any) -> bool:

@@ -30,8 +30,8 @@ from autofuse.fx.trace.twin import World
 from autofuse.kernels.operation import recorded
 from autofuse.profiling.live.calls import joined
 from autofuse.profiling.live.costs import Costs, is_product
-from autofuse.profiling.live.listing import Operator, fresh, listed
-from autofuse.profiling.live.places import Reading, Site
+from autofuse.profiling.live.listing import ListedOperator, fresh, listed
+from autofuse.profiling.live.places import PlannedPlace, Reading
 from autofuse.profiling.trace.work import Phase
 from autofuse.results.comparison import milliseconds
 from autofuse.results.profile import Layer, Place, Work
@@ -42,14 +42,14 @@ LEAST = 0.1  # of a place's own seconds: a smaller saving cannot be told from th
 Key = tuple[str, Phase]
 
 
-class Split(NamedTuple):
+class SplitSeconds(NamedTuple):
     """Seconds of products of matrices, and of everything else."""
 
     products: float = 0.0
     others: float = 0.0
 
-    def __add__(self, other: Split) -> Split:  # type: ignore[override]
-        return Split(self.products + other.products, self.others + other.others)
+    def __add__(self, other: SplitSeconds) -> SplitSeconds:  # type: ignore[override]
+        return SplitSeconds(self.products + other.products, self.others + other.others)
 
     @property
     def total(self) -> float:
@@ -66,12 +66,12 @@ class Modelled:
     seconds of those that only the fused operation runs.
     """
 
-    before: Mapping[Key, Split]
-    layers: Mapping[Key, Split]
+    before: Mapping[Key, SplitSeconds]
+    layers: Mapping[Key, SplitSeconds]
     original: Work
     fused: Work
-    stays: Mapping[Key, Split]
-    comes: Split
+    stays: Mapping[Key, SplitSeconds]
+    comes: SplitSeconds
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Predictor:
     training: bool
     _known: dict[Hashable, Modelled | str] = field(default_factory=dict)
 
-    def modelled(self, site: Site) -> Modelled | str:
+    def modelled(self, site: PlannedPlace) -> Modelled | str:
         """The site on paper, or why it cannot be had, as a sentence."""
         excerpt = site.found.excerpt if site.found is not None else None
         if excerpt is None or site.plan is None:
@@ -110,9 +110,9 @@ class Predictor:
         one_by_one = all(call.operation.taker(*call.args, **call.kwargs) is call.operation.torch for call in calls)
         fused = self.costs.of(after) if one_by_one else self.costs.in_one_loop(after)
         stays = _in_both(before, after if one_by_one else [o for o in after if o.cost.flops])
-        left = sum((_split(o, self.costs) for o in stays), Split())
+        left = sum((_split(o, self.costs) for o in stays), SplitSeconds())
         products = sum(self.costs.one(o).seconds for o in after if is_product(o))
-        comes = Split(products - left.products, fused.seconds - products - left.others)
+        comes = SplitSeconds(products - left.products, fused.seconds - products - left.others)
         return Modelled(
             _by_key(before, self.costs),
             _by_key(whole, self.costs),
@@ -122,7 +122,7 @@ class Predictor:
             comes,
         )
 
-    def _operators(self, root: nn.Module, run: Callable[[], Any], given: Sequence[Tensor]) -> list[Operator]:
+    def _operators(self, root: nn.Module, run: Callable[[], Any], given: Sequence[Tensor]) -> list[ListedOperator]:
         return listed(run, root, [*given, *root.parameters()], self.training)
 
     def _twin(self, module: nn.Module) -> nn.Module:
@@ -161,9 +161,9 @@ def _own(layer: Layer) -> Iterator[tuple[Key, float]]:
     yield (layer.fqn, "backward"), layer.own_backward.seconds
 
 
-def _pace(papers: Iterable[tuple[Site, Modelled | str]], measured: Mapping[Key, float]) -> Split:
+def _pace(papers: Iterable[tuple[PlannedPlace, Modelled | str]], measured: Mapping[Key, float]) -> SplitSeconds:
     """Measured / modelled seconds over all layers that sites are in, each once: of products, and of everything else."""
-    modelled: dict[Key, Split] = {}
+    modelled: dict[Key, SplitSeconds] = {}
     for site, paper in papers:
         if isinstance(paper, Modelled):
             for (name, phase), split in paper.layers.items():
@@ -173,7 +173,7 @@ def _pace(papers: Iterable[tuple[Site, Modelled | str]], measured: Mapping[Key, 
     products = _ratio(mostly) or _ratio((taken, split.total) for taken, split in both) or 1.0
     # The middle layer's, lest one that the model fits badly and that takes most of the step speaks for all.
     rest = [taken / split.others for taken, split in both if split.others > _MOSTLY * split.total]
-    return Split(products, median(rest) if rest else products)
+    return SplitSeconds(products, median(rest) if rest else products)
 
 
 def _ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
@@ -182,7 +182,9 @@ def _ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
     return sum(taken for taken, _ in listed) / total if total else None
 
 
-def _place(site: Site, paper: Modelled | str, measured: Mapping[Key, float], pace: Split, step: float) -> Place:
+def _place(
+    site: PlannedPlace, paper: Modelled | str, measured: Mapping[Key, float], pace: SplitSeconds, step: float
+) -> Place:
     place = Place(site.rule, site.status, site.reason, site.operation, site.file, site.line, part_of=site.part_of)
     if isinstance(paper, str):
         return replace(place, reason=place.reason or paper)
@@ -201,7 +203,9 @@ def _place(site: Site, paper: Modelled | str, measured: Mapping[Key, float], pac
     )  # fmt: skip
 
 
-def _measured(part: Mapping[Key, Split], site: Site, paper: Modelled, measured: Mapping[Key, float]) -> float:
+def _measured(
+    part: Mapping[Key, SplitSeconds], site: PlannedPlace, paper: Modelled, measured: Mapping[Key, float]
+) -> float:
     """Of what the layers of a site take, a part's share, each layer and phase by itself."""
     seconds = 0.0
     for (name, phase), split in part.items():
@@ -211,7 +215,7 @@ def _measured(part: Mapping[Key, Split], site: Site, paper: Modelled, measured: 
     return seconds
 
 
-def _spanned(site: Site, paper: Modelled) -> tuple[str, ...]:
+def _spanned(site: PlannedPlace, paper: Modelled) -> tuple[str, ...]:
     return tuple(dict.fromkeys((site.fqn, *(joined(site.fqn, name) for name, _ in paper.before))))
 
 
@@ -238,20 +242,20 @@ def _apart(function: fx.GraphModule, given: Sequence[Any]) -> tuple[Callable[[],
     return lambda: function(*values), _tensors(values)
 
 
-def _by_key(operators: Iterable[Operator], costs: Costs) -> dict[Key, Split]:
-    found: dict[Key, Split] = {}
+def _by_key(operators: Iterable[ListedOperator], costs: Costs) -> dict[Key, SplitSeconds]:
+    found: dict[Key, SplitSeconds] = {}
     for operator in operators:
         key = operator.module, operator.phase
-        found[key] = found.get(key, Split()) + _split(operator, costs)
+        found[key] = found.get(key, SplitSeconds()) + _split(operator, costs)
     return found
 
 
-def _split(operator: Operator, costs: Costs) -> Split:
+def _split(operator: ListedOperator, costs: Costs) -> SplitSeconds:
     seconds = costs.one(operator).seconds
-    return Split(seconds, 0.0) if is_product(operator) else Split(0.0, seconds)
+    return SplitSeconds(seconds, 0.0) if is_product(operator) else SplitSeconds(0.0, seconds)
 
 
-def _in_both(before: Iterable[Operator], after: Iterable[Operator]) -> list[Operator]:
+def _in_both(before: Iterable[ListedOperator], after: Iterable[ListedOperator]) -> list[ListedOperator]:
     """Those of `before` that `after` has too, on operands of the same form, each as often as both have it."""
     left = Counter(map(_likeness, after))
     found = []
@@ -263,7 +267,7 @@ def _in_both(before: Iterable[Operator], after: Iterable[Operator]) -> list[Oper
     return found
 
 
-def _likeness(operator: Operator) -> Hashable:
+def _likeness(operator: ListedOperator) -> Hashable:
     return operator.name, operator.phase, tuple((x.shape, x.dtype) for x in operator.operands)
 
 

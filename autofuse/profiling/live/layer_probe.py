@@ -14,7 +14,7 @@ import torch
 from autofuse.measure.statistics import estimate
 from autofuse.measure.step import Inputs
 from autofuse.measure.timing import seconds_of
-from autofuse.profiling.live.calls import Names
+from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.probe import doubled
 from autofuse.profiling.live.recording import Recording
 from autofuse.profiling.trace.layers import step_by_step
@@ -25,7 +25,7 @@ _LEAST = 20e-6  # seconds: of shorter layers a recording tells nothing
 
 
 def grown(
-    run: Callable[[Inputs], object], inputs: Inputs, names: Names, device: torch.device, *,
+    run: Callable[[Inputs], object], inputs: Inputs, names: ModuleNames, device: torch.device, *,
     seconds: float = 6.0, seed: int = 0,
 ) -> Mapping[str, Estimate]:  # fmt: skip
     """By module, its own time with twice the batch / its own time, forward and backward; of the model, "", all of it.

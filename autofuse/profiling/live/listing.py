@@ -15,15 +15,15 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autofuse.profiling.live.calls import Names, around_calls
-from autofuse.profiling.live.formulas import Cost, cost
+from autofuse.profiling.live.calls import ModuleNames, around_calls
+from autofuse.profiling.live.formulas import OperatorCost, cost
 from autofuse.profiling.live.whose import Running
 from autofuse.profiling.trace.work import Phase
 from autofuse.results.profile import OUTSIDE
 
 
 @dataclass(frozen=True)
-class Operator:
+class ListedOperator:
     """One operator that ran. Tensors among its arguments and its results are fakes.
 
     module: whose call it ran in, "" for the function itself.
@@ -33,7 +33,7 @@ class Operator:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     results: tuple[Tensor, ...]
-    cost: Cost
+    cost: OperatorCost
     module: str
     phase: Phase
 
@@ -53,13 +53,13 @@ class Operator:
         return next((x.device.type for x in (*self.results, *self.operands)), "cpu")
 
 
-def listed(run: Callable[[], Any], root: nn.Module, leaves: Sequence[Tensor], backward: bool) -> list[Operator]:
+def listed(run: Callable[[], Any], root: nn.Module, leaves: Sequence[Tensor], backward: bool) -> list[ListedOperator]:
     """The operators of `run()` and, where `backward`, of the gradients of its results with respect to `leaves`.
 
     Call it under the fake mode that the values of `run` belong to. `root` holds the modules that `run` calls, whose
     names begin there; an operator of the backward belongs where its forward ran.
     """
-    names = Names({"": root})
+    names = ModuleNames({"": root})
     running = Running()
     log = _Log(running)
     with around_calls(names, running.called), torch.set_grad_enabled(backward):
@@ -86,7 +86,7 @@ class _Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, running: Running) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.running = running
-        self.operators: list[Operator] = []
+        self.operators: list[ListedOperator] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -96,5 +96,5 @@ class _Log(TorchDispatchMode):  # type: ignore[no-untyped-call]
             whose = self.running.now()
             results = tuple(r for r in pytree.tree_leaves(made) if isinstance(r, Tensor))
             name = "" if whose.fqn == OUTSIDE else whose.fqn
-            self.operators.append(Operator(function, args, kwargs, results, one, name, whose.phase))
+            self.operators.append(ListedOperator(function, args, kwargs, results, one, name, whose.phase))
         return made

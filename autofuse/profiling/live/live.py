@@ -22,8 +22,8 @@ from autofuse.profiling.live.batch import batch_of, batch_of_calls
 from autofuse.profiling.live.counting import Counting
 from autofuse.profiling.live.dcgm import Counters
 from autofuse.profiling.live.layer_probe import grown
-from autofuse.profiling.live.measured import Measured
-from autofuse.profiling.live.memory import Holding
+from autofuse.profiling.live.measured import Measurements
+from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.profiling.live.nvml import metered
 from autofuse.profiling.live.original import is_rewritten, of_workload
 from autofuse.profiling.live.probe import probed
@@ -39,7 +39,7 @@ METERED = 2.0  # seconds of steps over which power is measured
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ProfilePasses:
     """How often a step is run: untimed, timed, recorded; and which of the other passes are wanted."""
 
     warmup: int = 3
@@ -52,16 +52,16 @@ class Wishes:
     timed: tuple[float, ...] = ()  # seconds of steps that were timed already
 
 
-def measured(workload: Workload, wishes: Wishes, tell: Tell) -> Measured:
+def measured(workload: Workload, wishes: ProfilePasses, tell: Tell) -> Measurements:
     """All passes over one workload, whose models are known: `look` was called."""
-    found = Measured(workload.name, "live", workload.device, workload.names)
+    found = Measurements(workload.name, "live", workload.device, workload.names)
     batch = batch_of(workload.inputs) if workload.inputs is not None else batch_of_calls(workload.calls.values())
     batch = batch.given(wishes.samples, wishes.tokens)
     found.samples, found.tokens = batch.samples, batch.tokens
     for _ in tell("warming up", range(wishes.warmup), wishes.warmup):
         workload.step()
     _time(workload, wishes, found, tell)
-    passes: list[tuple[str, Callable[[Workload, Wishes, Measured], None]]] = [
+    passes: list[tuple[str, Callable[[Workload, ProfilePasses, Measurements], None]]] = [
         ("recording", _record), ("counting", _count), ("memory", _hold), ("power", _meter),
     ]  # fmt: skip
     if wishes.places:
@@ -74,7 +74,7 @@ def measured(workload: Workload, wishes: Wishes, tell: Tell) -> Measured:
     return found
 
 
-def _time(workload: Workload, wishes: Wishes, found: Measured, tell: Tell) -> None:
+def _time(workload: Workload, wishes: ProfilePasses, found: Measurements, tell: Tell) -> None:
     """Whole steps, each with the yardstick next to it. Stops early where steps are very long."""
     if wishes.timed:
         found.seconds = list(wishes.timed)
@@ -101,7 +101,7 @@ def _are_numbers(values: Sequence[object]) -> bool:
     return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
 
-def _record(workload: Workload, wishes: Wishes, found: Measured) -> None:
+def _record(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     with Recording(found.names, found.device) as recording:
         workload.step()  # recorded, and not looked at: the profiler's own first calls are slow
         for _ in range(wishes.traced):
@@ -110,7 +110,7 @@ def _record(workload: Workload, wishes: Wishes, found: Measured) -> None:
     found.trace, found.save, found.cost = recording.trace, recording.save, recording.cost
 
 
-def _count(workload: Workload, wishes: Wishes, found: Measured) -> None:
+def _count(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     with Counting(found.names) as counting:
         workload.step()
     found.flops, found.own = counting.flops, counting.works(roofs(found.device))
@@ -118,13 +118,13 @@ def _count(workload: Workload, wishes: Wishes, found: Measured) -> None:
         found.flops = found.flops.asked_by(of_workload(workload))
 
 
-def _hold(workload: Workload, wishes: Wishes, found: Measured) -> None:
-    with Holding(found.names, workload.optimizers, found.device, workload.inputs) as holding:
+def _hold(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+    with PeakHoldings(found.names, workload.optimizers, found.device, workload.inputs) as holding:
         workload.step()
     found.memory, found.held = holding.memory, holding.by_layer
 
 
-def _meter(workload: Workload, wishes: Wishes, found: Measured) -> None:
+def _meter(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     """Power and hardware counters over bare steps, long enough for both to be read several times."""
     if found.device.type != "cuda":
         found.power = Power(reason=f"it is read from NVIDIA GPUs (NVML), and the step ran on {found.device.type}")
@@ -139,12 +139,12 @@ def _meter(workload: Workload, wishes: Wishes, found: Measured) -> None:
     found.power, found.counters = meter.power(steps, found.tokens), counters.rungs()
 
 
-def _read(workload: Workload, wishes: Wishes, found: Measured) -> None:
+def _read(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     found.readings = readings(workload.models, workload.calls)
     found.notes += [note for reading in found.readings for note in reading.notes]
 
 
-def _probe(workload: Workload, wishes: Wishes, found: Measured) -> None:
+def _probe(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     if workload.inputs is None or workload.run is None:
         found.probe = Probe(reason="The step was given without its inputs, so its batch cannot be doubled: pass both.")
         return
@@ -156,7 +156,7 @@ def _probe(workload: Workload, wishes: Wishes, found: Measured) -> None:
 
 
 @contextmanager
-def _told(found: Measured, name: str) -> Iterator[None]:
+def _told(found: Measurements, name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # whatever an instrument meets in somebody's model must not cost the other numbers

@@ -9,9 +9,9 @@ from typing import Literal
 
 import torch
 
-from autofuse.profiling.live.calls import Names
+from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.places import Reading
-from autofuse.profiling.trace.overhead import LIKELY, Cost
+from autofuse.profiling.trace.overhead import LIKELY, RecordingCost
 from autofuse.profiling.trace.trace import Trace
 from autofuse.profiling.trace.work import Own
 from autofuse.results.comparison import Estimate
@@ -20,7 +20,7 @@ from autofuse.results.profile import Flops, Memory, Power, Probe, Share
 
 
 @dataclass
-class Measured:
+class Measurements:
     """Every field but the first four may stay empty: what was not measured is not told, and `notes` may say why.
 
     seconds, yardstick: of every timed step, with no instrument on. shares: of the timed steps too, where their seconds
@@ -34,7 +34,7 @@ class Measured:
     name: str
     kind: Literal["live", "script"]
     device: torch.device
-    names: Names
+    names: ModuleNames
     seconds: list[float] = field(default_factory=list)
     yardstick: list[float] = field(default_factory=list)
     shares: list[Share] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Measured:
     tokens: int | None = None
     trace: Trace | None = None
     save: Callable[[Path], None] | None = None
-    cost: Cost = LIKELY
+    cost: RecordingCost = LIKELY
     flops: Flops = field(default_factory=Flops)
     own: Own = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)

@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 
-from autofuse.profiling.live.calls import Names
-from autofuse.profiling.live.storages import Piece, Storages
+from autofuse.profiling.live.calls import ModuleNames
+from autofuse.profiling.live.storages import Storages, StoredTensor
 from autofuse.results.profile import OUTSIDE, Memory
 
 _SOURCE = "storages of tensors as torch's dispatcher returns them"
@@ -28,7 +28,7 @@ _WITH_WORKSPACE = ", and within operators the profiler's allocation events"
 _WITHOUT_WORKSPACE = "; what kernels take while they run is not in it"
 
 
-class Holding:
+class PeakHoldings:
     """A context manager around one step or several: what is held at their peak, and by whom.
 
     Everything counts that is alive: what stood before (parameters, buffers, gradients, the optimizers' states, inputs)
@@ -54,7 +54,11 @@ class Holding:
     by_layer: Mapping[str, int]
 
     def __init__(
-        self, names: Names, optimizers: Iterable[Optimizer] = (), device: torch.device | str = "cpu", inputs: Any = None
+        self,
+        names: ModuleNames,
+        optimizers: Iterable[Optimizer] = (),
+        device: torch.device | str = "cpu",
+        inputs: Any = None,
     ) -> None:
         """`optimizers`: whose state stands already; others are met when they step. `inputs`: tensors, nested freely."""
         self.names, self.optimizers, self.inputs = names, tuple(optimizers), inputs
@@ -63,7 +67,7 @@ class Holding:
         self._owners: dict[Tensor, str] = {}  # parameter -> the module that has it
         self._stack = ExitStack()
 
-    def __enter__(self) -> Holding:
+    def __enter__(self) -> PeakHoldings:
         self._mark_what_stands()
         self._others = _allocated(self.device) - self._storages.total
         if self.device.type == "cuda":
@@ -158,7 +162,7 @@ class Holding:
                 if isinstance(x, Tensor):
                     self._storages.mark(x, "optimizer", self._owners.get(parameter, OUTSIDE))
 
-    def _kind(self, piece: Piece) -> str:
+    def _kind(self, piece: StoredTensor) -> str:
         if piece.mark is not None:
             return piece.mark
         if piece.stood:

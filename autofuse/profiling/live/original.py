@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from autofuse.fx.install.subclass import is_installed, restore
 from autofuse.fx.trace.tracer import quiet
 from autofuse.measure.step import Step, tensors_in, training_step
-from autofuse.profiling.live.calls import Names
+from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.counting import Counting
 from autofuse.profiling.live.workload import Workload
 from autofuse.results.profile import Flops
@@ -71,7 +71,7 @@ def of_workload(workload: Workload) -> Flops:
 
 
 def _counted(model: nn.Module, inputs: Any, step: Step) -> Flops:
-    with Counting(Names({"": model})) as counting:
+    with Counting(ModuleNames({"": model})) as counting:
         step(model, inputs)
     return counting.flops
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from autofuse.profiling.live.calls import Names
+from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.frames import callers
 from autofuse.profiling.live.roots import Roots, has_parameters
 
@@ -58,7 +58,7 @@ class ScriptRoots(Roots):
         named = len(set(labels)) == len(labels) and "self" not in labels
         return dict(zip(labels, models.values(), strict=True)) if named else models
 
-    def called(self, names: Names) -> Mapping[str, nn.Module]:
+    def called(self, names: ModuleNames) -> Mapping[str, nn.Module]:
         """The models that were called themselves, in an owner's place the parts that it calls, by their names."""
         models = self.models
         if all(model in self.calls for model in models.values()):

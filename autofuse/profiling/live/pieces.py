@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from autofuse.profiling.live.listing import Operator
+from autofuse.profiling.live.listing import ListedOperator
 
 ELEMENTS = 2**17  # of the largest tensor of a piece and each thread: half a MiB in float32
 _NEW = 48 * 2**20  # bytes, more than malloc keeps for later
@@ -30,7 +30,7 @@ class Pieces:
     def __init__(self) -> None:
         self._known: dict[Hashable, float | None] = {}
 
-    def seconds(self, operator: Operator) -> float | None:
+    def seconds(self, operator: ListedOperator) -> float | None:
         """Of the whole operator, were it as fast for each element as its piece; None where no piece of it runs here."""
         key = _key(operator)
         if key not in self._known:
@@ -55,12 +55,12 @@ def _clocked(run: Callable[[], object]) -> float:
     return time.thread_time() - start
 
 
-def elements(operator: Operator) -> int:
+def elements(operator: ListedOperator) -> int:
     """Of the largest tensor that an operator reads or writes; tensors that are repeated count as often."""
     return max((x.numel() for x in (*operator.operands, *operator.results)), default=0)
 
 
-def _key(operator: Operator) -> Hashable:
+def _key(operator: ListedOperator) -> Hashable:
     leaves, spec = pytree.tree_flatten((operator.args, dict(operator.kwargs)))
     cut = _Cut(operator)
     return (
@@ -69,7 +69,7 @@ def _key(operator: Operator) -> Hashable:
     )  # fmt: skip
 
 
-def _per_element(operator: Operator) -> float | None:
+def _per_element(operator: ListedOperator) -> float | None:
     """Seconds an element of a warm run, the quickest of several: what others run meanwhile only adds."""
     cut = _Cut(operator)
     try:
@@ -97,7 +97,7 @@ def _alone(run: Callable[[], Any]) -> Callable[[], Any]:
 class _Cut:
     """Fewer rows: the first sizes of an operator's tensors, cut as far as is needed, those of equal size alike."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: ListedOperator) -> None:
         tensors = [x for x in (*operator.operands, *operator.results) if x.dim()]
         largest = max(tensors, key=Tensor.numel, default=None)
         self.sizes: tuple[int, ...] = () if largest is None else tuple(largest.shape)
@@ -142,6 +142,6 @@ def _packed(sizes: Sequence[int], strides: Sequence[int]) -> list[int]:
     return packed
 
 
-def _is_product(operator: Operator) -> bool:
+def _is_product(operator: ListedOperator) -> bool:
     """Whether an operator's last two sizes belong together: matrices, and attention."""
     return any(word in operator.name for word in ("bmm", "attention", "conv"))

@@ -14,18 +14,18 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse import ops
-from autofuse.fx.rewrite.module_plan import Found, Plan
+from autofuse.fx.rewrite.module_plan import Found, ModulePlan
 from autofuse.fx.session.ledger import Ledger
 from autofuse.fx.session.optimize import report
 from autofuse.fx.session.options import Options, options_of
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.session import Session, is_candidate
-from autofuse.fx.session.state import State
+from autofuse.fx.session.state import ModuleState
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.module_calls import calls_for_real, calls_on_fakes
 from autofuse.fx.trace.sharding import postponed
-from autofuse.fx.trace.tracer import Call, fake_world
+from autofuse.fx.trace.tracer import ForwardArguments, fake_world
 from autofuse.fx.trace.values import Untraceable
 from autofuse.fx.trace.wrappers import unwrapped, user_name
 from autofuse.results.profile import PlaceStatus
@@ -35,7 +35,7 @@ OPERATIONS = "autofuse.ops."
 _PART = "as part of "
 
 
-class Site(NamedTuple):
+class PlannedPlace(NamedTuple):
     """One rule and one module in whose forward it applies, or nearly did.
 
     operation: what stands or would stand there. found, plan: what planning knows of it; None where the words come from
@@ -51,7 +51,7 @@ class Site(NamedTuple):
     file: str = ""
     line: int | None = None
     found: Found | None = None
-    plan: Plan | None = None
+    plan: ModulePlan | None = None
     part_of: str = ""
 
 
@@ -62,9 +62,9 @@ class Reading:
     calls: how each module is called, on fakes. notes: why the model, or a part of it, could not be read.
     """
 
-    sites: list[Site] = field(default_factory=list)
+    sites: list[PlannedPlace] = field(default_factory=list)
     planner: Planner | None = None
-    calls: Mapping[nn.Module, Call] = field(default_factory=dict)
+    calls: Mapping[nn.Module, ForwardArguments] = field(default_factory=dict)
     names: Mapping[nn.Module, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -76,12 +76,12 @@ class _Asker:
     options: Options
     rules: Any
     ledger: Ledger
-    states: Mapping[nn.Module, State]
+    states: Mapping[nn.Module, ModuleState]
 
 
 def read_places(
     model: nn.Module, inputs: Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any] | None = None,
-    *, call: Call | None = None, select: object = None, ignore: object = None, modules: object = None,
+    *, call: ForwardArguments | None = None, select: object = None, ignore: object = None, modules: object = None,
 ) -> Reading:  # fmt: skip
     """The sites of `model` in the mode, train or eval, that it is in, for such inputs, in the order of its modules.
 
@@ -114,11 +114,11 @@ def _asker(model: nn.Module, options: Options) -> _Asker:
     for path, module in model.named_modules():
         name = user_name(model, path)
         if (is_candidate(module) or module is model) and module not in states and options.wants(name, module):
-            states[module] = State(name)
+            states[module] = ModuleState(name)
     return _Asker(options, options.rules, Ledger(), states)
 
 
-def _read(model: nn.Module, call: Call, asker: _Asker) -> Reading:
+def _read(model: nn.Module, call: ForwardArguments, asker: _Asker) -> Reading:
     mode = model.training
     try:
         calls = _calls(model, call, mode)
@@ -132,7 +132,7 @@ def _read(model: nn.Module, call: Call, asker: _Asker) -> Reading:
     return Reading(list(_sites(planner, names)), planner, calls, names)
 
 
-def _calls(model: nn.Module, call: Call, training: bool) -> dict[nn.Module, Call]:
+def _calls(model: nn.Module, call: ForwardArguments, training: bool) -> dict[nn.Module, ForwardArguments]:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         return calls_on_fakes(model, call, training, fake_world(mode), mode)
@@ -140,7 +140,7 @@ def _calls(model: nn.Module, call: Call, training: bool) -> dict[nn.Module, Call
         return calls_for_real(model, call, training)  # the forward needs numbers
 
 
-def _sites(planner: Planner, names: Mapping[nn.Module, str]) -> Iterator[Site]:
+def _sites(planner: Planner, names: Mapping[nn.Module, str]) -> Iterator[PlannedPlace]:
     """Of the plans that would be installed: where a caller has a narrow forward made of a child, that one."""
     narrowed = {(child, dropped) for plan in planner.plans.values() for child, dropped in plan.narrowed}
     better = {child for child, _ in narrowed}
@@ -162,16 +162,16 @@ def _sites(planner: Planner, names: Mapping[nn.Module, str]) -> Iterator[Site]:
             yield _site(names[module], found, plan)
 
 
-def _site(name: str, found: Found, plan: Plan) -> Site:
+def _site(name: str, found: Found, plan: ModulePlan) -> PlannedPlace:
     file, line = (found.place.file, found.place.line) if found.place else ("", None)
     part = found.reason.removeprefix(_PART) if found.fused and found.excerpt is None else ""
     operation = OPERATIONS + found.excerpt.operation if found.excerpt else ""
     status: PlaceStatus = "applies" if found.fused else "declined"
     whole = _whole(part, name) if part else ""
-    return Site(name, found.rule, status, found.reason, operation, file, line, found, plan, whole)
+    return PlannedPlace(name, found.rule, status, found.reason, operation, file, line, found, plan, whole)
 
 
-def _with_what_they_are_part_of(sites: list[Site], names: Mapping[nn.Module, str]) -> Iterator[Site]:
+def _with_what_they_are_part_of(sites: list[PlannedPlace], names: Mapping[nn.Module, str]) -> Iterator[PlannedPlace]:
     """A fused operation may take in smaller ones of its own module, and what stands in a child that it reads past."""
     inside: dict[tuple[str, str], str] = {}  # module and operation -> the larger place
     below: dict[str, str] = {}  # module -> the larger place that no longer calls it
@@ -209,17 +209,17 @@ def _ancestors(name: str) -> Iterator[str]:
         name = name.rpartition(".")[0]
 
 
-def _unread(ledger: Ledger, names: set[str]) -> Iterator[Site]:
+def _unread(ledger: Ledger, names: set[str]) -> Iterator[PlannedPlace]:
     """The modules that could not be read, with the reason."""
     for said in ledger.report(tuple(names)).sites:
         yield _said(said)
 
 
-def _said(said: SiteReport) -> Site:
-    return Site(said.module, said.rule, said.status, said.reason, "", said.file, said.line)
+def _said(said: SiteReport) -> PlannedPlace:
+    return PlannedPlace(said.module, said.rule, said.status, said.reason, "", said.file, said.line)
 
 
-def _with_what_is_known(sites: list[Site], known: tuple[SiteReport, ...]) -> Iterator[Site]:
+def _with_what_is_known(sites: list[PlannedPlace], known: tuple[SiteReport, ...]) -> Iterator[PlannedPlace]:
     """The sites with what optimize made of them; and what only optimize knows of."""
     told = {(s.rule, s.module, s.line): s for s in known}
     for site in sites:

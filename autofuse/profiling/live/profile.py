@@ -12,7 +12,7 @@ from autofuse.display.progress import quietly, told
 from autofuse.measure.state import preserved
 from autofuse.measure.step import Inputs, Step, tensors_in
 from autofuse.profiling.live.assemble import assembled
-from autofuse.profiling.live.live import Wishes, measured
+from autofuse.profiling.live.live import ProfilePasses, measured
 from autofuse.profiling.live.optimizers import preserved_optimizers
 from autofuse.profiling.live.workload import Subject, workload_of
 from autofuse.results.profile import Profile
@@ -62,7 +62,7 @@ def profile(
             f"got steps={steps}, traced={traced}, warmup={warmup}."
         )
     workload = workload_of(model_or_step, inputs, step, optimizers, name)
-    wishes = Wishes(warmup, steps, traced, places, probe, samples, tokens, tuple(timed or ()))
+    wishes = ProfilePasses(warmup, steps, traced, places, probe, samples, tokens, tuple(timed or ()))
     with ExitStack() as stack:
         stack.enter_context(preserved_optimizers())
         workload.look(lambda model, call: stack.enter_context(preserved([model], list(tensors_in(call)))))

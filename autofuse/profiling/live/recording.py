@@ -21,9 +21,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from autofuse.measure.memory import quiet_profiler
 from autofuse.measure.timing import synchronize
-from autofuse.profiling.live.calls import Names, around_calls
+from autofuse.profiling.live.calls import ModuleNames, around_calls
 from autofuse.profiling.trace import trace as traces
-from autofuse.profiling.trace.overhead import Cost
+from autofuse.profiling.trace.overhead import RecordingCost
 from autofuse.profiling.trace.owners import MODULE, WINDOW
 from autofuse.profiling.trace.trace import Trace
 from autofuse.results.atomic_files import put
@@ -53,7 +53,7 @@ class Recording:
     A script that runs by itself calls `next_step()` at the boundaries of its steps instead of entering `step()`.
     """
 
-    def __init__(self, names: Names, device: torch.device | str) -> None:
+    def __init__(self, names: ModuleNames, device: torch.device | str) -> None:
         """`names`: of the modules whose calls are marked. `device`: what runs the steps; kernels are recorded there."""
         self._names = names
         self._device = torch.device(device)
@@ -113,12 +113,12 @@ class Recording:
             self._open = None
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> RecordingCost:
         """What recording an event and a module's call takes here and now, for traces.overhead.corrected."""
         bare, recorded = zip(*self._bare, strict=True), zip(*self._recorded, strict=True)
         pairs = (min(longer) - min(shorter) for longer, shorter in zip(recorded, bare, strict=True))
         operator, call = (max(0.0, longer) for longer in pairs)
-        return Cost(operator / 2, max(0.0, call - operator / 2))
+        return RecordingCost(operator / 2, max(0.0, call - operator / 2))
 
     @property
     def trace(self) -> Trace:
@@ -140,7 +140,10 @@ class Recording:
 
     def _recorded_probe_seconds(self) -> _Probed:
         """As _probe_seconds, while events are recorded; in the trace before the first step, under a name of its own."""
-        with record_function("autofuse: what recording costs"), around_calls(Names({_PROBED: _PROBE}), self._range):
+        with (
+            record_function("autofuse: what recording costs"),
+            around_calls(ModuleNames({_PROBED: _PROBE}), self._range),
+        ):
             return _probe_seconds()
 
     def _stop(self, profiler: profile) -> None:

@@ -21,7 +21,7 @@ import torch
 
 from autofuse.measure.environment import processor
 from autofuse.measure.timing import seconds_of
-from autofuse.profiling.peaks import Peak, peak_of
+from autofuse.profiling.peaks import DevicePeak, peak_of
 from autofuse.results.profile import Roof
 
 HERE = "measured on this machine"
@@ -144,7 +144,7 @@ def _measured(device: torch.device) -> Roofs:
     )
 
 
-def _of_data_sheet(device: torch.device, name: str, peak: Peak) -> Roofs:
+def _of_data_sheet(device: torch.device, name: str, peak: DevicePeak) -> Roofs:
     return Roofs(
         name, ((0, peak.bytes_per_second),), _exponentials(device), _launch(device), dict(peak.flops),
         lambda d: _products(device, d), peak.source, peak.source,

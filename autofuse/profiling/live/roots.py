@@ -15,16 +15,16 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from autofuse.profiling.live.calls import around_every_call
 
-Call = tuple[tuple[Any, ...], dict[str, Any]]
+StepArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Roots:
     """What was seen: the models by the order of their first calls, with that call's arguments, and the optimizers."""
 
-    def __init__(self, met: Callable[[nn.Module, Call], object] = lambda module, call: None) -> None:
+    def __init__(self, met: Callable[[nn.Module, StepArguments], object] = lambda module, call: None) -> None:
         """`met(module, call)` hears of each module before its first outermost call runs."""
         self._met = met
-        self.calls: dict[nn.Module, Call] = {}
+        self.calls: dict[nn.Module, StepArguments] = {}
         self.optimizers: list[torch.optim.Optimizer] = []
         self._depth = 0
 

@@ -12,7 +12,7 @@ from autofuse.profiling.live.conductor import Conductor, Finished
 
 
 @dataclass
-class Outcome:
+class ScriptOutcome:
     """How a program ended. by: what its steps were told by. trouble: why the profile is not whole; "" where it is.
 
     interrupted: somebody pressed Ctrl-C.
@@ -23,14 +23,14 @@ class Outcome:
     interrupted: bool = False
 
 
-def run(program: Callable[[], None], name: str, conductor: Conductor, inference: bool = False) -> Outcome:
+def run(program: Callable[[], None], name: str, conductor: Conductor, inference: bool = False) -> ScriptOutcome:
     """Run `program` until the conductor has what it wants, or the program ends.
 
     What it prints goes where it always goes, and the traceback of what it raises to stderr. What it left to be done at
     its end (`finally`, context managers, atexit) is done. inference: calls of a model are the steps.
     """
     boundaries = Boundaries(conductor.ended, conductor.anew, inference)
-    outcome, left = Outcome(), ""
+    outcome, left = ScriptOutcome(), ""
     with conductor.waiting.clocked():
         try:
             with boundaries.found():

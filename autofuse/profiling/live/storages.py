@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdKeyDictionary
 
-from autofuse.profiling.live.calls import Names, around_calls
+from autofuse.profiling.live.calls import ModuleNames, around_calls
 from autofuse.profiling.live.workspace import Workspace
 from autofuse.results.profile import OUTSIDE
 
@@ -29,7 +29,7 @@ Epoch = Literal["forward", "recomputation", "backward", "optimizer"]
 _BLOCK = 512  # bytes that torch's caching allocator for CUDA rounds up to: kMinBlockSize in CUDACachingAllocator.cpp
 
 
-class Piece:
+class StoredTensor:
     """The memory of one storage. layer: the module that took it. epoch, died_in: places in the list of epochs.
 
     stood: it was there before an operator of the step returned it. mark: what it is, where somebody said so.
@@ -68,11 +68,11 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     total: bytes held now. peak: the most that were held, and at what place among the changes.
     """
 
-    def __init__(self, names: Names, device: torch.device) -> None:
+    def __init__(self, names: ModuleNames, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names, self.device, self.workspace = names, device, Workspace()
         self.epochs: list[Epoch] = ["forward"]
-        self.changes: list[tuple[Piece, int]] = []
+        self.changes: list[tuple[StoredTensor, int]] = []
         self.total = 0
         self.moments = [Moment(0, 0, OUTSIDE)]
         self.in_optimizer = False
@@ -97,14 +97,14 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         within = (m.with_workspace(most.get(number, 0)) for number, m in enumerate(self.moments))
         return max(within, key=lambda m: m.held + m.workspace)
 
-    def alive_at(self, moment: Moment) -> Iterator[tuple[Piece, int]]:
+    def alive_at(self, moment: Moment) -> Iterator[tuple[StoredTensor, int]]:
         """What was held then, with the bytes that it had."""
-        sizes: dict[Piece, int] = {}
+        sizes: dict[StoredTensor, int] = {}
         for piece, change in self.changes[: moment.place]:
             sizes[piece] = sizes.get(piece, 0) + change
         return ((piece, size) for piece, size in sizes.items() if size)
 
-    def outlived_its_forward(self, piece: Piece) -> bool:
+    def outlived_its_forward(self, piece: StoredTensor) -> bool:
         """Whether it was made in a forward and was alive when the backward after it began."""
         if self.epochs[piece.epoch] not in ("forward", "recomputation"):
             return False
@@ -188,10 +188,10 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             else:
                 self._resized(storage)
 
-    def _add(self, storage: torch.UntypedStorage, device: torch.device, stood: bool) -> Piece | None:
+    def _add(self, storage: torch.UntypedStorage, device: torch.device, stood: bool) -> StoredTensor | None:
         if device.type != self.device.type or self.device.index not in (None, device.index):
             return None
-        piece = Piece(len(self.epochs) - 1, self._layer(), stood)
+        piece = StoredTensor(len(self.epochs) - 1, self._layer(), stood)
         self._known[storage] = piece
         piece.reference = weakref.ref(storage, lambda _: self._gone(piece))
         self._change(piece, self._bytes(storage))
@@ -206,11 +206,11 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         size = int(storage.nbytes())
         return -(-size // _BLOCK) * _BLOCK if self.device.type == "cuda" else size
 
-    def _gone(self, piece: Piece) -> None:
+    def _gone(self, piece: StoredTensor) -> None:
         piece.died_in = len(self.epochs) - 1
         self._change(piece, -piece.size)
 
-    def _change(self, piece: Piece, by: int) -> None:
+    def _change(self, piece: StoredTensor, by: int) -> None:
         piece.size += by
         self.total += by
         self.changes.append((piece, by))

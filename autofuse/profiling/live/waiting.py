@@ -23,7 +23,7 @@ _ITERATOR = getattr(dataloader, "_BaseDataLoaderIter", None)  # private: where t
 
 
 @dataclass(frozen=True)
-class Waited:
+class WaitingTimes:
     """Of one step, or several: seconds in which the program stood in `next(loader)`, and in optimizers' steps."""
 
     data: float
@@ -48,9 +48,9 @@ class Waiting:
         self._nested = 0
         self._began: list[tuple[Optimizer, float]] = []
 
-    def take(self) -> Waited:
+    def take(self) -> WaitingTimes:
         """What came together so far, and starts from 0 again."""
-        waited = Waited(self.data, self.optimizer, self.batches, self.samples)
+        waited = WaitingTimes(self.data, self.optimizer, self.batches, self.samples)
         self.data = self.optimizer = 0.0
         self.batches = self.samples = 0
         return waited
@@ -115,7 +115,9 @@ def uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
     return result
 
 
-def shares(waited: Sequence[Waited], seconds: Sequence[float], waiting: Waiting, device: torch.device) -> list[Share]:
+def shares(
+    waited: Sequence[WaitingTimes], seconds: Sequence[float], waiting: Waiting, device: torch.device
+) -> list[Share]:
     """The data's and the optimizer's part of timed steps, each with how it was told, or why it cannot be."""
     steps, total = len(seconds), sum(seconds)
     clock = f"the host's clock in {steps} timed steps"

@@ -26,7 +26,7 @@ _NUMBERLESS = 2**63  # gathering a gradient has the highest number there is
 _CHECKPOINTING = "torch.utils.checkpoint"
 
 
-class Whose(NamedTuple):
+class Owner(NamedTuple):
     """fqn: OUTSIDE where no module is called. again: part of a forward that is computed once more for its backward."""
 
     fqn: str
@@ -79,14 +79,14 @@ class Running:
             thread.calls.pop()
             thread.mark()
 
-    def now(self) -> Whose:
+    def now(self) -> Owner:
         """Whose operator the calling thread is in."""
         thread, task = self._here(), _C._current_graph_task_id()
         if task < 0:
-            return Whose(thread.calls[-1][0] if thread.calls else OUTSIDE, "forward", False)
+            return Owner(thread.calls[-1][0] if thread.calls else OUTSIDE, "forward", False)
         if thread.calls and thread.calls[-1][1] == task:
-            return Whose(thread.calls[-1][0], "backward", True)
-        return Whose(self._owner(thread, task), "backward", _is_recomputing())
+            return Owner(thread.calls[-1][0], "backward", True)
+        return Owner(self._owner(thread, task), "backward", _is_recomputing())
 
     def _here(self) -> _Thread:
         return self._threads.setdefault(threading.get_ident(), _Thread())
@@ -109,7 +109,7 @@ def gradients_wanted() -> tuple[bool, ...]:
     return () if node is None else tuple(following is not None for following, _ in node.next_functions)
 
 
-def is_an_optimizers(whose: Whose) -> bool:
+def is_an_optimizers(whose: Owner) -> bool:
     """Whether an optimizer's step runs right now, and not a closure of its that calls the model."""
     if whose[:2] != (OUTSIDE, "forward") or torch.is_grad_enabled():
         return False

@@ -12,8 +12,8 @@ from torch import nn
 
 from autofuse.measure.compare import device_of
 from autofuse.measure.step import Inputs, Step, tensors_in, training_step
-from autofuse.profiling.live.calls import Names
-from autofuse.profiling.live.roots import Call, Roots
+from autofuse.profiling.live.calls import ModuleNames
+from autofuse.profiling.live.roots import Roots, StepArguments
 
 Subject = nn.Module | Callable[..., Any]
 
@@ -36,12 +36,12 @@ class Workload:
     optimizers: Sequence[torch.optim.Optimizer] = ()
     inputs: Inputs | None = None
     run: Callable[[Inputs], object] | None = None
-    calls: Mapping[nn.Module, Call] = field(default_factory=dict)
+    calls: Mapping[nn.Module, StepArguments] = field(default_factory=dict)
 
     @property
-    def names(self) -> Names:
+    def names(self) -> ModuleNames:
         """Of all modules in it."""
-        return Names(self.models)
+        return ModuleNames(self.models)
 
     @property
     def device(self) -> torch.device:
@@ -51,7 +51,7 @@ class Workload:
         devices = [device_of(model, given) for model in models]
         return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
-    def look(self, met: Callable[[nn.Module, Call], object] = lambda module, call: None) -> None:
+    def look(self, met: Callable[[nn.Module, StepArguments], object] = lambda module, call: None) -> None:
         """Run one step, and see from it which models and optimizers there are; `met` hears of models beforehand."""
         roots = Roots(met)
         for optimizer in self.optimizers:

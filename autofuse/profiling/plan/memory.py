@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 
 from autofuse.fx.session.optimize import optimize, report
 from autofuse.measure.step import Step, called, clear_gradients, tensors_in
-from autofuse.profiling.live.calls import Names
-from autofuse.profiling.live.memory import Holding
+from autofuse.profiling.live.calls import ModuleNames
+from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.profiling.plan.paper import Paper, Unplannable
 from autofuse.profiling.plan.sharding import KINDS, Spread, blocks, spread
 from autofuse.results.plan import Setting
@@ -45,7 +45,7 @@ OPTIMIZERS = ("none", *_OPTIMIZERS)
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MemoryEstimate:
     """memory: of one device. layers: bytes at the peak by module, of the whole model. fused: places that are."""
 
     memory: Memory
@@ -53,7 +53,7 @@ class Estimate:
     fused: int
 
 
-class Side:
+class PlannedModel:
     """A model before or after fusion, and what a step of it takes with inputs of any batch.
 
     Raises Unplannable, from `estimate`, where the step cannot be run on paper.
@@ -69,7 +69,7 @@ class Side:
         """How far off estimates may be, as far as is known."""
         return ERROR_FUSED if self.fusing else ERROR
 
-    def estimate(self, inputs: Any) -> Estimate:
+    def estimate(self, inputs: Any) -> MemoryEstimate:
         """Of one step with these inputs, which are on paper."""
         with self.paper.in_use():
             model, optimizer, spread_, fused = self._prepared or self._prepare(inputs)
@@ -78,7 +78,7 @@ class Side:
             if self.fusing and _fallbacks(model) != before:  # fused for other sizes only
                 model, optimizer, spread_, fused = self._prepare(inputs)
                 holding = self._held(model, optimizer, inputs)
-        return Estimate(_spread(holding, spread_), holding.by_layer, fused)
+        return MemoryEstimate(_spread(holding, spread_), holding.by_layer, fused)
 
     def _prepare(self, inputs: Any) -> tuple[nn.Module, Optimizer | None, Spread, int]:
         model = self.paper.model(self.base)
@@ -92,8 +92,10 @@ class Side:
         self._prepared = model, _optimizer(model, self.setting.optimizer), divided, fused
         return self._prepared
 
-    def _held(self, model: nn.Module, optimizer: Optimizer | None, inputs: Any) -> Holding:
-        with Holding(Names({"": model}), () if optimizer is None else (optimizer,), inputs=inputs) as holding:
+    def _held(self, model: nn.Module, optimizer: Optimizer | None, inputs: Any) -> PeakHoldings:
+        with PeakHoldings(
+            ModuleNames({"": model}), () if optimizer is None else (optimizer,), inputs=inputs
+        ) as holding:
             with _autocast(self.setting.autocast):
                 (self.step or _step)(model, inputs)
             if optimizer is not None:
@@ -155,7 +157,7 @@ def _fallbacks(model: nn.Module) -> int:
     return sum(fallback.calls for fallback in report(model).fallbacks)
 
 
-def _spread(holding: Holding, spread_: Spread) -> Memory:
+def _spread(holding: PeakHoldings, spread_: Spread) -> Memory:
     """The peak of one device: of every moment what it has of each kind; the largest of the sums."""
     if not spread_.shares and not spread_.whole:
         return replace(holding.memory, source=SOURCE)

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autofuse.kernels.operation import on_paper
 from autofuse.profiling.live.batch import batch_of
-from autofuse.profiling.live.factories import Made, NoSubject, found, made
+from autofuse.profiling.live.factories import BuiltModel, NoSubject, found, made
 
 _NUMBER = torch.ops.aten._local_scalar_dense.default
 
@@ -39,7 +39,7 @@ class Paper:
         with self._mode, on_paper():
             yield
 
-    def load(self, target: str) -> Made:
+    def load(self, target: str) -> BuiltModel:
         """What a factory returns, built on paper; one that needs numbers to build is called for real, and copied.
 
         Raises NoSubject where there is none or it ends the program, and what else the factory raises.
@@ -55,7 +55,7 @@ class Paper:
         except SystemExit as error:
             raise NoSubject(f"{target} ended the program, with exit code {error.code}.") from error
 
-    def _checked(self, found: Made) -> Made:
+    def _checked(self, found: BuiltModel) -> BuiltModel:
         if not isinstance(found.subject, nn.Module) or found.inputs is None:
             raise Unplannable(f"{found.name} gives no model with inputs, and without the model nothing can be planned.")
         return found

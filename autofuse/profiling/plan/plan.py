@@ -10,7 +10,7 @@ from torch import nn
 
 from autofuse.measure.step import Inputs, Step
 from autofuse.profiling.live.batch import batch_of
-from autofuse.profiling.plan.memory import ERROR_BASIS, OPTIMIZERS, Side
+from autofuse.profiling.plan.memory import ERROR_BASIS, OPTIMIZERS, PlannedModel
 from autofuse.profiling.plan.paper import Paper, Unplannable
 from autofuse.profiling.plan.sharding import SOURCES, STRATEGIES
 from autofuse.profiling.plan.spreading import Scale, scaled
@@ -64,7 +64,10 @@ def plan(
         batch or known.samples, sequence or length, dtype, autocast, checkpointing, optimizer, strategy, devices
     )
     model = paper.model(subject, cast)
-    sides = [_side(Side(paper, model, step, setting, fusing), sizes, capacity) for fusing in (False, True)[: 1 + fuse]]
+    sides = [
+        _side(PlannedModel(paper, model, step, setting, fusing), sizes, capacity)
+        for fusing in (False, True)[: 1 + fuse]
+    ]
     notes = (_NOT_COUNTED, *((f"Spread: {SOURCES[strategy]}; derived, not measured.",) if strategy != "none" else ()))
     after = sides[1] if fuse else report.Side(Memory(reason="not asked for"), reason="It was not asked for.")
     scaling = None
@@ -86,7 +89,7 @@ class _Sizes:
         return self._paper.inputs(self._inputs, batch or self._given, self._sequence, self._dtype)
 
 
-def _side(side: Side, sizes: _Sizes, capacity: Capacity | None) -> report.Side:
+def _side(side: PlannedModel, sizes: _Sizes, capacity: Capacity | None) -> report.Side:
     try:
         estimate = side.estimate(sizes.of())
     except (Unplannable, torch.OutOfMemoryError):
@@ -111,7 +114,7 @@ def _fit(peak: int, room: int, error: float) -> Fit:
     return "does not fit" if peak * (1 - error) > room else "too close to tell"
 
 
-def _largest(side: Side, sizes: _Sizes, peak: int, room: int) -> int | None:
+def _largest(side: PlannedModel, sizes: _Sizes, peak: int, room: int) -> int | None:
     """The largest batch that surely fits; a peak grows with the batch, so that it is searched by halving what is left.
 
     None where the inputs do not tell their batch.

@@ -36,7 +36,7 @@ STRATEGIES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """A step on one device, with the whole batch of strong scaling.
 
     seconds: of the step, measured or as somebody says. constant: the part of it that does not shrink with the batch
@@ -84,7 +84,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class StepEstimate:
     """One strategy over so many devices. Simulated.
 
     sent: bytes that one device sends in a step, in so many messages. computing: seconds of a step without them, with a
@@ -115,9 +115,9 @@ class _Traffic:
 
 
 def estimate(
-    work: Work, strategy: str, devices: int, link: Link, *,
+    work: StepWork, strategy: str, devices: int, link: Link, *,
     mode: Mode = "strong", group: int = 1, across: Link | None = None,
-) -> Estimate:  # fmt: skip
+) -> StepEstimate:  # fmt: skip
     """What a step would take. strong: the same batch over all devices; weak: `work`'s batch on each of them.
 
     group: of hsdp, how many devices share one copy; across: the link between groups, where it is another. Raises
@@ -135,13 +135,15 @@ def estimate(
     best = computing + max(0.0, traffic.seconds - traffic.hidden * computing)
     worst = computing + traffic.seconds
     alone = work.seconds / (devices if mode == "strong" else 1)
-    return Estimate(
+    return StepEstimate(
         strategy, devices, mode, traffic.sent, traffic.messages, computing, traffic.seconds, best, worst,
         alone / best, alone / worst,
     )  # fmt: skip
 
 
-def _traffic(work: Work, strategy: str, devices: int, link: Link, across: Link, group: int, batches: int) -> _Traffic:
+def _traffic(
+    work: StepWork, strategy: str, devices: int, link: Link, across: Link, group: int, batches: int
+) -> _Traffic:
     if devices == 1:
         return _Traffic(0.0, 0, 0.0, 0.0)
     units = max(1, work.blocks)
@@ -168,7 +170,7 @@ def _all_reduce(data: float, devices: int, times: int, link: Link, hidden: float
     return _Traffic(sent, messages, link.seconds(sent, messages), hidden)
 
 
-def _sharded(work: Work, devices: int, units: int, link: Link) -> _Traffic:
+def _sharded(work: StepWork, devices: int, units: int, link: Link) -> _Traffic:
     sent = (devices - 1) / devices * (2 * work.parameters + work.gradients)
     messages = 3 * (devices - 1) * units
     return _Traffic(sent, messages, link.seconds(sent, messages), 1.0)
@@ -183,7 +185,7 @@ class Advice:
     simulated: bool = True
 
 
-def recommended(estimates: Sequence[Estimate], fits: Mapping[str, bool | None]) -> Advice:
+def recommended(estimates: Sequence[StepEstimate], fits: Mapping[str, bool | None]) -> Advice:
     """Memory first, then what is sure: of the strategies that fit, the one with the highest efficiency at worst.
 
     fits: whether one device holds what a strategy leaves it; None where that is not known, and such a strategy is not

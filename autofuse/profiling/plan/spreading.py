@@ -16,10 +16,10 @@ from autofuse.profiling.plan.scaling import (
     BACKWARD,
     STRATEGIES,
     Advice,
-    Estimate,
     Link,
     Mode,
-    Work,
+    StepEstimate,
+    StepWork,
     estimate,
     recommended,
 )
@@ -85,7 +85,7 @@ def scaled(
     }
 
 
-def _work(model: nn.Module, setting: Setting, scale: Scale) -> tuple[Work, list[str]]:
+def _work(model: nn.Module, setting: Setting, scale: Scale) -> tuple[StepWork, list[str]]:
     trained = [p for p in model.parameters() if p.requires_grad]
     parts = list(blocks(model))
     width = _width(parts)
@@ -101,7 +101,7 @@ def _work(model: nn.Module, setting: Setting, scale: Scale) -> tuple[Work, list[
             "tp and pp are left out: no repeated blocks, or not how many samples and tokens, can be told (--sequence)."
         )
     return (
-        Work(
+        StepWork(
             scale.seconds, sum(p.nbytes for p in model.parameters()), sum(p.nbytes for p in trained), activations,
             len(parts), scale.constant, scale.microbatches,
         ),
@@ -115,7 +115,7 @@ def _width(parts: Sequence[nn.Module]) -> int:
     return sizes.most_common(1)[0][0] if sizes else 0
 
 
-def _left_out(work: Work, devices: int) -> set[str]:
+def _left_out(work: StepWork, devices: int) -> set[str]:
     """What cannot be or cannot be told: hsdp of one group, more stages than blocks, no activations known."""
     told = bool(work.activations and work.blocks)
     cannot = {"tp": not told, "pp": not told or devices > work.blocks, "hsdp": devices <= NODE}
@@ -143,7 +143,7 @@ def _held(model: nn.Module, memory: Memory, strategy: str, devices: int) -> int 
     return round(held) + divided.whole
 
 
-def _advice(estimates: list[Estimate], fits: dict[str, bool | None], capacity: Capacity | None) -> Advice:
+def _advice(estimates: list[StepEstimate], fits: dict[str, bool | None], capacity: Capacity | None) -> Advice:
     if capacity is None:
         return Advice("", "Which split to take depends on what fits: say how much memory a device has.")
     return recommended(estimates, fits)

@@ -11,27 +11,27 @@ from collections import Counter
 from collections.abc import Sequence
 
 from autofuse.profiling.trace.owners import NAMELESS, Owned
-from autofuse.profiling.trace.pieces import Piece
+from autofuse.profiling.trace.pieces import OwnedTime
 from autofuse.profiling.trace.work import Phase
 from autofuse.results.profile import OUTSIDE, Attribution
 
 _WORTH_SAYING = 0.05  # of the step's time
 
 
-def attribution_of(pieces: Sequence[Piece], owned: Sequence[Owned]) -> Attribution:
+def attribution_of(pieces: Sequence[OwnedTime], owned: Sequence[Owned]) -> Attribution:
     """The fractions, None for a phase in which no module ran, and notes."""
     calls = [one for one in owned if one.is_call]
     notes = [_unnamed(calls), _unknown(pieces), *((_compiled(pieces), _loss(pieces)) if calls else ())]
     return Attribution(_given(pieces, "forward"), _given(pieces, "backward"), notes=tuple(filter(None, notes)))
 
 
-def _given(pieces: Sequence[Piece], phase: Phase) -> float | None:
+def _given(pieces: Sequence[OwnedTime], phase: Phase) -> float | None:
     given = sum(p.time for p in pieces if p.phase == phase and p.owner not in (None, OUTSIDE))
     unknown = sum(p.time for p in pieces if p.phase == phase and p.owner is None)
     return given / (given + unknown) if given + unknown else None
 
 
-def _share(pieces: Sequence[Piece], some: Sequence[Piece]) -> float:
+def _share(pieces: Sequence[OwnedTime], some: Sequence[OwnedTime]) -> float:
     whole = sum(p.time for p in pieces)
     return sum(p.time for p in some) / whole if whole else 0.0
 
@@ -50,7 +50,7 @@ def _unnamed(calls: Sequence[Owned]) -> str:
     return ""
 
 
-def _compiled(pieces: Sequence[Piece]) -> str:
+def _compiled(pieces: Sequence[OwnedTime]) -> str:
     compiled = [p for p in pieces if p.compiled]
     if not compiled:
         return ""
@@ -65,7 +65,7 @@ def _compiled(pieces: Sequence[Piece]) -> str:
     )
 
 
-def _unknown(pieces: Sequence[Piece]) -> str:
+def _unknown(pieces: Sequence[OwnedTime]) -> str:
     unknown = [p for p in pieces if p.owner is None]
     if not unknown:
         return ""
@@ -75,7 +75,7 @@ def _unknown(pieces: Sequence[Piece]) -> str:
     )
 
 
-def _loss(pieces: Sequence[Piece]) -> str:
+def _loss(pieces: Sequence[OwnedTime]) -> str:
     backward = [p for p in pieces if p.phase == "backward"]
     loss = _share(backward, [p for p in backward if p.owner == OUTSIDE])
     if loss < _WORTH_SAYING:

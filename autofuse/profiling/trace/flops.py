@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autofuse.profiling.peaks import peak_of
-from autofuse.profiling.trace.intervals import Within
+from autofuse.profiling.trace.intervals import IntervalLookup
 from autofuse.profiling.trace.kernels import category_of, uses_tensor_cores
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event
@@ -101,7 +101,7 @@ def _covered(events: Sequence[Event], scope: Scope) -> tuple[float, bool]:
     threads: dict[tuple[Any, Any], list[tuple[int, int]]] = {}
     for event in events:
         threads.setdefault((event.process, event.thread), []).append((event.start, event.end))
-    within = {thread: Within(ranges) for thread, ranges in threads.items()}
+    within = {thread: IntervalLookup(ranges) for thread, ranges in threads.items()}
     total = known = tensor = 0
     for kernel in scope.kernels:
         if category_of(kernel.name) not in ("matmul", "attention") or not (time := scope.nanoseconds(kernel)):

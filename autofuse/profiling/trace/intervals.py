@@ -78,7 +78,7 @@ def parts(start: int, end: int, moments: Moments, starts: Sequence[int]) -> list
     return found
 
 
-class Within:
+class IntervalLookup:
     """Asks a set many times whether it holds a moment, or what of an interval it holds."""
 
     def __init__(self, intervals: Iterable[Interval]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from autofuse.profiling.trace.attribution import attribution_of
 from autofuse.profiling.trace.owners import NAMELESS, owners
-from autofuse.profiling.trace.pieces import Piece, device_pieces, host_pieces
+from autofuse.profiling.trace.pieces import OwnedTime, device_pieces, host_pieces
 from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.profiling.trace.shapes import Device, device_number, shape_of
 from autofuse.profiling.trace.steps import Steps, steps_of
@@ -91,7 +91,7 @@ def step_by_step(trace: Trace) -> list[dict[str, float]]:
     return found
 
 
-def _own(pieces: Sequence[Piece], steps: int) -> Own:
+def _own(pieces: Sequence[OwnedTime], steps: int) -> Own:
     """What cannot be told is outside, and the attribution says how much it is."""
     times: Counter[Key] = Counter()
     operators: Counter[Key] = Counter()
@@ -115,7 +115,7 @@ def _kind(call: Event) -> str:
     return call.name.removeprefix(NAMELESS).rpartition("_")[0] if call.name.startswith(NAMELESS) else ""
 
 
-def _on_multiprocessors(pieces: Sequence[Piece], scope: Scope) -> tuple[dict[str, float], dict[str, float]]:
+def _on_multiprocessors(pieces: Sequence[OwnedTime], scope: Scope) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds of kernels by module, and seconds x the share of the multiprocessors that have a block."""
     seconds: defaultdict[str, float] = defaultdict(float)
     occupied: defaultdict[str, float] = defaultdict(float)

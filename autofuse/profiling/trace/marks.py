@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
-from autofuse.profiling.trace.intervals import Interval, Within, union
+from autofuse.profiling.trace.intervals import Interval, IntervalLookup, union
 from autofuse.profiling.trace.trace import Event
 
 Phase = Literal["forward", "backward", "optimizer", "data"]
@@ -37,7 +37,8 @@ class Marks:
             start = _behind_closure(event, nodes) if phase == "optimizer" else event.start
             ranges.setdefault(_thread(event), {}).setdefault(phase, []).append((start, event.end))
         self._threads = {
-            thread: {phase: Within(found) for phase, found in phases.items()} for thread, phases in ranges.items()
+            thread: {phase: IntervalLookup(found) for phase, found in phases.items()}
+            for thread, phases in ranges.items()
         }
 
     def phase_at(self, event: Event) -> Phase:

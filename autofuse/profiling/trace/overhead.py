@@ -13,17 +13,17 @@ from autofuse.profiling.trace.work import Own, Phase
 
 
 @dataclass(frozen=True)
-class Cost:
+class RecordingCost:
     """Seconds that recording one event adds, and one call of a module (on its caller's side, besides its event)."""
 
     event: float
     call: float
 
 
-LIKELY = Cost(1e-6, 2e-6)  # more than was measured on any machine: the step's stretch decides
+LIKELY = RecordingCost(1e-6, 2e-6)  # more than was measured on any machine: the step's stretch decides
 
 
-def corrected(times: LayerTimes, clean_seconds: float, cost: Cost = LIKELY) -> LayerTimes:
+def corrected(times: LayerTimes, clean_seconds: float, cost: RecordingCost = LIKELY) -> LayerTimes:
     """The same times without their recording: `step_seconds` is `clean_seconds`, and the layers' are what is left.
 
     Of each module's seconds is taken what its events cost, never more than there is, and of all modules together never
@@ -47,7 +47,7 @@ def corrected(times: LayerTimes, clean_seconds: float, cost: Cost = LIKELY) -> L
     return replace(times, own=own, step_seconds=clean_seconds, attribution=attribution)
 
 
-def _costs(times: LayerTimes, cost: Cost, stretch: float) -> dict[tuple[str, Phase], float]:
+def _costs(times: LayerTimes, cost: RecordingCost, stretch: float) -> dict[tuple[str, Phase], float]:
     costs = {key: events * cost.event for key, events in times.events.items()}
     for key, calls in times.made_calls.items():
         costs[key] = costs.get(key, 0.0) + calls * cost.call

@@ -19,7 +19,7 @@ from autofuse.results.profile import OUTSIDE
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class OwnedTime:
     """Nanoseconds, and whose; owner None where it cannot be told. operators: 1, or 0 for what is none itself."""
 
     owner: str | None
@@ -43,15 +43,15 @@ def calm(steps: Steps) -> Steps:
     return replace(steps, windows=tuple(sorted(kept)), count=len(kept), basis=f"the {shortest} of {steps.basis}")
 
 
-def host_pieces(owned: Sequence[Owned], scope: Scope) -> Iterator[Piece]:
+def host_pieces(owned: Sequence[Owned], scope: Scope) -> Iterator[OwnedTime]:
     """What holds the threads that run the model; others (workers that load data, communication) run beside them."""
     threads = _threads_of_model(owned)
     for one in owned:
         if thread_of(one.event) in threads and _counts(one) and scope.begins(one.event):
-            yield Piece(one.owner, one.phase, one.own, int(one.computes), one.compiled)
+            yield OwnedTime(one.owner, one.phase, one.own, int(one.computes), one.compiled)
 
 
-def device_pieces(owned: Sequence[Owned], scope: Scope) -> Iterator[Piece]:
+def device_pieces(owned: Sequence[Owned], scope: Scope) -> Iterator[OwnedTime]:
     """The kernels and copies that run within the steps, each its launcher's.
 
     Joined through the correlation of the launch, else through the operator's "External id"; where a trace has neither
@@ -67,9 +67,9 @@ def device_pieces(owned: Sequence[Owned], scope: Scope) -> Iterator[Piece]:
         one = launches.get(correlation(event)) or operators.get(_external(event))
         phase: Phase = one.phase if one else "forward"
         if communicates(event.name):
-            yield Piece(OUTSIDE, phase, time, 1)
+            yield OwnedTime(OUTSIDE, phase, time, 1)
         else:
-            yield Piece(one.owner if one else None, phase, time, 1, bool(one and one.compiled), event)
+            yield OwnedTime(one.owner if one else None, phase, time, 1, bool(one and one.compiled), event)
 
 
 def _external(event: Event) -> int | None:

@@ -14,10 +14,10 @@ from autofuse.ir.facts import named_ranks
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, GLOBAL, ITEM, PARAMETER, SYNTAX, TUPLE, Value
 from autofuse.ir.vocabulary import HARMLESS, MODULES, NAMES, OPS, Op
 from autofuse.source.capture.captured import Chain
-from autofuse.source.capture.criteria import Criterion, criterion_of
+from autofuse.source.capture.criteria import LossModule, criterion_of
 from autofuse.source.capture.elements import Elements
 from autofuse.source.capture.inlining import Inlining
-from autofuse.source.capture.modules import Layer, OwnLayer, child_called, constructor_of, layers_of
+from autofuse.source.capture.modules import AppliedLayer, OwnLayer, child_called, constructor_of, layers_of
 from autofuse.source.capture.state import qualified
 
 _MUTATORS = frozenset(".append .extend .insert .add_ .update .setdefault .pop .clear .remove .sort .reverse".split())
@@ -217,7 +217,7 @@ class Calls(Inlining, Elements):
             return result
         return None
 
-    def apply(self, layers: list[Layer | OwnLayer], node: ast.Call, function: Value, x: Value) -> Value | None:
+    def apply(self, layers: list[AppliedLayer | OwnLayer], node: ast.Call, function: Value, x: Value) -> Value | None:
         """What a chain of layers computes of `x`, reading their parameters where the module keeps them."""
         steps, argument = list[tuple[tuple[int, ...], Value]](), x
         for layer in layers:
@@ -241,7 +241,7 @@ class Calls(Inlining, Elements):
             self.out.chains[node] = Chain(written or node, argument, tuple(steps))
         return x
 
-    def layer(self, layer: Layer, module: Value, x: Value) -> Value | None:
+    def layer(self, layer: AppliedLayer, module: Value, x: Value) -> Value | None:
         """What one layer, which is `module`, computes of `x`."""
         if layer.op == "identity":
             return x
@@ -258,7 +258,7 @@ class Calls(Inlining, Elements):
         return self.operation(OPS[layer.op], layer.op, [x], named)
 
     def loss(
-        self, criterion: Criterion, module: Value, arguments: list[Value], named: dict[str, Value]
+        self, criterion: LossModule, module: Value, arguments: list[Value], named: dict[str, Value]
     ) -> Value | None:
         """What a loss of torch's computes of an output and a target."""
         given = {k: self.graph.const(v) for k, v in criterion.fixed.items()} | dict(criterion.given)

@@ -18,7 +18,7 @@ Region = tuple[ast.AST, ...]  # the loops, `with` and `try` blocks around a stat
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class ValuePosition:
     """Where a value stands: its expression, the statement around it, and what names held just before.
 
     `inlined`: the expression is a call of a helper, and the value was computed inside it. `forgets` counts the
@@ -34,7 +34,7 @@ class Place:
     forgets: int = 0
 
 
-def unconditional(place: Place) -> bool:
+def unconditional(place: ValuePosition) -> bool:
     """Whether the expression is evaluated whenever its statement runs, once."""
     branching = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
     around = [n for n in ast.walk(place.statement) if isinstance(n, branching)]
@@ -54,12 +54,12 @@ class Chain:
 
 
 @dataclass
-class Captured:
+class CapturedFunction:
     """One function's graph and the way back from each value to the text."""
 
     function: Function
     graph: Graph = field(default_factory=Graph)
-    places: dict[Value, list[Place]] = field(default_factory=dict)
+    places: dict[Value, list[ValuePosition]] = field(default_factory=dict)
     known: dict[Value, Known] = field(default_factory=dict)
     assigned: dict[ast.stmt, list[Value]] = field(default_factory=dict)  # what each statement binds
     before: dict[ast.stmt, Mapping[str, Value]] = field(default_factory=dict)  # what names held before each statement
@@ -71,6 +71,6 @@ class Captured:
     forgotten: list[int] = field(default_factory=list)  # how many values there were when attributes were assigned
     returned: Value | None = None
 
-    def current(self, read: Value, place: Place) -> bool:
+    def current(self, read: Value, place: ValuePosition) -> bool:
         """Whether what `read` found in an attribute or a container may still be there at `place`."""
         return bisect_right(self.forgotten, read.serial) == place.forgets

@@ -17,7 +17,7 @@ _MOVES = ("to", "cuda", "cpu")
 
 
 @dataclass(frozen=True)
-class Criterion:
+class LossModule:
     """A loss: literals that its constructor was given, values it was given, and attributes to read of the instance."""
 
     op: str
@@ -26,7 +26,7 @@ class Criterion:
     read: tuple[str, ...]
 
 
-def criterion_of(scope: FileScope, function: Value, constructor: ast.expr | None) -> Criterion | None:
+def criterion_of(scope: FileScope, function: Value, constructor: ast.expr | None) -> LossModule | None:
     """The loss that is called as `function`, which `constructor` made where the text says so."""
     made = _unmoved(function)
     if made.op == CALL and isinstance(made.data, tuple):
@@ -43,7 +43,7 @@ def _unmoved(v: Value) -> Value:
     return v
 
 
-def _from_values(made: Value) -> Criterion | None:
+def _from_values(made: Value) -> LossModule | None:
     assert isinstance(made.data, tuple)
     name, keywords = made.data
     kind = _loss_called(str(name))
@@ -53,10 +53,10 @@ def _from_values(made: Value) -> Criterion | None:
     positional = values[: len(values) - len(keywords)]
     given = dict(zip([n for n, _ in kind.fixed], positional, strict=False))
     given |= dict(zip(keywords, values[len(positional) :], strict=True))
-    return Criterion(kind.op, {n: d for n, d in kind.fixed if n not in given}, given, ())
+    return LossModule(kind.op, {n: d for n, d in kind.fixed if n not in given}, given, ())
 
 
-def _from_text(scope: FileScope, constructor: ast.expr) -> Criterion | None:
+def _from_text(scope: FileScope, constructor: ast.expr) -> LossModule | None:
     while isinstance(constructor, ast.Call) and isinstance(constructor.func, ast.Attribute):
         if constructor.func.attr not in _MOVES:
             break
@@ -74,7 +74,7 @@ def _from_text(scope: FileScope, constructor: ast.expr) -> Criterion | None:
             literals[name] = ast.literal_eval(given[name]) if name in given else default
         except ValueError:
             read.append(name)
-    return Criterion(kind.op, literals, {}, tuple(read)) if {*read} <= {*kind.kept} else None
+    return LossModule(kind.op, literals, {}, tuple(read)) if {*read} <= {*kind.kept} else None
 
 
 def _loss_called(name: str) -> ModuleClass | None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import ast
 
 from autofuse.ir.graph import CONST, ITEM, TUPLE, Value
-from autofuse.source.capture.state import State
+from autofuse.source.capture.state import CaptureState
 
 
-class Elements(State):
+class Elements(CaptureState):
     """Reads what gives several values at once."""
 
     def elements(self, node: ast.expr, count: int | None) -> list[Value] | None:

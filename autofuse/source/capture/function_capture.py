@@ -13,20 +13,22 @@ from collections.abc import Iterable
 from autofuse.ir.graph import ATTRIBUTE, CONST, PARAMETER, Value
 from autofuse.source.capture.bindings import Function, bound_names, called_only, declared, free_names, nested_scopes
 from autofuse.source.capture.blocks import Blocks
-from autofuse.source.capture.captured import Captured, Place
-from autofuse.source.capture.names import Names
+from autofuse.source.capture.captured import CapturedFunction
+from autofuse.source.capture.names import HeldNames
 from autofuse.source.capture.numbers import argument_number
 from autofuse.source.capture.scope import ClassScope, FileScope, self_name
 from autofuse.source.capture.syntax import walk
 from autofuse.source.capture.toplevel import SYMBOL, exported, global_names
 
 
-def capture(function: Function, scope: FileScope, owner: ClassScope | None = None, me: str | None = None) -> Captured:
+def capture(
+    function: Function, scope: FileScope, owner: ClassScope | None = None, me: str | None = None
+) -> CapturedFunction:
     """The graph of `function`, whose names mean what `scope` says; `owner` is the class it is a method of.
 
     A function inside a method takes the instance from around it, under the name `me`.
     """
-    walk = _Statements(scope, owner, Captured(function))
+    walk = _Statements(scope, owner, CapturedFunction(function))
     walk.enter(function, me)
     walk.block(function.body)
     walk.leave_behind(function)
@@ -87,7 +89,7 @@ class _Statements(Blocks):
 
     def step(self, statement: ast.stmt) -> bool:
         if not self.quiet:
-            self.statement, self.before = statement, Names(self.names, self.names.mark)
+            self.statement, self.before = statement, HeldNames(self.names, self.names.mark)
             self.out.before[statement] = self.before
         match statement:
             case ast.Assign(targets=targets, value=value):
@@ -159,4 +161,4 @@ class _Statements(Blocks):
             exits.append(self.changed(loop.mark))
 
 
-__all__ = ["Captured", "Place", "capture"]
+__all__ = ["CapturedFunction", "capture"]

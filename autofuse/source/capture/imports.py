@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autofuse.ir.graph import Value
-from autofuse.source.capture.captured import Place
+from autofuse.source.capture.captured import ValuePosition
 from autofuse.source.capture.scope import FileScope
 from autofuse.source.capture.state import qualified
 
@@ -31,14 +31,14 @@ class Imports:
     scope: FileScope
     needed: dict[str, str] = field(default_factory=dict)  # statement -> the name it binds
 
-    def text(self, wanted: str, place: Place) -> str:
+    def text(self, wanted: str, place: ValuePosition) -> str:
         """How to write `wanted` (torch.nn.functional.gelu) at `place`."""
         best = max(self._reaching(wanted, place), key=lambda b: len(b[1]), default=None)
         if best is not None:
             return best[0] + wanted[len(best[1]) :]
         return self._added(wanted, place)
 
-    def _reaching(self, wanted: str, place: Place) -> list[tuple[str, str]]:
+    def _reaching(self, wanted: str, place: ValuePosition) -> list[tuple[str, str]]:
         """(name, what it means) for each name that leads to `wanted`."""
         found = []
         for name, meaning in self.scope.qualified.items():
@@ -50,7 +50,7 @@ class Imports:
                 found.append((name, local))
         return found
 
-    def _added(self, wanted: str, place: Place) -> str:
+    def _added(self, wanted: str, place: ValuePosition) -> str:
         for module, statement, name in _USUAL:
             if not _leads(module, wanted):
                 continue
@@ -62,7 +62,7 @@ class Imports:
             return self._by_name(wanted, place)
         raise KeyError(wanted)
 
-    def _by_name(self, wanted: str, place: Place) -> str:
+    def _by_name(self, wanted: str, place: ValuePosition) -> str:
         module, _, name = wanted.rpartition(".")
         statement = f"from {module} import {name}"
         if name in self.scope.bound or name in place.names:

@@ -12,10 +12,10 @@ from autofuse.ir.graph import ATTRIBUTE, Value
 from autofuse.source.capture.bindings import Function, bound_names, free_names
 from autofuse.source.capture.children import Child
 from autofuse.source.capture.helpers import arguments_of
-from autofuse.source.capture.state import State
+from autofuse.source.capture.state import CaptureState
 
 
-class Inlining(State):
+class Inlining(CaptureState):
     """Reads the bodies of functions that are called."""
 
     def is_self(self, node: ast.expr) -> bool:

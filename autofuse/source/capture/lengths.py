@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from autofuse.canonical import PERMUTE, View
 from autofuse.ir.facts import Facts, Known
 from autofuse.ir.graph import ATTRIBUTE, CONST, ITEM, SYNTAX, TUPLE, Graph, Value
-from autofuse.source.capture.captured import Captured
+from autofuse.source.capture.captured import CapturedFunction
 
 Key = object  # a number, or ("size", value, dimension from the end)
 Lengths = tuple[Key | None, ...]
@@ -25,7 +25,7 @@ _PARTS = ("chunk", "split")
 
 
 @dataclass
-class Sizes:
+class GraphSizes:
     """The sizes of the values of one graph; `ranks` may be extended as shapes become known."""
 
     facts: Facts
@@ -101,14 +101,14 @@ def _flat(arguments: Value) -> tuple[Value, ...]:
     )
 
 
-def _view(sizes: Sizes, v: Value) -> Lengths | None:
+def _view(sizes: GraphSizes, v: Value) -> Lengths | None:
     shape = _flat(v.inputs[1])
     if len(shape) == 1 and shape[0].op != CONST or any(s.op == SYNTAX for s in shape):
         return None  # x.view(shape), x.view(*shape)
     return tuple(None if s.op == CONST and s.data == -1 else sizes.key(s) for s in shape)
 
 
-def _transpose(sizes: Sizes, v: Value) -> Lengths | None:
+def _transpose(sizes: GraphSizes, v: Value) -> Lengths | None:
     inner, dims = sizes.of(v.inputs[0]), [v.inputs[1].data, v.inputs[2].data]
     if inner is None or not all(type(d) is int and -len(inner) <= d < len(inner) for d in dims):
         return None
@@ -118,24 +118,24 @@ def _transpose(sizes: Sizes, v: Value) -> Lengths | None:
     return tuple(order)
 
 
-def _m_t(sizes: Sizes, v: Value) -> Lengths | None:
+def _m_t(sizes: GraphSizes, v: Value) -> Lengths | None:
     inner = sizes.of(v.inputs[0])
     return None if inner is None else (*inner[:-2], inner[-1], inner[-2])
 
 
-def _permute(sizes: Sizes, v: Value) -> Lengths | None:
+def _permute(sizes: GraphSizes, v: Value) -> Lengths | None:
     inner, dims = sizes.of(v.inputs[0]), [d.data for d in _flat(v.inputs[1])]
     if inner is None or len(dims) != len(inner):
         return None
     return tuple(inner[d] for d in dims if type(d) is int) if all(type(d) is int for d in dims) else None
 
 
-def _linear(sizes: Sizes, v: Value) -> Lengths | None:
+def _linear(sizes: GraphSizes, v: Value) -> Lengths | None:
     inner = sizes.of(v.inputs[0])
     return None if inner is None else (*inner[:-1], ("size", v, -1))
 
 
-def _item(sizes: Sizes, v: Value) -> Lengths | None:
+def _item(sizes: GraphSizes, v: Value) -> Lengths | None:
     parts = v.inputs[0]
     if parts.op == "unbind" and type(parts.inputs[1].data) is int:
         inner, dim = sizes.of(parts.inputs[0]), parts.inputs[1].data
@@ -147,13 +147,13 @@ def _item(sizes: Sizes, v: Value) -> Lengths | None:
     return tuple(("size", v, along) if i == along + len(inner) else x for i, x in enumerate(inner))
 
 
-def _product(sizes: Sizes, v: Value) -> Lengths | None:
+def _product(sizes: GraphSizes, v: Value) -> Lengths | None:
     """`q * scale` is as long as q."""
     sides = [i for i in v.inputs if sizes.facts.number(i) is not True]
     return sizes.of(sides[0]) if len(sides) == 1 else None
 
 
-def _rearrange(sizes: Sizes, v: Value) -> Lengths | None:
+def _rearrange(sizes: GraphSizes, v: Value) -> Lengths | None:
     """einops: a letter that stands alone on both sides keeps its dimension."""
     pattern = v.inputs[1].data
     if not isinstance(pattern, str) or "." in pattern:
@@ -186,7 +186,7 @@ def _axes(side: str) -> list[tuple[str, ...]]:
     return axes
 
 
-_HANDLERS: dict[str, Callable[[Sizes, Value], Lengths | None]] = {
+_HANDLERS: dict[str, Callable[[GraphSizes, Value], Lengths | None]] = {
     "view": _view, "transpose": _transpose, "mT": _m_t, "permute": _permute, "linear": _linear, ITEM: _item,
     "mul": _product, "div": _product, "rearrange": _rearrange,
 }  # fmt: skip
@@ -203,9 +203,9 @@ def lengths_of(view: View, v: Value) -> Lengths | None:
     return None
 
 
-def record_lengths(captured: Captured) -> Sizes:
+def record_lengths(captured: CapturedFunction) -> GraphSizes:
     """Add to what is known of each value the sizes that the text proves."""
-    sizes = Sizes(Facts(captured.known))
+    sizes = GraphSizes(Facts(captured.known))
     graph: Graph = captured.graph
     for v in graph.values:
         if sizes.facts.number(v) and v.op != CONST:

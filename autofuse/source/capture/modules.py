@@ -15,7 +15,7 @@ from autofuse.source.capture.scope import ClassScope, FileScope
 
 
 @dataclass(frozen=True)
-class Layer:
+class AppliedLayer:
     """One operation a module applies; `path` leads from the module to the layer inside a Sequential.
 
     `optional`: the module may be an Identity instead (`nn.Dropout(p) if p else nn.Identity()`).
@@ -36,7 +36,7 @@ class OwnLayer:
     child: Child
 
 
-Layers = list[Layer | OwnLayer]
+Layers = list[AppliedLayer | OwnLayer]
 
 
 def layers_of(scope: FileScope, owner: ClassScope | None, me: str | None, function: ast.expr) -> Layers | None:
@@ -83,7 +83,7 @@ def _layers(scope: FileScope, owner: ClassScope | None, constructor: ast.expr, p
     if isinstance(constructor, ast.IfExp) and (found := _either(scope, owner, constructor, path)) is not None:
         return found
     if not isinstance(constructor, ast.Call):
-        return [Layer("activation", path, (), ())] if is_activation(scope, owner, constructor) else None
+        return [AppliedLayer("activation", path, (), ())] if is_activation(scope, owner, constructor) else None
     name = _class_name(scope, constructor.func)
     if name == "torch.nn.Sequential" and constructor.args and not constructor.keywords:
         parts = [_layers(scope, owner, a, (*path, i)) for i, a in enumerate(constructor.args)]
@@ -91,7 +91,7 @@ def _layers(scope: FileScope, owner: ClassScope | None, constructor: ast.expr, p
     if (module := MODULES.get(name)) is not None:
         return _layer(module, constructor, path)
     if is_activation(scope, owner, constructor):
-        return [Layer("activation", path, (), ())]
+        return [AppliedLayer("activation", path, (), ())]
     child = child_of(scope, constructor) if path else None
     return None if child is None else [OwnLayer(path, child)]
 
@@ -108,13 +108,13 @@ def _layer(module: ModuleClass, constructor: ast.Call, path: tuple[int, ...]) ->
             fixed.append((key, ast.literal_eval(given[key]) if key in given else default))
         except ValueError:
             return None
-    return [Layer(module.op, path, tuple(fixed), module.read)]
+    return [AppliedLayer(module.op, path, tuple(fixed), module.read)]
 
 
 def _either(scope: FileScope, owner: ClassScope | None, constructor: ast.IfExp, path: tuple[int, ...]) -> Layers | None:
     """`nn.Dropout(p) if p else nn.Identity()`: a dropout whose probability may be missing."""
     sides = [_layers(scope, owner, side, path) for side in (constructor.body, constructor.orelse)]
-    single = [s[0] for s in sides if s and len(s) == 1 and isinstance(s[0], Layer)]
+    single = [s[0] for s in sides if s and len(s) == 1 and isinstance(s[0], AppliedLayer)]
     dropouts = [layer for layer in single if layer.op == "dropout"]
     identities = [layer for layer in single if layer.op == "identity"]
     return [replace(dropouts[0], optional=True)] if len(dropouts) == len(identities) == 1 else None

@@ -47,8 +47,8 @@ class NameTable:
         """Now, as a time to come back to."""
         return len(self._log)
 
-    def snapshot(self) -> Names:
-        return Names(self, self.mark)
+    def snapshot(self) -> HeldNames:
+        return HeldNames(self, self.mark)
 
     def at(self, name: str, mark: int) -> Value | None:
         """What `name` held at `mark`."""
@@ -71,7 +71,7 @@ class NameTable:
 
 
 @dataclass(frozen=True, eq=False)
-class Names(Mapping[str, Value]):
+class HeldNames(Mapping[str, Value]):
     """What names held at one time."""
 
     table: NameTable

@@ -13,8 +13,8 @@ from autofuse.ir.facts import Facts, Known
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, MODULE, OPAQUE, SINK, TUPLE, Graph, Value
 from autofuse.ir.vocabulary import OPS
 from autofuse.source.capture.bindings import Function, free_names
-from autofuse.source.capture.captured import Captured, Place, Region
-from autofuse.source.capture.names import Names, NameTable
+from autofuse.source.capture.captured import CapturedFunction, Region, ValuePosition
+from autofuse.source.capture.names import HeldNames, NameTable
 from autofuse.source.capture.scope import ClassScope, FileScope
 
 # Calls whose result is new memory, so that writing to it changes nothing else.
@@ -23,10 +23,10 @@ _PARTS = ("chunk", "split", "unbind")  # their items share no memory with each o
 _AS_MANY_DIMENSIONS = frozenset("transpose mT permute contiguous to float double half bfloat16 detach".split())
 
 
-class State(ABC):
+class CaptureState(ABC):
     """What reading has found so far. `quiet`: the text being read is not this function's own (an inlined helper)."""
 
-    def __init__(self, scope: FileScope, owner: ClassScope | None, out: Captured, quiet: bool = False) -> None:
+    def __init__(self, scope: FileScope, owner: ClassScope | None, out: CapturedFunction, quiet: bool = False) -> None:
         self.scope, self.owner, self.out, self.quiet = scope, owner, out, quiet
         self.graph: Graph = out.graph
         self.names = NameTable()
@@ -40,7 +40,7 @@ class State(ABC):
         self.abroad = False  # the text being read stands in another file
         self.entered: set[int] = set()  # calls of helpers and children that were read in their place
         self.statement: ast.stmt | None = None
-        self.before = Names(self.names, 0)
+        self.before = HeldNames(self.names, 0)
         self.region: Region = ()
         self.depth = 0  # branches around the statement
         self.horizon = 0  # the first serial of what is computed only where the statement runs too
@@ -76,7 +76,9 @@ class State(ABC):
     def place(self, value: Value, node: ast.expr, inlined: bool, inner: bool = False) -> None:
         """Remember that `node` computes `value`, or something on the way to it."""
         if not self.quiet and not self.frames and self.statement is not None:
-            place = Place(node, self.statement, self.before, self.region, inlined, inner, len(self.out.forgotten))
+            place = ValuePosition(
+                node, self.statement, self.before, self.region, inlined, inner, len(self.out.forgotten)
+            )
             self.out.places.setdefault(value, []).append(place)
 
     def binds(self, *values: Value) -> None:

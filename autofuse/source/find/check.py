@@ -21,7 +21,7 @@ from autofuse.match.refusals import Refusal, refusal
 from autofuse.match.site import Site
 from autofuse.results.findings import Finding
 from autofuse.rule import Fails, Holds, Unknown, Verdict
-from autofuse.source.capture.captured import Captured, Chain, Place
+from autofuse.source.capture.captured import CapturedFunction, Chain, ValuePosition
 from autofuse.source.capture.function_capture import capture
 from autofuse.source.capture.lambdas import expression_functions
 from autofuse.source.capture.lengths import record_lengths
@@ -65,7 +65,7 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Unread:
+class UnreadFunction:
     """A function that is nested too deeply to be followed."""
 
     line: int
@@ -73,9 +73,14 @@ class Unread:
 
 
 def proposals(
-    source: bytes, path: str, *, rules: Sequence[LoadedRule], target: str = DEFAULT, unread: list[Unread] | None = None,
+    source: bytes,
+    path: str,
+    *,
+    rules: Sequence[LoadedRule],
+    target: str = DEFAULT,
+    unread: list[UnreadFunction] | None = None,
     only: Collection[str] | None = None,
-) -> list[Proposal]:  # fmt: skip
+) -> list[Proposal]:
     """What autofuse would do to one file, in the order of its lines. Raises SyntaxError if it does not parse.
 
     Functions that cannot be followed are left alone, and added to `unread`. With `only`, other symbols are not read.
@@ -99,7 +104,7 @@ def proposals(
         try:
             found += _in_function(d, text, path, of_dataflow, target)
         except RecursionError:
-            (unread if unread is not None else []).append(Unread(d.function.lineno, d.symbol))
+            (unread if unread is not None else []).append(UnreadFunction(d.function.lineno, d.symbol))
     if of_calls:
         found += [_of_call(s, path) for s in call_sites(scope, of_calls) if only is None or s.symbol in only]
     return sorted(found, key=lambda p: (p.finding.line, p.finding.column, p.finding.code))
@@ -218,7 +223,7 @@ def _edit(placement: Placement, site: Site) -> Edit | Verdict:
         return Unknown(str(reason), getattr(reason, "value", None))
 
 
-def _crossed(captured: Captured, site: Site) -> Fails | None:
+def _crossed(captured: CapturedFunction, site: Site) -> Fails | None:
     """A match must lie wholly in one loop, `with` or `try` block: outside it the same code may mean something else."""
     root = next(places_of(captured, site.root), None)
     for v in sorted(site.doomed.values, key=lambda v: -v.serial) if root else ():
@@ -231,7 +236,7 @@ def _crossed(captured: Captured, site: Site) -> Fails | None:
 
 
 def _proposal(
-    path: str, symbol: str, captured: Captured, text: SourceText, site: Site, outcome: Edit | Verdict
+    path: str, symbol: str, captured: CapturedFunction, text: SourceText, site: Site, outcome: Edit | Verdict
 ) -> Proposal:
     edit = outcome if isinstance(outcome, Edit) else None
     assumed = edit.unsafe if edit else ""
@@ -248,7 +253,7 @@ def _proposal(
     return Proposal(finding, edit)
 
 
-def _told(site: Site, verdict: Verdict, captured: Captured, text: SourceText) -> Refusal:
+def _told(site: Site, verdict: Verdict, captured: CapturedFunction, text: SourceText) -> Refusal:
     """What to say of a verdict, in the names of the file."""
     if isinstance(verdict, Holds):
         return Refusal(verdict.why)
@@ -261,12 +266,12 @@ def _message(site: Site, verdict: Verdict, becomes: str, told: Refusal) -> str:
     return f"{_title(site.rule)}, not rewritten: {told.reason}"
 
 
-def _place(captured: Captured, site: Site) -> Place | None:
+def _place(captured: CapturedFunction, site: Site) -> ValuePosition | None:
     """Where the text computes a result."""
     return next(iter(root_places(captured, site)), None)
 
 
-def _extent(captured: Captured, site: Site) -> tuple[int, int, int]:
+def _extent(captured: CapturedFunction, site: Site) -> tuple[int, int, int]:
     """First line, last line and column of the whole matched pattern."""
     root = _place(captured, site)
     assert root is not None, "sites without a place are not reported"
@@ -280,12 +285,12 @@ def _extent(captured: Captured, site: Site) -> tuple[int, int, int]:
     return first[0], max(end for _, end, _ in ranges), first[2] + 1
 
 
-def _chain(captured: Captured, place: Place) -> Chain | None:
+def _chain(captured: CapturedFunction, place: ValuePosition) -> Chain | None:
     """The Sequential that a value is a step of."""
     return captured.chains.get(place.node) if place.inner else None
 
 
-def _lines(place: Place) -> tuple[int, int, int]:
+def _lines(place: ValuePosition) -> tuple[int, int, int]:
     """Of the statement where it is a simple one, else of the expression."""
     node: ast.stmt | ast.expr = place.statement if not hasattr(place.statement, "body") else place.node
     return node.lineno, node.end_lineno or node.lineno, node.col_offset

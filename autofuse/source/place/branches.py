@@ -14,7 +14,7 @@ from autofuse.canonical import View
 from autofuse.ir.graph import CHOICE, CONST, ITEM, NOT, TUPLE, Value
 from autofuse.ir.vocabulary import OPS
 from autofuse.match.site import Site
-from autofuse.source.capture.captured import Captured, Place, unconditional
+from autofuse.source.capture.captured import CapturedFunction, ValuePosition, unconditional
 from autofuse.source.targets.express import Assumed, Unwritable
 
 
@@ -23,7 +23,7 @@ class Branch:
     """One side of an `if`, and a place in it that always runs there; `test` is `truth` exactly where it runs."""
 
     statement: ast.If
-    place: Place
+    place: ValuePosition
     test: Value
     truth: bool
     computed: frozenset[Value]  # canonical tensors that are surely computed there
@@ -34,7 +34,7 @@ class Branch:
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class KeptName:
     """A canonical value that `name` holds where the branch ran; it is None elsewhere."""
 
     value: Value
@@ -43,7 +43,11 @@ class Kept:
 
 
 def branches_before(
-    captured: Captured, view: View, site: Site, root: Place, blocks: Mapping[int, tuple[list[ast.stmt], int]]
+    captured: CapturedFunction,
+    view: View,
+    site: Site,
+    root: ValuePosition,
+    blocks: Mapping[int, tuple[list[ast.stmt], int]],
 ) -> Iterator[Branch]:
     """Sides of an `if` that stands before the root in its block, or in one around it, where a part of the site goes."""
     for value in sorted(site.doomed.values, key=lambda v: v.serial):

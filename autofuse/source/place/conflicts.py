@@ -11,7 +11,7 @@ import textwrap
 from dataclasses import dataclass
 
 from autofuse.source.capture.bindings import bindings
-from autofuse.source.place.edits import Edit, Span
+from autofuse.source.place.edits import Edit, TextSpan
 from autofuse.source.targets.printing import SourceText
 
 _NAME = re.compile(r"[^\W\d]\w*")
@@ -21,8 +21,8 @@ _NAME = re.compile(r"[^\W\d]\w*")
 class Footprint:
     """What an edit touches: the text it replaces, the names it no longer binds, and the names its own text has."""
 
-    replaced: tuple[Span, ...]
-    removed: tuple[Span, ...]
+    replaced: tuple[TextSpan, ...]
+    removed: tuple[TextSpan, ...]
     unbound: frozenset[str]
     bound: frozenset[str]
     read: frozenset[str]
@@ -46,11 +46,11 @@ def footprint(edit: Edit, text: SourceText) -> Footprint:
     )
 
 
-def _overlap(a: Span, b: Span) -> bool:
+def _overlap(a: TextSpan, b: TextSpan) -> bool:
     return (a.line, a.column) < (b.end_line, b.end_column) and (b.line, b.column) < (a.end_line, a.end_column)
 
 
-def _text_of(span: Span, text: SourceText) -> str:
+def _text_of(span: TextSpan, text: SourceText) -> str:
     lines = text.lines[span.line - 1 : span.end_line]
     lines[-1] = lines[-1][: span.end_column]
     lines[0] = lines[0][span.column :]

@@ -10,11 +10,11 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from autofuse.source.targets import Call
+from autofuse.source.targets import TargetCall
 
 
 @dataclass(frozen=True, order=True)
-class Span:
+class TextSpan:
     """Where a node stands, as ast counts: lines from 1, columns in UTF-8 bytes from 0."""
 
     line: int
@@ -23,13 +23,13 @@ class Span:
     end_column: int
 
 
-def span_of(node: ast.expr | ast.stmt) -> Span:
-    return Span(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
+def span_of(node: ast.expr | ast.stmt) -> TextSpan:
+    return TextSpan(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
-def start_of(statement: ast.stmt) -> Span:
+def start_of(statement: ast.stmt) -> TextSpan:
     """Where a statement begins, for something put before it: what stands inside it is not touched."""
-    return Span(statement.lineno, statement.col_offset, statement.lineno, statement.col_offset)
+    return TextSpan(statement.lineno, statement.col_offset, statement.lineno, statement.col_offset)
 
 
 @dataclass(frozen=True)
@@ -37,25 +37,25 @@ class NewText:
     """Text in place of an expression. `call` is the call in it, for printing one argument a line."""
 
     text: str
-    call: Call | None = None
+    call: TargetCall | None = None
 
 
 @dataclass(frozen=True)
 class Edit:
     """What changes in a file; statements that go are named by where they stand."""
 
-    replacements: tuple[tuple[Span, NewText], ...]
-    removals: tuple[Span, ...] = ()
-    pure_tests: tuple[Span, ...] = ()  # `if` statements that may go when nothing is left in them
-    insertions: tuple[tuple[Span, str], ...] = ()  # a statement to put before the one that stands there
-    additions: tuple[tuple[Span, str, str], ...] = ()  # a keyword argument to add to the call that stands there
+    replacements: tuple[tuple[TextSpan, NewText], ...]
+    removals: tuple[TextSpan, ...] = ()
+    pure_tests: tuple[TextSpan, ...] = ()  # `if` statements that may go when nothing is left in them
+    insertions: tuple[tuple[TextSpan, str], ...] = ()  # a statement to put before the one that stands there
+    additions: tuple[tuple[TextSpan, str, str], ...] = ()  # a keyword argument to add to the call that stands there
     imports: tuple[str, ...] = ()
     unsafe: str = ""  # what the edit assumes, if anything
     becomes: str = ""  # the function that is called instead
-    omissions: tuple[tuple[Span, Span], ...] = ()  # a call, and the value of an argument to leave out of it
+    omissions: tuple[tuple[TextSpan, TextSpan], ...] = ()  # a call, and the value of an argument to leave out of it
 
     @property
-    def spans(self) -> tuple[Span, ...]:
+    def spans(self) -> tuple[TextSpan, ...]:
         """Where something changes."""
         beside = [i[0] for i in self.insertions] + [a[0] for a in self.additions] + [o[0] for o in self.omissions]
         return (*self.removals, *(r[0] for r in self.replacements), *beside)
@@ -65,7 +65,7 @@ def moved(edit: Edit, lines: int) -> Edit:
     """An edit whose every place lies `lines` further down."""
 
     def shifted(part: object) -> object:
-        if isinstance(part, Span):
+        if isinstance(part, TextSpan):
             return replace(part, line=part.line + lines, end_line=part.end_line + lines)
         return tuple(map(shifted, part)) if isinstance(part, tuple) else part
 

@@ -17,15 +17,15 @@ from autofuse.ir.vocabulary import HARMLESS, MODULES, OPS
 from autofuse.match.legality import is_metadata, written_in_place
 from autofuse.match.site import Site
 from autofuse.source.capture.bindings import bindings
-from autofuse.source.capture.captured import Captured, Place, unconditional
+from autofuse.source.capture.captured import CapturedFunction, ValuePosition, unconditional
 from autofuse.source.capture.imports import Imports
 from autofuse.source.capture.lambdas import is_expression
-from autofuse.source.capture.lengths import Sizes
+from autofuse.source.capture.lengths import GraphSizes
 from autofuse.source.capture.scope import FileScope, blocks_of
 from autofuse.source.capture.toplevel import SYMBOL, imported_after
-from autofuse.source.place.branches import Branch, Kept, branches_before, wanted
-from autofuse.source.place.edits import Edit, NewText, Span, span_of, start_of
-from autofuse.source.targets import Call, call_of
+from autofuse.source.place.branches import Branch, KeptName, branches_before, wanted
+from autofuse.source.place.edits import Edit, NewText, TextSpan, span_of, start_of
+from autofuse.source.targets import TargetCall, call_of
 from autofuse.source.targets.express import Speller, Unwritable, layer_text, places_of, root_places
 from autofuse.source.targets.printing import SourceText, permuted_text, unused
 
@@ -35,9 +35,9 @@ class Placement:
     """Everything that writing one site needs to know of its function."""
 
     text: SourceText
-    captured: Captured
+    captured: CapturedFunction
     view: View
-    sizes: Sizes
+    sizes: GraphSizes
     scope: FileScope
     target: str
     blocks: dict[int, tuple[list[ast.stmt], int]] = field(
@@ -123,7 +123,7 @@ class Placement:
             unsafe=call.unsafe, becomes=call.function,
         )  # fmt: skip
 
-    def _follows(self, first: Place, root: Place) -> str | None:
+    def _follows(self, first: ValuePosition, root: ValuePosition) -> str | None:
         """The name that the very next statement gives the norm, if it does nothing else."""
         block, at = self.blocks[id(first.statement)]
         after = block[at + 1] if at + 1 < len(block) else None
@@ -134,11 +134,11 @@ class Placement:
         alone = len(after.targets) == 1 and isinstance(target, ast.Name) and target.id not in read
         return target.id if alone and isinstance(target, ast.Name) else None
 
-    def _with_new_names(self, site: Site, root: Place, reason: Unwritable) -> Edit:
+    def _with_new_names(self, site: Site, root: ValuePosition, reason: Unwritable) -> Edit:
         """Bind what is not to be had at the place to new names, one after the other."""
         if is_expression(self.captured.function):
             raise reason
-        bound: dict[Value, tuple[str, Place]] = {}
+        bound: dict[Value, tuple[str, ValuePosition]] = {}
         for _ in range(6):
             if reason.value is None or reason.value in bound:
                 break
@@ -153,7 +153,7 @@ class Placement:
                 reason = another
         raise reason
 
-    def _kept_in_branches(self, site: Site, root: Place, reason: Unwritable) -> Edit:
+    def _kept_in_branches(self, site: Site, root: ValuePosition, reason: Unwritable) -> Edit:
         """Let new names hold what only a branch can name, where it is made: each takes the place of what goes there."""
         if is_expression(self.captured.function):
             raise reason
@@ -162,7 +162,7 @@ class Placement:
             for b in branches_before(self.captured, self.view, site, root, self.blocks)
             if self._begins_line(b.statement)
         ]
-        kept: list[Kept] = []
+        kept: list[KeptName] = []
         for _ in range(4):
             found = self._kept(site, root, branches, reason, kept)
             if found is None:
@@ -175,8 +175,8 @@ class Placement:
         raise reason
 
     def _kept(
-        self, site: Site, root: Place, branches: list[Branch], reason: Unwritable, kept: list[Kept]
-    ) -> Kept | None:
+        self, site: Site, root: ValuePosition, branches: list[Branch], reason: Unwritable, kept: list[KeptName]
+    ) -> KeptName | None:
         """The largest part of what could not be written that the statement of one of `branches` can write."""
         held = {(k.value, k.branch.test, k.branch.truth) for k in kept}
         for branch in reversed(branches):
@@ -190,16 +190,16 @@ class Placement:
                 except Unwritable:
                     continue
                 taken = self._taken({}) | {k.name for k in kept}
-                return Kept(v, unused("attn_mask", taken), branch)
+                return KeptName(v, unused("attn_mask", taken), branch)
         return None
 
     def _edit_at(
         self,
         site: Site,
-        place: Place,
-        root: Place,
-        bound: dict[Value, tuple[str, Place]],
-        kept: Sequence[Kept] = (),
+        place: ValuePosition,
+        root: ValuePosition,
+        bound: dict[Value, tuple[str, ValuePosition]],
+        kept: Sequence[KeptName] = (),
     ) -> Edit:
         imports = Imports(self.scope)
         speller = self.speller(site, place, root, imports, {v: name for v, (name, _) in bound.items()})
@@ -238,8 +238,8 @@ class Placement:
         )  # fmt: skip
 
     def _insertions(
-        self, site: Site, kept: Sequence[Kept], speller: Speller, imports: Imports
-    ) -> list[tuple[Span, str]]:
+        self, site: Site, kept: Sequence[KeptName], speller: Speller, imports: Imports
+    ) -> list[tuple[TextSpan, str]]:
         """What binds the names of `kept`: None before the branch, and the value in it."""
         found = []
         for k in kept:
@@ -249,13 +249,13 @@ class Placement:
             found.append((span_of(k.branch.place.statement), f"{k.name} = {there.text(k.value)}"))
         return found
 
-    def _check_imports(self, imports: Imports, place: Place) -> None:
+    def _check_imports(self, imports: Imports, place: ValuePosition) -> None:
         """An import that is added stands after those that are there, which at the top level may be too late."""
         body = self.captured.function.body
         if imports.needed and self.captured.function.name == SYMBOL and imported_after(body, place.statement.lineno):
             raise Unwritable("the import that it needs would come after it")
 
-    def _followed(self, call: Call, place: Place, root: Value) -> Call:
+    def _followed(self, call: TargetCall, place: ValuePosition, root: Value) -> TargetCall:
         """`call`, and around it the layers of the Sequential that come after what it stands for."""
         chain = self.captured.chains.get(place.node)
         at = next((i for i, (_, v) in enumerate(chain.steps) if v is root), -1) if chain and place.inner else -1
@@ -267,7 +267,9 @@ class Placement:
             )
         return call
 
-    def speller(self, site: Site, place: Place, root: Place, imports: Imports, bound: dict[Value, str]) -> Speller:
+    def speller(
+        self, site: Site, place: ValuePosition, root: ValuePosition, imports: Imports, bound: dict[Value, str]
+    ) -> Speller:
         gone = self._gone(site)
         made = Speller(self.text, self.captured, self.view, place, root, gone, imports, self.sizes, bound)
         made.may_insert = self._begins_line(place.statement)
@@ -301,7 +303,7 @@ class Placement:
 
     # Where else the call may stand.
 
-    def _earlier(self, site: Site, root: Place) -> Iterator[Place]:
+    def _earlier(self, site: Site, root: ValuePosition) -> Iterator[ValuePosition]:
         """Statements of the block that bind a value that goes to a name which holds it until the root, last first."""
         block, at = self.blocks.get(id(root.statement), ([], 0))
         for statement in reversed(block[:at]):
@@ -316,14 +318,14 @@ class Placement:
             ):
                 yield from (p for p in self.captured.places[values[0]] if p.node is statement.value)
 
-    def _definition(self, value: Value, root: Place, site: Site) -> Place | None:
+    def _definition(self, value: Value, root: ValuePosition, site: Site) -> ValuePosition | None:
         """A place that computes or names `value` and that always runs before the root."""
         if any(v in site.doomed.values for v in ancestors(value)):
             return None
         places = [*places_of(self.captured, value), *(p for p in self.captured.places.get(value, []) if not p.inner)]
         return next((p for p in places if self._dominates(p, root) and unconditional(p)), None)
 
-    def _dominates(self, place: Place, root: Place) -> bool:
+    def _dominates(self, place: ValuePosition, root: ValuePosition) -> bool:
         """Whether the statement of `place` always runs before, or is, that of `root`."""
         if place.inner or id(place.statement) not in self.blocks:
             return False
@@ -338,13 +340,13 @@ class Placement:
             statement = around if around not in place.region else None
         return False
 
-    def _new_name(self, value: Value, site: Site, bound: dict[Value, tuple[str, Place]]) -> str:
+    def _new_name(self, value: Value, site: Site, bound: dict[Value, tuple[str, ValuePosition]]) -> str:
         wanted = next((n for n, c in site.captures.items() if value in self.view.originals(c)), "operand")
         return unused(wanted, self._taken({v: name for v, (name, _) in bound.items()}))
 
     # What else changes.
 
-    def _metadata(self, site: Site, speller: Speller, imports: Imports) -> list[tuple[Span, NewText]]:
+    def _metadata(self, site: Site, speller: Speller, imports: Imports) -> list[tuple[TextSpan, NewText]]:
         """A live read of the shape, dtype or device of a value that goes is read off the operands instead."""
         found = []
         for read in sorted({*site.doomed.metadata, *self._shape_reads(speller)}, key=lambda v: v.serial):
@@ -357,7 +359,7 @@ class Placement:
                 found.append((span_of(node), NewText(there.text(self.view.of(value)))))
         return found
 
-    def _indexed(self, read: Value, place: Place) -> tuple[Value, ast.expr]:
+    def _indexed(self, read: Value, place: ValuePosition) -> tuple[Value, ast.expr]:
         """`scores.shape[-1]` rather than `scores.shape`, where it is followed by an index."""
         for user in self.captured.graph.users[read]:
             for p in self.captured.places.get(user, []) if user.op == ITEM else ():
@@ -380,13 +382,18 @@ class Placement:
             todo += [] if touched else v.inputs
         return reads
 
-    def _pure_tests(self, dead: set[ast.stmt]) -> tuple[Span, ...]:
+    def _pure_tests(self, dead: set[ast.stmt]) -> tuple[TextSpan, ...]:
         """The branches around statements that go, whose tests only ask: one that is left empty goes too."""
         around = (s for s in self.captured.tests if s not in self.captured.effects)
         return tuple(span_of(s) for s in around if any(_inside(span_of(d), span_of(s)) for d in dead))
 
     def _dead(
-        self, site: Site, used: set[Value], root: Place, place: Place, moved: Sequence[Place] = ()
+        self,
+        site: Site,
+        used: set[Value],
+        root: ValuePosition,
+        place: ValuePosition,
+        moved: Sequence[ValuePosition] = (),
     ) -> set[ast.stmt]:
         """Statements that bind only values that nothing needs any more; `moved` are bound by statements before them."""
         gone = self._unneeded(site, used)
@@ -408,7 +415,7 @@ class Placement:
                 raise Unwritable("a `del` names a value that goes together with one that stays")
         return found
 
-    def _moved_out(self, statement: ast.stmt, moved: Sequence[Place]) -> bool:
+    def _moved_out(self, statement: ast.stmt, moved: Sequence[ValuePosition]) -> bool:
         """Whether all that a statement does but bind names is done by expressions that move to one before it."""
         nodes = [p.node for p in moved if p.statement is statement]
         done = {id(n) for node in nodes for n in ast.walk(node)}
@@ -439,7 +446,7 @@ class Placement:
             todo += self.captured.graph.users[v]
         return True
 
-    def _check_in_place(self, root: Place) -> None:
+    def _check_in_place(self, root: ValuePosition) -> None:
         """Raises Unwritable where a name is written by the root itself, and read afterwards: `x.add_(bias)`."""
         match root.node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if written_in_place(method):
@@ -454,7 +461,7 @@ class Placement:
         if root.region or any((n.lineno, n.col_offset) > end for n in reads):
             raise Unwritable(f"`{name}` is written in place by what would be replaced, and read afterwards")
 
-    def _check_names(self, dead: set[ast.stmt], root: Place, place: Place, reads: set[Value]) -> None:
+    def _check_names(self, dead: set[ast.stmt], root: ValuePosition, place: ValuePosition, reads: set[Value]) -> None:
         """Keep a statement whose name is still read by text that stays; `reads` are read off the operands instead."""
         reread = {n for r in reads for p in self.captured.places.get(r, []) for n in ast.walk(p.node)}
         held = {
@@ -520,7 +527,7 @@ def _removable(v: Value) -> bool:
     return v.op not in (PARAMETER, CONST, SINK, OPAQUE) and not (v.op in OPS and OPS[v.op].effect == "random")
 
 
-def _gives_the_same_name(place: Place, root: Place) -> bool:
+def _gives_the_same_name(place: ValuePosition, root: ValuePosition) -> bool:
     """Whether the statement of `root` does nothing but give its value the name that the one of `place` gives."""
     statement = root.statement
     return (
@@ -545,7 +552,7 @@ def _within(node: ast.expr, outer: ast.expr) -> bool:
     return _inside(span_of(node), span_of(outer))
 
 
-def _inside(inner: Span, outer: Span) -> bool:
+def _inside(inner: TextSpan, outer: TextSpan) -> bool:
     return (outer.line, outer.column) <= (inner.line, inner.column) and (inner.end_line, inner.end_column) <= (
         outer.end_line,
         outer.end_column,

@@ -8,26 +8,26 @@ from __future__ import annotations
 import ast
 
 from autofuse.ir.graph import PARAMETER, Value
-from autofuse.match.refusals import Written
-from autofuse.source.capture.captured import Captured
+from autofuse.match.refusals import AuthorText
+from autofuse.source.capture.captured import CapturedFunction
 from autofuse.source.targets.express import places_of
 from autofuse.source.targets.printing import SourceText
 
 _LONG = 60  # of an expression in a sentence
 
 
-def written(captured: Captured, text: SourceText, v: Value) -> Written:
+def written(captured: CapturedFunction, text: SourceText, v: Value) -> AuthorText:
     """The name that a value is given, else its expression, and its line; for what leaves a function, where it does."""
     if v in captured.lines:
-        return Written("", captured.lines[v])
+        return AuthorText("", captured.lines[v])
     if v.op == PARAMETER:
-        return Written(str(v.data))
+        return AuthorText(str(v.data))
     place = next(iter([*places_of(captured, v), *captured.places.get(v, [])]), None)
     if place is None:
-        return Written()
+        return AuthorText()
     name = _assigned(place.statement, place.node)
     expression = text.of(place.node)
-    return Written(name or (expression if len(expression) <= _LONG else ""), place.node.lineno)
+    return AuthorText(name or (expression if len(expression) <= _LONG else ""), place.node.lineno)
 
 
 def _assigned(statement: ast.stmt, node: ast.expr) -> str:

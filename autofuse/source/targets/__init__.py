@@ -14,11 +14,11 @@ from dataclasses import replace
 from autofuse.rule import Replacement
 from autofuse.source.targets import apex, flash_attn, liger
 from autofuse.source.targets.autofuse import autofuse_call
-from autofuse.source.targets.call import Arguments, Call, NotInTarget, named
+from autofuse.source.targets.call import Arguments, NotInTarget, TargetCall, named
 from autofuse.source.targets.express import Speller
 from autofuse.source.targets.torch import OPERATIONS, RECENT
 
-__all__ = ["DEFAULT", "TARGETS", "Call", "NotInTarget", "call_of"]
+__all__ = ["DEFAULT", "TARGETS", "NotInTarget", "TargetCall", "call_of"]
 
 DEFAULT = "auto"
 _LIBRARIES = {"flash-attn": flash_attn.OPERATIONS, "apex": apex.OPERATIONS, "liger": liger.OPERATIONS}
@@ -26,7 +26,7 @@ TARGETS = (DEFAULT, "torch", "autofuse", *_LIBRARIES)
 _NEEDS_AUTOFUSE = "the file then needs autofuse where it runs"
 
 
-def call_of(target: str, replacement: Replacement, captures: Arguments, s: Speller) -> Call:
+def call_of(target: str, replacement: Replacement, captures: Arguments, s: Speller) -> TargetCall:
     """The call that stands for a rule's `after`. Raises NotInTarget, and Unwritable where an argument is missing."""
     if target == "autofuse":
         return autofuse_call(replacement, captures, s)
@@ -42,7 +42,7 @@ def call_of(target: str, replacement: Replacement, captures: Arguments, s: Spell
     return replace(call, unsafe="; ".join(filter(None, (_NEEDS_AUTOFUSE, call.unsafe))))
 
 
-def _of_library(target: str, replacement: Replacement, captures: Arguments, s: Speller) -> Call:
+def _of_library(target: str, replacement: Replacement, captures: Arguments, s: Speller) -> TargetCall:
     operations = _LIBRARIES[target]
     if replacement.operation not in operations:
         raise NotInTarget(f"the target {target} writes {', '.join(operations)}, not {replacement.operation}")

@@ -7,7 +7,7 @@ targets, for `padding_idx` (0 unless another is given) clears losses but stays i
 from __future__ import annotations
 
 from autofuse.ir.graph import is_const
-from autofuse.source.targets.call import Arguments, Call, NotInTarget
+from autofuse.source.targets.call import Arguments, NotInTarget, TargetCall
 from autofuse.source.targets.express import Speller
 from autofuse.source.targets.losses import rows
 from autofuse.source.targets.printing import fill
@@ -19,7 +19,7 @@ _HALVES = "computes in half precision under autocast, where torch takes float32"
 _NO_CLASS = -100
 
 
-def layer_norm(a: Arguments, s: Speller) -> Call:
+def layer_norm(a: Arguments, s: Speller) -> TargetCall:
     weight, bias = _given(a, "weight", s), _given(a, "bias", s)
     if (weight is None) != (bias is None):
         raise NotInTarget("apex's layer norm takes a weight and a bias, or neither")
@@ -27,12 +27,12 @@ def layer_norm(a: Arguments, s: Speller) -> Call:
     return _norm("fused_layer_norm", affine, a, s, "1e-05")
 
 
-def rms_norm(a: Arguments, s: Speller) -> Call:
+def rms_norm(a: Arguments, s: Speller) -> TargetCall:
     weight = _given(a, "weight", s)
     return _norm("fused_rms_norm", () if weight is None else (weight,), a, s, "1e-06")
 
 
-def _norm(name: str, affine: tuple[str, ...], a: Arguments, s: Speller, default: str) -> Call:
+def _norm(name: str, affine: tuple[str, ...], a: Arguments, s: Speller, default: str) -> TargetCall:
     if "eps" in a and is_const(a["eps"], None):
         raise NotInTarget("apex's norms take an eps that is a number; here it is None, which depends on the dtype")
     x = s.text(a["x"])
@@ -40,7 +40,7 @@ def _norm(name: str, affine: tuple[str, ...], a: Arguments, s: Speller, default:
     function = s.imports.text(f"{_NORMS}.{name}_affine" if affine else f"{_NORMS}.{name}", s.place)
     arguments = (x, *affine, fill("{0}.shape[-1:]", x), f"eps={eps}")
     why = f"{_NEEDS}; {_HALVES}"
-    return Call(function, arguments, unsafe=f"{why}; {_ALIKE}" if affine else why)
+    return TargetCall(function, arguments, unsafe=f"{why}; {_ALIKE}" if affine else why)
 
 
 def _given(a: Arguments, name: str, s: Speller) -> str | None:
@@ -52,7 +52,7 @@ def _given(a: Arguments, name: str, s: Speller) -> str | None:
     return s.text(a[name])
 
 
-def cross_entropy(a: Arguments, s: Speller) -> Call:
+def cross_entropy(a: Arguments, s: Speller) -> TargetCall:
     if "weight" in a and not is_const(a["weight"], None):
         raise NotInTarget("apex's cross entropy has no weights of classes")
     if "ignore_index" not in a or not is_const(a["ignore_index"], None):  # left out, it is torch's -100
@@ -70,7 +70,7 @@ def cross_entropy(a: Arguments, s: Speller) -> Call:
         tail = f"{tail}.{reduction}()"
     arguments = (logits, target, smoothing, str(_NO_CLASS))
     why = f"{_NEEDS} (xentropy among them); assumes class indices, and logits in float32 or float16"
-    return Call(f"{function}.apply", arguments, tail, unsafe=why)
+    return TargetCall(f"{function}.apply", arguments, tail, unsafe=why)
 
 
 OPERATIONS = {"layer_norm": layer_norm, "rms_norm": rms_norm, "cross_entropy": cross_entropy}

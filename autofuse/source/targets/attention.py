@@ -8,13 +8,13 @@ from __future__ import annotations
 from autofuse.canonical import PERMUTE
 from autofuse.ir.graph import ATTRIBUTE, ITEM, Value, is_const
 from autofuse.source.capture.lengths import lengths_of
-from autofuse.source.targets.call import Arguments, Call
+from autofuse.source.targets.call import Arguments, TargetCall
 from autofuse.source.targets.express import Speller
 from autofuse.source.targets.masks import is_causal, mask_of
 from autofuse.source.targets.printing import fill
 
 
-def attention(a: Arguments, s: Speller) -> Call:
+def attention(a: Arguments, s: Speller) -> TargetCall:
     causal = is_causal(a, s)
     if causal:
         del a["mask"]
@@ -31,7 +31,7 @@ def attention(a: Arguments, s: Speller) -> Call:
         rest.append(f"dropout_p={dropout(a['dropout_p'], a['training'], s)}")
     operands[0], scale = scale_of(a, operands[0], s)
     function = s.imports.text("torch.nn.functional.scaled_dot_product_attention", s.place)
-    return Call(function, (*operands, *rest, *scale), ".squeeze(1)" if flat else "", mask.before)
+    return TargetCall(function, (*operands, *rest, *scale), ".squeeze(1)" if flat else "", mask.before)
 
 
 def scale_of(a: Arguments, query: str, s: Speller) -> tuple[str, list[str]]:

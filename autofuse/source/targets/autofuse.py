@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from autofuse.ir.graph import ATTRIBUTE, ITEM, PARAMETER, Value, is_const
 from autofuse.rule import Constant, Replacement
-from autofuse.source.targets.call import Arguments, Call, named
+from autofuse.source.targets.call import Arguments, TargetCall, named
 from autofuse.source.targets.express import Speller
 from autofuse.source.targets.masks import is_causal
 from autofuse.source.targets.printing import literal_text
@@ -15,7 +15,7 @@ from autofuse.source.targets.printing import literal_text
 _NUMBERS = ("p", "eps", "training", "normalized_shape")
 
 
-def autofuse_call(replacement: Replacement, captures: Arguments, s: Speller) -> Call:
+def autofuse_call(replacement: Replacement, captures: Arguments, s: Speller) -> TargetCall:
     causal = replacement.operation == "attention" and is_causal(named(replacement, captures, s), s)
     arguments, gap = [], False
     for name, given in replacement.arguments:
@@ -31,7 +31,7 @@ def autofuse_call(replacement: Replacement, captures: Arguments, s: Speller) -> 
             arguments.append(f"{keyword}={s.text(captures[given])}" if keyword else s.text(captures[given]))
     bypassed = next((t for v in captures.values() if (t := _child_parameter(v, s)) is not None), None)
     unsafe = f"reads {bypassed} past the module that owns it, whose hooks would not run" if bypassed else ""
-    return Call(s.imports.text(f"autofuse.ops.{replacement.operation}", s.place), tuple(arguments), unsafe=unsafe)
+    return TargetCall(s.imports.text(f"autofuse.ops.{replacement.operation}", s.place), tuple(arguments), unsafe=unsafe)
 
 
 def _child_parameter(v: Value, s: Speller) -> str | None:

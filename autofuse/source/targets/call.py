@@ -19,7 +19,7 @@ class NotInTarget(Exception):
 
 
 @dataclass(frozen=True)
-class Call:
+class TargetCall:
     """A call to print: on one line, or one argument a line where that is too long. `unsafe` says what it assumes."""
 
     function: str

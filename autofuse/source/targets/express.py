@@ -35,9 +35,9 @@ from autofuse.ir.spelling import SPELLINGS
 from autofuse.ir.vocabulary import HARMLESS, OPS
 from autofuse.match.legality import is_metadata
 from autofuse.match.site import Site
-from autofuse.source.capture.captured import Captured, Place
+from autofuse.source.capture.captured import CapturedFunction, ValuePosition
 from autofuse.source.capture.imports import Imports
-from autofuse.source.capture.lengths import Sizes
+from autofuse.source.capture.lengths import GraphSizes
 from autofuse.source.targets.printing import SourceText, fill, literal_text, permuted_text
 
 _STRUCTURE = frozenset({CONST, PARAMETER, ATTRIBUTE, ITEM, TUPLE, IS_NONE, CHOICE, NOT, SLICE, MODULE, GLOBAL, SYNTAX})
@@ -64,13 +64,13 @@ class Speller:
     """
 
     text_of: SourceText
-    captured: Captured
+    captured: CapturedFunction
     view: View
-    place: Place
-    root: Place
+    place: ValuePosition
+    root: ValuePosition
     gone: frozenset[Value]
     imports: Imports
-    sizes: Sizes
+    sizes: GraphSizes
     bound: dict[Value, str] = field(default_factory=dict)
     used: set[Value] = field(default_factory=set)
     removed: set[ast.stmt] = field(default_factory=set)  # statements whose going the text relies on
@@ -247,7 +247,7 @@ class Speller:
                 return not truth
         return None
 
-    def same_names(self, place: Place, value: Value) -> bool:
+    def same_names(self, place: ValuePosition, value: Value) -> bool:
         """Whether the expression at `place` reads the same things here."""
         reads_self = any(v.op == ATTRIBUTE and v.inputs[0].op == PARAMETER for v in ancestors(value))
         if reads_self and place.forgets != self.place.forgets:
@@ -469,7 +469,7 @@ def layer_text(text_of: SourceText, node: ast.expr, path: tuple[int, ...]) -> st
     return text_of.of(node.func) + "".join(f"[{i}]" for i in path)
 
 
-def root_places(captured: Captured, site: Site) -> list[Place]:
+def root_places(captured: CapturedFunction, site: Site) -> list[ValuePosition]:
     """Where the call that makes a site can stand.
 
     The expression that computes it; else the call of a Sequential of which one layer gives it; else the call of a
@@ -486,7 +486,7 @@ def root_places(captured: Captured, site: Site) -> list[Place]:
     return calls if any(p.node not in [c.node for c in calls] for p in outside) else []
 
 
-def places_of(captured: Captured, v: Value) -> Iterator[Place]:
+def places_of(captured: CapturedFunction, v: Value) -> Iterator[ValuePosition]:
     """Where the text computes `v`, other than by naming it, or by calling a helper that does."""
     return (
         p for p in captured.places.get(v, []) if not p.inlined and not isinstance(p.node, (ast.Name, ast.NamedExpr))

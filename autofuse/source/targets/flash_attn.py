@@ -9,7 +9,7 @@ from __future__ import annotations
 from autofuse.canonical import PERMUTE
 from autofuse.ir.graph import Value
 from autofuse.source.targets.attention import dropout, drops, scale_of, three_dimensional
-from autofuse.source.targets.call import Arguments, Call, NotInTarget
+from autofuse.source.targets.call import Arguments, NotInTarget, TargetCall
 from autofuse.source.targets.express import Speller, Unwritable
 from autofuse.source.targets.masks import is_causal
 from autofuse.source.targets.printing import fill
@@ -22,7 +22,7 @@ _FOUR = "assumes that query, key and value are (batch, heads, length, head_dim)"
 _HEADS_THIRD = (0, 2, 1, 3)
 
 
-def attention(a: Arguments, s: Speller) -> Call:
+def attention(a: Arguments, s: Speller) -> TargetCall:
     causal = is_causal(a, s)
     if "mask" in a and not causal:
         raise NotInTarget(
@@ -41,7 +41,9 @@ def attention(a: Arguments, s: Speller) -> Call:
     function = s.imports.text("flash_attn.flash_attn_func", s.place)
     unsafe = _NEEDS if None not in ranks else f"{_NEEDS}; {_FOUR}"
     causal_too = ("causal=True",) if causal else ()
-    return Call(function, (*operands, *rest, *causal_too), ".squeeze(2)" if flat else ".transpose(1, 2)", unsafe=unsafe)
+    return TargetCall(
+        function, (*operands, *rest, *causal_too), ".squeeze(2)" if flat else ".transpose(1, 2)", unsafe=unsafe
+    )
 
 
 def _laid_out(v: Value, flat: bool, s: Speller) -> str:

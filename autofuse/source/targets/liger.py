@@ -8,7 +8,7 @@ gradients, where others may have kept the operands.
 from __future__ import annotations
 
 from autofuse.ir.graph import is_const
-from autofuse.source.targets.call import Arguments, Call, NotInTarget
+from autofuse.source.targets.call import Arguments, NotInTarget, TargetCall
 from autofuse.source.targets.express import Speller
 from autofuse.source.targets.losses import linear_rows, options_of, rows
 from autofuse.source.targets.printing import fill
@@ -22,31 +22,31 @@ _ONCE = "assumes that the backward pass runs through it once (it overwrites what
 _ALL_IGNORED = "assumes class indices, of which some are not ignored (it gives 0 and not nan where all are)"
 
 
-def rms_norm(a: Arguments, s: Speller) -> Call:
+def rms_norm(a: Arguments, s: Speller) -> TargetCall:
     weight = _tensor(a, "weight", "rms_norm", s)
     arguments = (s.text(a["x"]), weight, f"eps={_eps(a, s, '1e-06')}", "in_place=False")
-    return Call(_function("liger_rms_norm", s), arguments, unsafe=f"{_NEEDS}; {_ALIKE}")
+    return TargetCall(_function("liger_rms_norm", s), arguments, unsafe=f"{_NEEDS}; {_ALIKE}")
 
 
-def layer_norm(a: Arguments, s: Speller) -> Call:
+def layer_norm(a: Arguments, s: Speller) -> TargetCall:
     affine = (_tensor(a, "weight", "layer_norm", s), _tensor(a, "bias", "layer_norm", s))
     arguments = (s.text(a["x"]), *affine, _eps(a, s, "1e-05"))
-    return Call(_function("liger_layer_norm", s), arguments, unsafe=f"{_NEEDS}; {_ALIKE}")
+    return TargetCall(_function("liger_layer_norm", s), arguments, unsafe=f"{_NEEDS}; {_ALIKE}")
 
 
-def gated_product(a: Arguments, s: Speller) -> Call:
+def gated_product(a: Arguments, s: Speller) -> TargetCall:
     """Of copies: it writes gradients over gate and up, of which others may have kept one."""
     arguments = tuple(fill("{0}.clone()", s.text(a[name])) for name in ("gate", "up"))
-    return Call(_gate(a, s), arguments, unsafe=f"{_NEEDS}; {_ONCE}")
+    return TargetCall(_gate(a, s), arguments, unsafe=f"{_NEEDS}; {_ONCE}")
 
 
-def gated_activation(a: Arguments, s: Speller) -> Call:
+def gated_activation(a: Arguments, s: Speller) -> TargetCall:
     halves = fill("{0}.chunk(2, -1)", s.text(a["x"]))
     reverse = "gate_first" in a and is_const(a["gate_first"], False)
-    return Call(_gate(a, s), (f"*{halves}[::-1]" if reverse else f"*{halves}",), unsafe=f"{_NEEDS}; {_ONCE}")
+    return TargetCall(_gate(a, s), (f"*{halves}[::-1]" if reverse else f"*{halves}",), unsafe=f"{_NEEDS}; {_ONCE}")
 
 
-def gated_mlp(a: Arguments, s: Speller) -> Call:
+def gated_mlp(a: Arguments, s: Speller) -> TargetCall:
     """Both projections, and Liger's product of what they give."""
     linear = s.imports.text("torch.nn.functional.linear", s.place)
     x, projections = s.text(a["x"]), []
@@ -55,29 +55,29 @@ def gated_mlp(a: Arguments, s: Speller) -> Call:
         rest = "" if bias is None or is_const(bias, None) else f", {s.text(bias)}"
         projections.append(f"{linear}({x}, {s.text(a[f'{name}_weight'])}{rest})")
     why = f"{_NEEDS}; {_ONCE}; reads weights past the layers that own them, whose hooks would not run"
-    return Call(_gate(a, s), tuple(projections), unsafe=why)
+    return TargetCall(_gate(a, s), tuple(projections), unsafe=why)
 
 
-def cross_entropy(a: Arguments, s: Speller) -> Call:
+def cross_entropy(a: Arguments, s: Speller) -> TargetCall:
     if "weight" in a and not is_const(a["weight"], None):
         raise NotInTarget("Liger's cross entropy is not written with weights of classes")
     logits, target, tail = rows(a, s)
     arguments = (fill("{0}.clone()", logits), target, *options_of(a, s, _LOSS_OPTIONS))
     why = f"{_NEEDS}; {_ONCE}; {_ALL_IGNORED}"
-    return Call(_function("liger_cross_entropy", s), arguments, tail, unsafe=why)
+    return TargetCall(_function("liger_cross_entropy", s), arguments, tail, unsafe=why)
 
 
-def linear_cross_entropy(a: Arguments, s: Speller) -> Call:
+def linear_cross_entropy(a: Arguments, s: Speller) -> TargetCall:
     if "reduction" in a and not is_const(a["reduction"], "mean", "sum"):
         raise NotInTarget("Liger's fused linear cross entropy reduces to a mean or a sum")
     x, target = linear_rows(a, s)
     bias = [f"bias={s.text(a['bias'])}"] if "bias" in a and not is_const(a["bias"], None) else []
     arguments = (x, s.text(a["weight"]), target, *bias, *options_of(a, s, _LOSS_OPTIONS))
     why = f"{_NEEDS}; {_ONCE}; {_ALL_IGNORED}; runs no hooks of the layer, and gives the loss in float32"
-    return Call(_function("liger_fused_linear_cross_entropy", s), arguments, unsafe=why)
+    return TargetCall(_function("liger_fused_linear_cross_entropy", s), arguments, unsafe=why)
 
 
-def rotary(a: Arguments, s: Speller) -> Call:
+def rotary(a: Arguments, s: Speller) -> TargetCall:
     raise NotInTarget(
         "Liger's rope turns a query and a key in one call, and in place: a single rotation cannot be written with it; "
         "use another `--target`"

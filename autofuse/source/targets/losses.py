@@ -6,18 +6,18 @@ Knows what torch's functions take and what its versions have.
 from __future__ import annotations
 
 from autofuse.ir.graph import is_const
-from autofuse.source.targets.call import Arguments, Call
+from autofuse.source.targets.call import Arguments, TargetCall
 from autofuse.source.targets.express import Speller, Unwritable
 from autofuse.source.targets.printing import fill
 
 _OPTIONS = ("weight", "ignore_index", "reduction", "label_smoothing")
 
 
-def cross_entropy(a: Arguments, s: Speller) -> Call:
+def cross_entropy(a: Arguments, s: Speller) -> TargetCall:
     """F.cross_entropy; where the classes lie elsewhere, of one row after the other."""
     logits, target, tail = rows(a, s)
     options = options_of(a, s, _OPTIONS)
-    return Call(s.imports.text("torch.nn.functional.cross_entropy", s.place), (logits, target, *options), tail)
+    return TargetCall(s.imports.text("torch.nn.functional.cross_entropy", s.place), (logits, target, *options), tail)
 
 
 def rows(a: Arguments, s: Speller) -> tuple[str, str, str]:
@@ -44,12 +44,12 @@ def _flat(logits: str) -> str:
     return fill("{0}.flatten(0, -2)", logits)
 
 
-def log_likelihood(a: Arguments, s: Speller) -> Call:
+def log_likelihood(a: Arguments, s: Speller) -> TargetCall:
     made = cross_entropy(a, s)
-    return Call(made.function, made.arguments, f"{made.tail}.neg()")
+    return TargetCall(made.function, made.arguments, f"{made.tail}.neg()")
 
 
-def linear_cross_entropy(a: Arguments, s: Speller) -> Call:
+def linear_cross_entropy(a: Arguments, s: Speller) -> TargetCall:
     """F.linear_cross_entropy, which without `options` would still form all logits."""
     if "reduction" in a and not is_const(a["reduction"], "mean", "sum"):
         raise Unwritable("torch's linear_cross_entropy gives losses of another shape")
@@ -60,7 +60,7 @@ def linear_cross_entropy(a: Arguments, s: Speller) -> Call:
     chunks = f"options={s.imports.text('torch.nn.LinearCrossEntropyOptions', s.place)}()"
     function = s.imports.text("torch.nn.functional.linear_cross_entropy", s.place)
     arguments = (x, s.text(a["weight"]), target, *bias, *options_of(a, s, _OPTIONS[1:]), chunks)
-    return Call(function, arguments, unsafe="needs torch 2.13 or later, and runs no hooks of the layer")
+    return TargetCall(function, arguments, unsafe="needs torch 2.13 or later, and runs no hooks of the layer")
 
 
 def linear_rows(a: Arguments, s: Speller) -> tuple[str, str]:

@@ -9,42 +9,44 @@ from collections.abc import Callable
 
 from autofuse.ir.graph import is_const
 from autofuse.source.targets.attention import attention
-from autofuse.source.targets.call import Arguments, Call
+from autofuse.source.targets.call import Arguments, TargetCall
 from autofuse.source.targets.express import Speller
 from autofuse.source.targets.losses import cross_entropy, linear_cross_entropy, log_likelihood
 from autofuse.source.targets.printing import fill
 
 
-def _gelu(a: Arguments, s: Speller) -> Call:
+def _gelu(a: Arguments, s: Speller) -> TargetCall:
     approximate = a.get("approximate")
     extra = (
         [f"approximate={s.text(approximate)}"] if approximate is not None and not is_const(approximate, "none") else []
     )
-    return Call(s.imports.text("torch.nn.functional.gelu", s.place), (s.text(a["x"]), *extra))
+    return TargetCall(s.imports.text("torch.nn.functional.gelu", s.place), (s.text(a["x"]), *extra))
 
 
-def _of_one(function: str) -> Callable[[Arguments, Speller], Call]:
-    def call(a: Arguments, s: Speller) -> Call:
-        return Call(s.imports.text(f"torch.nn.functional.{function}", s.place), (s.text(a["x"]),))
+def _of_one(function: str) -> Callable[[Arguments, Speller], TargetCall]:
+    def call(a: Arguments, s: Speller) -> TargetCall:
+        return TargetCall(s.imports.text(f"torch.nn.functional.{function}", s.place), (s.text(a["x"]),))
 
     return call
 
 
-def _glu(a: Arguments, s: Speller) -> Call:
-    return Call(s.imports.text("torch.nn.functional.glu", s.place), (s.text(a["x"]), "dim=-1"))
+def _glu(a: Arguments, s: Speller) -> TargetCall:
+    return TargetCall(s.imports.text("torch.nn.functional.glu", s.place), (s.text(a["x"]), "dim=-1"))
 
 
-def _norm(function: str) -> Callable[[Arguments, Speller], Call]:
-    def call(a: Arguments, s: Speller) -> Call:
+def _norm(function: str) -> Callable[[Arguments, Speller], TargetCall]:
+    def call(a: Arguments, s: Speller) -> TargetCall:
         affine = [f"{n}={s.text(a[n])}" for n in ("weight", "bias") if n in a and not is_const(a[n], None)]
         size = fill("{0}.shape[-1:]", s.text(a["x"]))
         eps = [f"eps={s.text(a['eps'])}"] if "eps" in a else []
-        return Call(s.imports.text(f"torch.nn.functional.{function}", s.place), (s.text(a["x"]), size, *affine, *eps))
+        return TargetCall(
+            s.imports.text(f"torch.nn.functional.{function}", s.place), (s.text(a["x"]), size, *affine, *eps)
+        )
 
     return call
 
 
-OPERATIONS: dict[str, Callable[[Arguments, Speller], Call]] = {
+OPERATIONS: dict[str, Callable[[Arguments, Speller], TargetCall]] = {
     "attention": attention,
     "cross_entropy": cross_entropy,
     "linear_cross_entropy": linear_cross_entropy,

@@ -16,9 +16,9 @@ import libcst as cst
 from autofuse.source.find.check import Proposal
 from autofuse.source.place.edits import Edit, joined, moved
 from autofuse.source.write.comments import comments_of
-from autofuse.source.write.pieces import Piece, Text, lines_of, piece_of, pieces
+from autofuse.source.write.pieces import FileLines, Text, lines_of, piece_of, pieces
 from autofuse.source.write.positions import Located
-from autofuse.source.write.rebuild import Misplaced, Rebuilt, is_pragma
+from autofuse.source.write.rebuild import EditedModule, Misplaced, is_pragma
 from autofuse.source.write.requirements import with_imports
 
 
@@ -58,7 +58,7 @@ def with_text_edits(text: str, edits: Sequence[Edit], comments: bool = True) -> 
         return with_text_edits(text.replace("\r", "\n"), edits, comments).replace("\n", "\r")
     lines, tree = lines_of(text), ast.parse(text)
     found = pieces(tree, len(lines))
-    by_piece: dict[Piece, list[Edit]] = {}
+    by_piece: dict[FileLines, list[Edit]] = {}
     for edit in edits:
         if edit.spans:
             piece = piece_of(found, (*edit.spans, *edit.pure_tests))
@@ -82,7 +82,7 @@ def _edited(text: str, edit: Edit, longest: int) -> str:
         if module.code != text:
             raise CannotWrite("libcst does not give this text back as it is, so it is left alone")
         located = Located(module, text)
-        result = Rebuilt(module, located, edit, longest).module().code
+        result = EditedModule(module, located, edit, longest).module().code
     except (Misplaced, cst.CSTValidationError) as error:
         raise CannotWrite(str(error)) from error
     except cst.ParserSyntaxError as error:

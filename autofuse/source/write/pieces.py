@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autofuse.source.place.edits import Span
+from autofuse.source.place.edits import TextSpan
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
@@ -50,23 +50,23 @@ def lines_of(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Piece:
+class FileLines:
     """Lines of a file, counted from 0: from `first` up to `end`, which is not included."""
 
     first: int
     end: int
 
 
-def pieces(tree: ast.Module, count: int) -> list[Piece]:
+def pieces(tree: ast.Module, count: int) -> list[FileLines]:
     """The lines of a module of `count` lines, cut after each of its statements; the last piece has what follows."""
-    found: list[Piece] = []
+    found: list[FileLines] = []
     for statement in tree.body:
         first, end = found[-1].end if found else 0, statement.end_lineno or statement.lineno
         if found and first_line(statement) <= first:  # behind a semicolon
             first = found.pop().first
-        found.append(Piece(first, end))
+        found.append(FileLines(first, end))
     if found:
-        found[-1] = Piece(found[-1].first, count)
+        found[-1] = FileLines(found[-1].first, count)
     return found
 
 
@@ -75,7 +75,7 @@ def first_line(statement: ast.stmt) -> int:
     return min([statement.lineno, *(d.lineno for d in decorators)])
 
 
-def piece_of(found: list[Piece], spans: Iterable[Span]) -> Piece | None:
+def piece_of(found: list[FileLines], spans: Iterable[TextSpan]) -> FileLines | None:
     """The one piece that all of `spans` lie in."""
     starts = [p.first for p in found]
     at = {bisect_right(starts, line - 1) - 1 for s in spans for line in (s.line, s.end_line)}

@@ -10,7 +10,7 @@ import re
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
-from autofuse.source.place.edits import Edit, Span
+from autofuse.source.place.edits import Edit, TextSpan
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _Key = tuple[int, int, int, int]
@@ -38,15 +38,15 @@ class Located:
                 for line in inside:
                     self._simple.setdefault(line, set()).update(inside)
 
-    def expression(self, span: Span) -> cst.BaseExpression | None:
+    def expression(self, span: TextSpan) -> cst.BaseExpression | None:
         """The expression that stands exactly at `span`."""
         return self._expressions.get((*self._start(span), span.end_line, self._column(span.end_line, span.end_column)))
 
-    def statement(self, span: Span) -> cst.CSTNode | None:
+    def statement(self, span: TextSpan) -> cst.CSTNode | None:
         """The simple or compound statement that begins where `span` does."""
         return self._statements.get(self._start(span))
 
-    def text_around(self, span: Span) -> tuple[str, str]:
+    def text_around(self, span: TextSpan) -> tuple[str, str]:
         """What stands before an expression on its first line, and after it on its last."""
         line, column = self._start(span)
         last = self.lines[span.end_line - 1]
@@ -58,7 +58,7 @@ class Located:
     def last_line(self, node: cst.CSTNode) -> int:
         return self.ranges[node].end.line
 
-    def _start(self, span: Span) -> tuple[int, int]:
+    def _start(self, span: TextSpan) -> tuple[int, int]:
         return span.line, self._column(span.line, span.column)
 
     def _column(self, line: int, in_bytes: int) -> int:
@@ -83,7 +83,7 @@ class Located:
                     beside += step
         return touched
 
-    def _statement_lines(self, span: Span) -> set[int]:
+    def _statement_lines(self, span: TextSpan) -> set[int]:
         """The lines of the simple statements on the line where `span` begins; its own where it heads a block."""
         return set(range(span.line, span.end_line + 1)) | self._simple.get(span.line, set())
 

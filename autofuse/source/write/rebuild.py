@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import libcst as cst
 
-from autofuse.source.place.edits import Edit, NewText, Span
+from autofuse.source.place.edits import Edit, NewText, TextSpan
 from autofuse.source.write.keywords import with_argument, without_argument
 from autofuse.source.write.positions import Located
 
@@ -25,7 +25,7 @@ class Misplaced(Exception):
     """libcst has no node where ast says there is one."""
 
 
-class Rebuilt:
+class EditedModule:
     """One module and what is to change in it."""
 
     def __init__(self, module: cst.Module, located: Located, edit: Edit, longest: int) -> None:
@@ -45,13 +45,13 @@ class Rebuilt:
         self.indent = ""
         self.width = next((w for w in (79, 88, 100, 120) if longest <= w), 120)
 
-    def _expression(self, span: Span) -> cst.BaseExpression:
+    def _expression(self, span: TextSpan) -> cst.BaseExpression:
         node = self.located.expression(span)
         if node is None:
             raise Misplaced(f"no expression was found at line {span.line}, so the file is left alone")
         return node
 
-    def _statement(self, span: Span) -> cst.CSTNode:
+    def _statement(self, span: TextSpan) -> cst.CSTNode:
         node = self.located.statement(span)
         if node is None:
             raise Misplaced(f"no statement was found at line {span.line}, so the file is left alone")
@@ -243,7 +243,7 @@ class Rebuilt:
 class _Replacer(cst.CSTTransformer):
     """Puts new expressions in place of old ones, keeping the comments inside these."""
 
-    def __init__(self, rebuilt: Rebuilt) -> None:
+    def __init__(self, rebuilt: EditedModule) -> None:
         super().__init__()
         self.rebuilt = rebuilt
         self.comments: _Lines = []

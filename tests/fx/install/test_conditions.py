@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from autofuse.fx.install.conditions import FOUND, Asked, written
+from autofuse.fx.install.conditions import FOUND, VariantTests, written
 from autofuse.fx.trace.guards import in_words
 
 
-def found(variants: list[Asked], **arguments: Any) -> int:
+def found(variants: list[VariantTests], **arguments: Any) -> int:
     """The number of the variant that holds for these arguments."""
     made = written(variants, "self")
     scope = dict(made.scope)
@@ -23,11 +23,11 @@ def found(variants: list[Asked], **arguments: Any) -> int:
     return number
 
 
-def asked(*tests: str, inputs: tuple[str, ...] = (), **names: Any) -> Asked:
-    return Asked(tests, inputs, names)
+def asked(*tests: str, inputs: tuple[str, ...] = (), **names: Any) -> VariantTests:
+    return VariantTests(tests, inputs, names)
 
 
-def text(*variants: Asked) -> str:
+def text(*variants: VariantTests) -> str:
     return "\n".join(written(variants, "self").lines)
 
 

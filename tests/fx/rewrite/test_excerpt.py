@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autofuse
 from autofuse.fx.rewrite.excerpt import Excerpt
-from autofuse.fx.rewrite.module_plan import Plan, plan_of
+from autofuse.fx.rewrite.module_plan import ModulePlan, plan_of
 from autofuse.fx.trace.tracer import fake_world, traced
 from autofuse.loading.registry import load_rules
 
@@ -43,14 +43,14 @@ class Attention(nn.Module):
         return torch.softmax(scores, dim=-1) @ x
 
 
-def _plan(module: nn.Module, *inputs: Tensor) -> Plan:
+def _plan(module: nn.Module, *inputs: Tensor) -> ModulePlan:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     trace = traced(module, inputs, {}, fake_world(mode), mode)
     with torch.enable_grad():
         return plan_of(trace, load_rules(), frozenset(), None)
 
 
-def _excerpts(plan: Plan) -> list[Excerpt]:
+def _excerpts(plan: ModulePlan) -> list[Excerpt]:
     return [f.excerpt for f in plan.found if f.excerpt is not None]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse.fx.session import model_check as whole
-from autofuse.verify.modules import Outcome
+from autofuse.verify.modules import Verification
 from tests.fx.conftest import Gpt, assert_same
 
 
@@ -33,9 +33,9 @@ def test_the_modules_nearest_to_the_difference_go_until_there_is_none(
     model, culprit = Gpt(), "gradient of self.blocks.1.attn.proj.weight"
     names = {m: n for n, m in model.named_modules()}
 
-    def outcome(session: object, model: nn.Module, reference: object, running: Sequence[nn.Module]) -> Outcome:
+    def outcome(session: object, model: nn.Module, reference: object, running: Sequence[nn.Module]) -> Verification:
         ok = not bad & {names[m] for m in running}
-        return Outcome(ok, reason="" if ok else "It is off.", culprit="" if ok else culprit)
+        return Verification(ok, reason="" if ok else "It is off.", culprit="" if ok else culprit)
 
     monkeypatch.setattr(whole, "_outcome", outcome)
     plain = copy.deepcopy(model)

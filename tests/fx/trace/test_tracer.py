@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from autofuse.fx.trace.tracer import Trace, fake_world, traced
+from autofuse.fx.trace.tracer import ForwardTrace, fake_world, traced
 from autofuse.fx.trace.values import Untraceable
 
 LOG: list[object] = []
 
 
-def trace(module: nn.Module, *args: Any, **kwargs: Any) -> Trace:
+def trace(module: nn.Module, *args: Any, **kwargs: Any) -> ForwardTrace:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     return traced(module, args, kwargs, fake_world(mode), mode)
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import autofuse
-from autofuse.profiling.live.calls import Names, around_calls
+from autofuse.profiling.live.calls import ModuleNames, around_calls
 
 
 class Block(nn.Module):
@@ -33,7 +33,7 @@ def _heard(models: dict[str, nn.Module], run: object) -> list[str]:
         yield
         heard.append(f"-{name}")
 
-    with around_calls(Names(models), around):
+    with around_calls(ModuleNames(models), around):
         run()  # type: ignore[operator]
     return heard
 
@@ -49,7 +49,7 @@ def test_names_are_the_users_and_a_shared_module_has_its_first() -> None:
     shared = nn.Linear(8, 8)
     model = nn.ModuleDict({"a": shared, "b": shared})
     wrapped = nn.parallel.DataParallel(model)
-    names = Names({"net": wrapped})
+    names = ModuleNames({"net": wrapped})
     assert [name for name, _ in names.items()] == ["net", "net.a"]
     assert names[shared] == "net.a"
     assert names[wrapped] is None
@@ -91,7 +91,7 @@ def test_two_watchers_at_once_are_refused() -> None:
 
 
 def test_a_second_watcher_in_another_thread_is_refused_and_does_not_wait() -> None:
-    with ThreadPoolExecutor(1) as pool, around_calls(Names({}), lambda name, module: nullcontext()):
+    with ThreadPoolExecutor(1) as pool, around_calls(ModuleNames({}), lambda name, module: nullcontext()):
         second = pool.submit(_heard, {}, lambda: None)
         with pytest.raises(RuntimeError, match="watched already"):
             second.result(timeout=60)
@@ -124,7 +124,7 @@ def test_what_torch_compile_returns_bears_its_modules_name_and_is_heard_of() -> 
     model = nn.Sequential(Block())
     compiled = torch.compile(model, backend="eager")
     compiled(torch.ones(1, 8))
-    assert [name for name, _ in Names({"": compiled}).items()] == ["", "0", "0.inner"]
+    assert [name for name, _ in ModuleNames({"": compiled}).items()] == ["", "0", "0.inner"]
     assert _heard({"": compiled}, lambda: compiled(torch.ones(1, 8))) == ["+", "-"]
 
 

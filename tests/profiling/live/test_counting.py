@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from autofuse.profiling.live.calls import Names
+from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.counting import Counting
 from autofuse.profiling.live.roofs import Roofs
 from autofuse.profiling.trace.work import Own
@@ -46,7 +46,7 @@ def x() -> Tensor:
 
 
 def works(model: nn.Module, run: Callable[[], object], **options: Any) -> Own:
-    with Counting(Names({"": model}), **options) as counting:
+    with Counting(ModuleNames({"": model}), **options) as counting:
         run()
     return counting.works()
 
@@ -102,7 +102,7 @@ def test_a_module_under_two_names_has_the_first_and_parts_of_several_models_thei
     gate = Gate()
     both = nn.Sequential(gate, gate)
 
-    with Counting(Names({"g": both, "d": nn.ReLU()})) as counting:
+    with Counting(ModuleNames({"g": both, "d": nn.ReLU()})) as counting:
         both(x)
 
     assert counting.works()["g.0.layer", "forward"].flops == 2 * PRODUCT
@@ -112,7 +112,7 @@ def test_ideal_seconds_are_those_of_each_operator(x: Tensor) -> None:
     layer = nn.Linear(8, 8, bias=False)
     machine = Roofs("toy", ((0, 64.0),), 1.0, 1.0, {"float32": 256.0})
 
-    with torch.no_grad(), Counting(Names({"": layer})) as counting:
+    with torch.no_grad(), Counting(ModuleNames({"": layer})) as counting:
         layer(x).relu()
 
     found = counting.works(machine)
@@ -133,7 +133,7 @@ def test_a_gradient_that_is_gathered_belongs_to_the_node_that_it_comes_from(x: T
 def test_flops_are_told_by_dtype() -> None:
     layer = nn.Linear(8, 8, bias=False)
 
-    with Counting(Names({"": layer})) as counting, torch.autocast("cpu", torch.bfloat16):
+    with Counting(ModuleNames({"": layer})) as counting, torch.autocast("cpu", torch.bfloat16):
         layer(torch.randn(4, 8))
         layer(torch.randn(4, 8)).double() @ torch.ones(8, 1, dtype=torch.float64)
 
@@ -145,7 +145,7 @@ def test_nothing_is_left_on_the_modules(x: Tensor) -> None:
     model = Twice()
     call, state = nn.Module.__call__, {key: dict(vars(m)) for key, m in model.named_modules()}
 
-    with pytest.raises(ZeroDivisionError), Counting(Names({"": model})):
+    with pytest.raises(ZeroDivisionError), Counting(ModuleNames({"": model})):
         model(x)
         1 / 0  # noqa: B018
 
@@ -156,7 +156,7 @@ def test_nothing_is_left_on_the_modules(x: Tensor) -> None:
 def test_under_inference_mode_composites_are_counted_by_their_parts() -> None:
     layer, x = nn.Linear(8, 8, bias=False), torch.randn(2, 2, 8)
 
-    with torch.inference_mode(), Counting(Names({"": layer})) as counting:
+    with torch.inference_mode(), Counting(ModuleNames({"": layer})) as counting:
         layer(x)
 
     assert counting.works()["", "forward"] == Work(0.0, PRODUCT, 2 * X + WEIGHT, 1)

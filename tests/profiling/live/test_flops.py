@@ -29,7 +29,7 @@ from transformers import (
 
 from autofuse.demo.gpt import GPT, Config, configure_optimizer, train_step
 from autofuse.measure.step import Step, training_step
-from autofuse.profiling.live.calls import Names
+from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.counting import Counting
 from autofuse.results.profile import Flops
 
@@ -43,7 +43,7 @@ OF_GPT = TOKENS * (6 * GPT_WEIGHTS + ATTENTION)
 
 
 def counted(model: nn.Module, run: Callable[[], object]) -> Flops:
-    with Counting(Names({"": model})) as counting:
+    with Counting(ModuleNames({"": model})) as counting:
         run()
     return counting.flops
 

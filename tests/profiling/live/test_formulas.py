@@ -14,7 +14,7 @@ from autofuse.kernels.policy import using
 from autofuse.ops.attention_blocks import attention_by_blocks
 from autofuse.ops.linear_cross_entropy import linear_cross_entropy
 from autofuse.ops.mlp import mlp
-from autofuse.profiling.live.calls import Names
+from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.counting import Counting
 from autofuse.results.profile import Flops
 
@@ -23,7 +23,7 @@ SCORES = 2 * B * H * T * T * D  # one product of attention
 
 
 def counted(run: Callable[..., Any], *operands: Tensor) -> Flops:
-    with Counting(Names({})) as counting:
+    with Counting(ModuleNames({})) as counting:
         made = run(*operands)
         if made.requires_grad:
             made.sum().backward()

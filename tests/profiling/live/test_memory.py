@@ -20,8 +20,8 @@ from torch.utils.checkpoint import checkpoint
 import autofuse
 from autofuse.demo.gpt import GPT, Config
 from autofuse.measure.memory import allocation_events_peak
-from autofuse.profiling.live.calls import Names
-from autofuse.profiling.live.memory import Holding
+from autofuse.profiling.live.calls import ModuleNames
+from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.results.profile import OUTSIDE, Memory
 
 KINDS = ("parameters", "buffers", "gradients", "optimizer", "activations", "inputs", "temporaries")
@@ -29,8 +29,10 @@ FLOAT = 4
 Step = Callable[[], object]
 
 
-def held(model: nn.Module, step: Step, optimizer: torch.optim.Optimizer | None = None, inputs: Any = None) -> Holding:
-    with Holding(Names({"": model}), () if optimizer is None else (optimizer,), inputs=inputs) as holding:
+def held(
+    model: nn.Module, step: Step, optimizer: torch.optim.Optimizer | None = None, inputs: Any = None
+) -> PeakHoldings:
+    with PeakHoldings(ModuleNames({"": model}), () if optimizer is None else (optimizer,), inputs=inputs) as holding:
         step()
     return holding
 
@@ -48,7 +50,7 @@ def gpt(**sizes: int) -> tuple[GPT, Tensor]:
     return GPT(config), torch.randint(0, config.vocab_size, (2, config.block_size))
 
 
-def adds_up(holding: Holding) -> bool:
+def adds_up(holding: PeakHoldings) -> bool:
     total = sum(getattr(holding.memory, kind) for kind in KINDS)
     return total == holding.memory.peak_bytes == sum(holding.by_layer.values())
 
@@ -146,7 +148,7 @@ def test_autocast_keeps_casts_of_weights_for_the_backward() -> None:
 
 
 def test_fakes_hold_the_same_and_compute_nothing() -> None:
-    def made() -> Holding:
+    def made() -> PeakHoldings:
         model, x = gpt()
         return held(model, step_of(model, x), inputs=x)
 
@@ -215,7 +217,7 @@ def test_somebody_elses_profiler_goes_on_and_only_workspaces_are_missing() -> No
 
 def test_an_error_in_the_step_comes_through_and_leaves_nothing_behind() -> None:
     model, x = gpt()
-    with pytest.raises(IndexError), Holding(Names({"": model})):
+    with pytest.raises(IndexError), PeakHoldings(ModuleNames({"": model})):
         model(x + 1000)
     assert adds_up(held(model, step_of(model, x), inputs=x))
 

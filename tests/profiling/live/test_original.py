@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import autofuse
 from autofuse.demo.gpt import GPT, Config
 from autofuse.measure.step import training_step
-from autofuse.profiling.live.calls import Names
+from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.counting import Counting
 from autofuse.profiling.live.original import as_written, is_rewritten, model_flops_of_original
 
@@ -32,7 +32,7 @@ def ids() -> Tensor:
 
 
 def counted(model: nn.Module, ids: Tensor) -> int | None:
-    with Counting(Names({"": model})) as counting:
+    with Counting(ModuleNames({"": model})) as counting:
         training_step(model, (ids,))
     return counting.flops.model
 

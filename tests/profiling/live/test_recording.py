@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import autofuse
 from autofuse.demo.gpt import GPT, Config
 from autofuse.measure.step import training_step
-from autofuse.profiling.live.calls import Names, around_calls
+from autofuse.profiling.live.calls import ModuleNames, around_calls
 from autofuse.profiling.live.counting import Counting
 from autofuse.profiling.live.recording import Recording
 from autofuse.profiling.trace import trace as traces
@@ -66,7 +66,7 @@ def not_reentrant(module: nn.Module, x: Tensor) -> Tensor:
 
 def recorded(model: nn.Module, step: Callable[[], object], steps: int = 1) -> Recording:
     step()
-    with Recording(Names({"": model}), "cpu") as recording:
+    with Recording(ModuleNames({"": model}), "cpu") as recording:
         for _ in range(steps):
             with recording.step():
                 step()
@@ -93,7 +93,7 @@ def test_operators_of_every_module_and_phase_are_those_that_counting_sees_by_oth
 ) -> None:
     model = Net(call)
     times = times_of(model)
-    with Counting(Names({"": model})) as counting:
+    with Counting(ModuleNames({"": model})) as counting:
         training_step(model, INPUT)
     counted = {key: work.operators for key, work in counting.works().items()}
     assert {key: work.operators for key, work in times.own.items() if work.operators} == counted
@@ -103,7 +103,7 @@ def test_a_backward_on_a_thread_that_recomputes_is_joined_to_both_threads() -> N
     """As on a GPU, whose backward runs on a thread of its own: nodes of both threads have the same numbers."""
     model = Net(reentrant)
     everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-    names, marked = Names({"": model}), torch._C._profiler._RecordFunctionFast
+    names, marked = ModuleNames({"": model}), torch._C._profiler._RecordFunctionFast
     with (
         profile(activities=[ProfilerActivity.CPU], experimental_config=everywhere) as profiler,
         around_calls(names, lambda name, _: marked(MODULE + name)),
@@ -220,7 +220,7 @@ def test_a_compiled_model_is_one_layer_and_a_note_says_why() -> None:
 
 def test_several_models_keep_their_names_apart() -> None:
     one, other = nn.Linear(16, 16), nn.Linear(16, 1)
-    names = Names({"generator": one, "critic": other})
+    names = ModuleNames({"generator": one, "critic": other})
     with Recording(names, "cpu") as recording, recording.step():
         other(one(INPUT)).sum().backward()
     times = layers_of(recording.trace)
@@ -230,7 +230,7 @@ def test_several_models_keep_their_names_apart() -> None:
 
 def test_a_script_marks_its_steps_at_their_boundaries_and_what_comes_before_is_not_looked_at() -> None:
     model = nn.Linear(16, 16)
-    with Recording(Names({"": model}), "cpu") as recording:
+    with Recording(ModuleNames({"": model}), "cpu") as recording:
         model(INPUT)
         for _ in range(3):
             recording.next_step()
@@ -244,7 +244,7 @@ def test_a_script_marks_its_steps_at_their_boundaries_and_what_comes_before_is_n
 def test_a_recording_leaves_results_and_modules_as_they_were() -> None:
     model = Net(plain)
     before, call = model(INPUT), nn.Module.__call__
-    with Recording(Names({"": model}), "cpu") as recording, recording.step():
+    with Recording(ModuleNames({"": model}), "cpu") as recording, recording.step():
         during = model(INPUT)
     assert torch.equal(before, during)
     assert nn.Module.__call__ is call
@@ -269,27 +269,27 @@ def test_the_saved_file_is_the_trace(name: str, tmp_path: Path) -> None:
 
 
 def test_there_is_no_trace_before_the_end() -> None:
-    recording = Recording(Names({}), "cpu")
+    recording = Recording(ModuleNames({}), "cpu")
     with pytest.raises(RuntimeError, match="no trace yet"):
         recording.save("trace.json")
 
 
 def test_a_step_that_fails_leaves_no_profiler_behind() -> None:
     call = nn.Module.__call__
-    with pytest.raises(ZeroDivisionError), Recording(Names({}), "cpu") as recording, recording.step():
+    with pytest.raises(ZeroDivisionError), Recording(ModuleNames({}), "cpu") as recording, recording.step():
         raise ZeroDivisionError
     assert nn.Module.__call__ is call
     assert recording.trace.events
-    with Recording(Names({}), "cpu"):
+    with Recording(ModuleNames({}), "cpu"):
         pass
 
 
 def test_a_profiler_around_or_in_the_steps_is_refused_in_words() -> None:
     with profile(activities=[ProfilerActivity.CPU]), pytest.raises(RuntimeError, match="only one can run at a time"):
-        Recording(Names({}), "cpu").__enter__()
+        Recording(ModuleNames({}), "cpu").__enter__()
     with (
         pytest.raises(RuntimeError, match="only one can run at a time"),
-        Recording(Names({}), "cpu") as recording,
+        Recording(ModuleNames({}), "cpu") as recording,
         recording.step(),
         profile(activities=[ProfilerActivity.CPU]),
     ):

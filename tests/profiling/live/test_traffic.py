@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from autofuse.profiling.live.calls import Names
+from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.counting import Counting
 from autofuse.results.profile import OUTSIDE, Work
 
 
 def moved(run: Callable[[], object]) -> tuple[int, int]:
     """Operators and bytes."""
-    with torch.no_grad(), Counting(Names({})) as counting:
+    with torch.no_grad(), Counting(ModuleNames({})) as counting:
         run()
     work = counting.works().get((OUTSIDE, "forward"), Work())
     return work.operators, work.bytes

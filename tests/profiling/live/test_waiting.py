@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from autofuse.profiling.live.waiting import Waited, Waiting, shares
+from autofuse.profiling.live.waiting import Waiting, WaitingTimes, shares
 
 CPU = torch.device("cpu")
 
@@ -32,7 +32,7 @@ def test_the_time_in_next_is_the_data_s():
     waited = waiting.take()
     assert waited.data >= 8 * 0.002
     assert (waited.batches, waited.samples) == (2, 8)
-    assert waiting.take() == Waited(0.0, 0.0, 0, 0)
+    assert waiting.take() == WaitingTimes(0.0, 0.0, 0, 0)
 
 
 def test_outside_of_the_block_nothing_is_clocked():
@@ -63,16 +63,16 @@ def test_the_optimizer_s_step_is_clocked_and_a_closure_is_known():
 
 
 def test_shares_are_of_all_timed_steps_together():
-    data, optimizer = shares([Waited(0.1, 0.2, 1, 4), Waited(0.3, 0.2, 1, 4)], [1.0, 1.0], Waiting(), CPU)
+    data, optimizer = shares([WaitingTimes(0.1, 0.2, 1, 4), WaitingTimes(0.3, 0.2, 1, 4)], [1.0, 1.0], Waiting(), CPU)
     assert (data.seconds, data.share) == (0.2, 0.2)
     assert (optimizer.seconds, optimizer.share) == (0.2, 0.2)
 
 
 def test_what_cannot_be_told_says_why():
     waiting: Any = Waiting()
-    data, optimizer = shares([Waited(0.0, 0.0, 0, 0)], [1.0], waiting, CPU)
+    data, optimizer = shares([WaitingTimes(0.0, 0.0, 0, 0)], [1.0], waiting, CPU)
     assert data.share is None and "no torch DataLoader" in data.reason
     assert optimizer.share is None and "no optimizer" in optimizer.reason
-    assert "launches" in shares([Waited(0.0, 0.1, 0, 0)], [1.0], waiting, torch.device("cuda"))[1].reason
+    assert "launches" in shares([WaitingTimes(0.0, 0.1, 0, 0)], [1.0], waiting, torch.device("cuda"))[1].reason
     waiting.closures = True
-    assert "closure" in shares([Waited(0.0, 0.1, 0, 0)], [1.0], waiting, CPU)[1].reason
+    assert "closure" in shares([WaitingTimes(0.0, 0.1, 0, 0)], [1.0], waiting, CPU)[1].reason

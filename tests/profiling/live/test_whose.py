@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autofuse.profiling.live.calls import Names, around_calls
-from autofuse.profiling.live.whose import Running, Whose
+from autofuse.profiling.live.calls import ModuleNames, around_calls
+from autofuse.profiling.live.whose import Owner, Running
 from autofuse.results.profile import OUTSIDE
 
 
@@ -17,7 +17,7 @@ class Told(torch.autograd.Function):
     """The identity, which notes whose it is in both directions."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, running: Running, told: list[Whose]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, running: Running, told: list[Owner]) -> Tensor:
         ctx.running, ctx.told = running, told
         told.append(running.now())
         return x.clone()
@@ -29,7 +29,7 @@ class Told(torch.autograd.Function):
 
 
 class Telling(nn.Module):
-    def __init__(self, running: Running, told: list[Whose]) -> None:
+    def __init__(self, running: Running, told: list[Owner]) -> None:
         super().__init__()
         self.running, self.told = running, told
 
@@ -41,13 +41,13 @@ def test_a_node_belongs_to_the_call_in_which_it_was_made() -> None:
     running, told = Running(), []  # type: ignore[var-annotated]
     model = nn.Sequential(Telling(running, told), nn.ReLU(), Telling(running, told))
 
-    with around_calls(Names({"": model}), running.called):
+    with around_calls(ModuleNames({"": model}), running.called):
         made = Told.apply(model(torch.ones(3, requires_grad=True)), running, told)
         made.sum().backward()
 
     forward, backward = told[:3], told[3:]
-    assert forward == [Whose(name, "forward", False) for name in ("0", "2", OUTSIDE)]
-    assert backward == [Whose(name, "backward", False) for name in (OUTSIDE, "2", "0")]
+    assert forward == [Owner(name, "forward", False) for name in ("0", "2", OUTSIDE)]
+    assert backward == [Owner(name, "backward", False) for name in (OUTSIDE, "2", "0")]
 
 
 def test_a_call_in_another_thread_is_that_threads() -> None:
@@ -57,7 +57,7 @@ def test_a_call_in_another_thread_is_that_threads() -> None:
     def work() -> None:
         model(torch.ones(3))
 
-    with around_calls(Names({"model": model}), running.called):
+    with around_calls(ModuleNames({"model": model}), running.called):
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()

@@ -9,8 +9,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, ViTConfig, ViTForImageCl
 
 import autofuse
 from autofuse.demo.gpt import GPT, Config
-from autofuse.profiling.live.calls import Names
-from autofuse.profiling.live.memory import Holding
+from autofuse.profiling.live.calls import ModuleNames
+from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.profiling.plan import memory
 from autofuse.profiling.plan.capacity import capacity_given
 from autofuse.profiling.plan.paper import Unplannable
@@ -50,7 +50,7 @@ def real(model: nn.Module, x: Tensor, checkpointing: str = "none", fuse: bool = 
         optimizer.zero_grad()
 
     step()
-    with Holding(Names({"": model}), (optimizer,), inputs=x) as holding:
+    with PeakHoldings(ModuleNames({"": model}), (optimizer,), inputs=x) as holding:
         step()
     return holding.memory
 

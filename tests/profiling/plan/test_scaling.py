@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autofuse.profiling.plan.scaling import BUCKET, STRATEGIES, Estimate, Link, Work, estimate, recommended
+from autofuse.profiling.plan.scaling import BUCKET, STRATEGIES, Link, StepEstimate, StepWork, estimate, recommended
 
 # 1 s; 1 GB of parameters and of gradients; 10 MB of activations at each of 10 blocks. 10 GB/s.
-WORK = Work(1.0, 10**9, 10**9, 10**7, 10, microbatches=6)
+WORK = StepWork(1.0, 10**9, 10**9, 10**7, 10, microbatches=6)
 LINK = Link(1e10)
 
 
@@ -69,11 +69,11 @@ def test_latency_counts_once_a_message() -> None:
     assert estimate(WORK, "fsdp", 4, slow).messages == 3 * 3 * 10
     assert estimate(WORK, "fsdp", 4, slow).communication == pytest.approx(0.09, rel=1e-3)
     assert estimate(WORK, "tp", 2, slow).messages == 2 * 40
-    assert estimate(Work(1.0, 0, 3 * BUCKET), "ddp", 2, slow).messages == 2 * 3
+    assert estimate(StepWork(1.0, 0, 3 * BUCKET), "ddp", 2, slow).messages == 2 * 3
 
 
 def test_what_does_not_shrink_with_the_batch_limits_strong_scaling_as_amdahl_says() -> None:
-    stays = Work(1.0, 0, 0, constant=0.2)
+    stays = StepWork(1.0, 0, 0, constant=0.2)
     assert estimate(stays, "ddp", 4, LINK).best == pytest.approx(0.4)
     assert estimate(stays, "ddp", 4, LINK, mode="weak").best == pytest.approx(1.0)
 
@@ -85,8 +85,8 @@ def test_alone_a_device_is_as_fast_as_it_is(strategy: str, mode: str) -> None:
     assert (found.sent, found.best, found.efficiency_worst) == (0, 1.0, 1.0)
 
 
-def of(strategy: str, worst: float) -> Estimate:
-    return Estimate(strategy, 4, "strong", 0, 0, 1, 0, 1, 1, 1.0, worst)
+def of(strategy: str, worst: float) -> StepEstimate:
+    return StepEstimate(strategy, 4, "strong", 0, 0, 1, 0, 1, 1, 1.0, worst)
 
 
 def test_memory_decides_before_speed() -> None:
@@ -105,7 +105,7 @@ def test_numbers_that_make_no_sense_are_refused() -> None:
     for wrong in (
         lambda: estimate(WORK, "magic", 2, LINK), lambda: estimate(WORK, "ddp", 0, LINK),
         lambda: estimate(WORK, "hsdp", 8, LINK, group=3), lambda: Link(0.0), lambda: Link(1.0, -1.0),
-        lambda: Work(0.0, 1, 1), lambda: Work(1.0, 1, 1, constant=2.0), lambda: Work(1.0, -1, 1),
+        lambda: StepWork(0.0, 1, 1), lambda: StepWork(1.0, 1, 1, constant=2.0), lambda: StepWork(1.0, -1, 1),
         lambda: recommended([], {}),
     ):  # fmt: skip
         with pytest.raises(ValueError):

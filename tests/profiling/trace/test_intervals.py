@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autofuse.profiling.trace.intervals import Interval, Within, difference, intersection, length, union
+from autofuse.profiling.trace.intervals import Interval, IntervalLookup, difference, intersection, length, union
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12)
 
@@ -42,7 +42,7 @@ def test_sets_of_intervals_are_sets_of_moments(some: list[Interval], others: lis
 
 @given(INTERVALS, st.integers(0, 40), st.integers(0, 40))
 def test_asking_for_a_moment_or_a_part_finds_what_a_walk_finds(some: list[Interval], start: int, end: int) -> None:
-    within = Within(some)
+    within = IntervalLookup(some)
     assert (start in within) == (start in moments(some))
     assert moments(within.of(start, end)) == moments(some) & set(range(start, end))
     assert within.length(start, end) == len(moments(some) & set(range(start, end)))

@@ -8,7 +8,7 @@ import pytest
 
 from autofuse.ir.graph import CALL, CHOICE, OPAQUE, check
 from autofuse.ir.vocabulary import ARITY
-from autofuse.source.capture.captured import Captured
+from autofuse.source.capture.captured import CapturedFunction
 from autofuse.source.capture.function_capture import capture
 from autofuse.source.capture.scope import file_scope, functions
 from tests.source.rewriting import findings, rewritten, source
@@ -17,7 +17,7 @@ HEAD = "import math\nimport torch\nfrom torch import nn\nimport torch.nn.functio
 ARITIES = {**dict.fromkeys(("identity",)), **ARITY}
 
 
-def captured(text: str, symbol: str = "f") -> Captured:
+def captured(text: str, symbol: str = "f") -> CapturedFunction:
     scope = file_scope(ast.parse(HEAD + source(text)))
     return next(capture(d.function, d.scope, d.owner) for d in functions(scope) if d.symbol == symbol)
 
