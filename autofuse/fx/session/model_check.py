@@ -6,57 +6,59 @@ What differs has a name, such as the gradient of a parameter: modules near to it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 from torch import nn
 
+from autofuse.fx.session.copies import copied, rewritten_copy
 from autofuse.fx.session.memory_room import lack_of_room
-from autofuse.fx.session.site_checks import copied, install_relaxed
+from autofuse.fx.session.planner import Planner
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import copied_object
-from autofuse.results.sites import SiteReport
 from autofuse.verify.modules import ModuleReference, Verification
 
-if TYPE_CHECKING:
-    from autofuse.fx.session.session import Session
+
+@dataclass(frozen=True)
+class ModelVerdict:
+    """What checking the whole model said. `unchecked`: why it could not be checked. `taken_back`: modules that have to
+    run their originals, and `reason`, why."""
+
+    unchecked: str = ""
+    taken_back: tuple[nn.Module, ...] = ()
+    reason: str = ""
 
 
-def check_whole(session: Session, model: nn.Module, call: ForwardArguments) -> None:
-    """Compare `model` as it runs now with the original, on copies; take modules back until they agree."""
+def check_model(model: nn.Module, call: ForwardArguments, planner: Planner) -> ModelVerdict:
+    """Compare `model` as it runs now with the original, on copies; find what has to go until they agree."""
     if why := lack_of_room(model):
-        session.ledger.note(SiteReport("", "", "declined", f"only its parts were verified: {why}"))
-        return
+        return ModelVerdict(unchecked=why)
     reference = ModuleReference(copied(model, {}), *call, copy_object=copied_object)
-    running = [m for m, s in session.states.items() if s.full or s.narrow]
-    outcome = _outcome(session, model, reference, running)
+    running = [m for m, s in planner.states.items() if s.full or s.narrow]
+    outcome = _outcome(model, planner, reference, running)
     if outcome.ok:
-        return
+        return ModelVerdict()
     reason = f"the whole model differs: {outcome.reason}"
-    for taken in _nearest_first(session, running, outcome.culprit):
+    for taken in _nearest_first(planner, running, outcome.culprit):
         left = [m for m in running if m not in taken]
-        if not left or _outcome(session, model, reference, left).ok:
-            session.roll_back(reason, taken)
-            return
+        if not left or _outcome(model, planner, reference, left).ok:
+            return ModelVerdict(taken_back=tuple(taken), reason=reason)
+    return ModelVerdict()
 
 
 def _outcome(
-    session: Session, model: nn.Module, reference: ModuleReference, running: Sequence[nn.Module]
+    model: nn.Module, planner: Planner, reference: ModuleReference, running: Sequence[nn.Module]
 ) -> Verification:
     """Whether a copy in which these modules run their variants computes the same."""
-    made: dict[nn.Module, nn.Module] = {}
-    rewritten = copied(model, made)
-    if session.planner is not None:
-        install_relaxed(session.planner, running, {m: made[m] for m in running if m in made})
-    return reference.check(rewritten)
+    return reference.check(rewritten_copy(model, planner, running, checked=False))
 
 
-def _nearest_first(session: Session, modules: Sequence[nn.Module], culprit: str) -> Iterator[list[nn.Module]]:
+def _nearest_first(planner: Planner, modules: Sequence[nn.Module], culprit: str) -> Iterator[list[nn.Module]]:
     """The modules nearest to what differs: one, then two, four, ... and all of them."""
     name = culprit.rpartition("self.")[2].split(".")
 
     def nearness(module: nn.Module) -> int:
-        mine = session.states[module].name.split(".")
+        mine = planner.states[module].name.split(".")
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(mine, name, strict=False)))
 
     ordered = sorted(modules, key=nearness, reverse=True)

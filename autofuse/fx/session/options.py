@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -13,7 +13,6 @@ from torch.utils import _pytree as pytree
 
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import SCALARS
-from autofuse.fx.trace.wrappers import user_name
 from autofuse.kernels.policy import Policy, settings
 from autofuse.loading.registry import load_rules
 from autofuse.loading.selection import selected
@@ -45,14 +44,17 @@ class Options:
 
 
 def options_of(
-    model: nn.Module, example_inputs: object, select: object, ignore: object, modules: object, verify: bool,
-    tune: bool | None, policy: str | None,
+    named: Sequence[tuple[str, nn.Module]], example_inputs: object, select: object, ignore: object, modules: object,
+    verify: bool, tune: bool | None, policy: str | None,
 ) -> Options:  # fmt: skip
-    """What optimize's arguments mean for `model`. Raises TypeError and ValueError as optimize says."""
+    """What optimize's arguments mean for a model whose modules are `named`, the model itself first.
+
+    Raises TypeError and ValueError as optimize says.
+    """
     rules = selected(load_rules(), _codes(select, "select"), _codes(ignore, "ignore"))
     call, wanted = _call_of(example_inputs), _modules(modules)
     if isinstance(wanted, tuple):
-        _require_modules(model, wanted)
+        _require_modules(named, wanted)
     wishes = settings() if policy is None else replace(settings(), policy=policy)  # type: ignore[arg-type]
     measured = wishes.measured if tune is None else tune
     codes = tuple(r.rule.code for r in rules)
@@ -123,8 +125,8 @@ def _covers(pattern: str, name: str) -> bool:
     return any(fnmatchcase(".".join(parts[:n]), pattern) for n in range(1, len(parts) + 1))
 
 
-def _require_modules(model: nn.Module, patterns: tuple[str, ...]) -> None:
-    names = [user_name(model, n) for n, _ in model.named_modules() if n]
+def _require_modules(named: Sequence[tuple[str, nn.Module]], patterns: tuple[str, ...]) -> None:
+    names, model = [name for name, _ in named[1:]], named[0][1]
     for pattern in patterns:
         if any(fnmatchcase(n, pattern) for n in names):
             continue

@@ -6,37 +6,46 @@ Knows how calls become plans; whether a plan holds, and what is installed, is de
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from autofuse.fx.rewrite.module_plan import ModulePlan, plan_of
+from autofuse.display.progress import Tell
+from autofuse.fx.rewrite.module_plan import Found, ModulePlan, SiteKey, plan_of
 from autofuse.fx.session.options import likeness
+from autofuse.fx.session.state import Exclusions, ModuleState
 from autofuse.fx.trace.module_calls import Calls, set_mode
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.sharding import Forms, forms
 from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, fake_world, traced
 from autofuse.fx.trace.values import Untraceable
-
-if TYPE_CHECKING:
-    from autofuse.fx.session.session import Session
+from autofuse.match.matcher import LoadedRule
 
 _Key = tuple[bool, frozenset[Path]]  # mode, what is left out
+Plans = dict[bool, ModulePlan]  # mode -> plan of the whole forward
 
 
 class Planner:
     """Plans for the calls of one capture, each made once."""
 
-    def __init__(self, session: Session, calls: dict[bool, Calls], sharded: Forms | None = None) -> None:
-        self.session, self.calls = session, calls
+    def __init__(
+        self,
+        rules: tuple[LoadedRule, ...],
+        states: Mapping[nn.Module, ModuleState],
+        calls: dict[bool, Calls],
+        sharded: Forms | None = None,
+    ) -> None:
+        """`calls`: for each mode, how each module is called. Only modules with a state are planned."""
+        self.rules, self.states, self.calls = rules, states, calls
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.sharded = forms(m for mode in calls.values() for m in mode) | (sharded or {})
         self.world = fake_world(self.mode, self.sharded)
         self.plans: dict[tuple[nn.Module, _Key], ModulePlan] = {}
+        self.untraceable: list[tuple[nn.Module, Untraceable]] = []
         self.passing: set[nn.Module] = set()  # what stands in the way there may be over at the next call
+        self._given: dict[tuple[nn.Module, bool], ForwardArguments] = {}  # calls that a caller's trace makes of a child
         self._inside: dict[Hashable, ForwardTrace | None] = {}
 
     def plan(
@@ -45,11 +54,41 @@ class Planner:
         """The plan for a call of `module`; None where its forward cannot be traced."""
         key = (module, (training, dropped))
         if key not in self.plans:
-            made = self._made(module, training, dropped, self.calls[training].get(module) or call)
+            if call is not None:
+                self._given.setdefault((module, training), call)
+            known = self.calls[training].get(module) or call or self._given.get((module, training))
+            made = self._made(module, training, dropped, known)
             if made is None:
                 return None
             self.plans[key] = made
         return self.plans[key]
+
+    def plan_again(self, module: nn.Module, exclusions: Exclusions) -> None:
+        """Plan every planned call of `module` anew, without what is excluded now."""
+        self.states[module].exclusions = exclusions
+        for key in [k for k in self.plans if k[0] is module]:
+            del self.plans[key]
+            self.plan(module, *key[1])
+
+    def whole(self, module: nn.Module) -> Plans:
+        """The plans for calls of `module` whose whole result is read, by mode."""
+        return {training: p for (m, (training, dropped)), p in self.plans.items() if m is module and not dropped}
+
+    def in_mode(self, module: nn.Module, training: bool) -> dict[frozenset[Path], ModulePlan]:
+        """The plans for calls of `module` in one mode, by what is left out."""
+        return {dropped: p for (m, (mode, dropped)), p in self.plans.items() if m is module and mode is training}
+
+    def fused_sites(self, module: nn.Module) -> dict[SiteKey, Found]:
+        """What is fused in calls of `module` whose whole result is read, by where it is."""
+        return {f.key: f for plan in self.whole(module).values() for f in plan.found if f.fused}
+
+    def narrowed(self, plans: Iterable[ModulePlan]) -> Iterator[nn.Module]:
+        """The children, and theirs, whose narrow forwards these plans call."""
+        todo = list(plans)
+        while todo:
+            for child, dropped in todo.pop().narrowed:
+                yield child
+                todo += [p for (m, (_, d)), p in self.plans.items() if m is child and d == dropped]
 
     def forget(self, module: nn.Module) -> None:
         """Plan nothing for `module`."""
@@ -59,7 +98,7 @@ class Planner:
     def narrow_rules(self, module: nn.Module) -> set[str]:
         """The rules that apply in `module` where part of its result is left out, and those that fill in for them."""
         found = {f.rule for (m, (_, d)), p in self.plans.items() if m is module and d for f in p.found if f.fused}
-        return found | {r.rule.code for r in self.session.rules if found and r.rule.fallback}
+        return found | {r.rule.code for r in self.rules if found and r.rule.fallback}
 
     def forwards(self, module: nn.Module, dropped: frozenset[Path]) -> Hashable:
         """What tells the planned narrow forwards of a module apart."""
@@ -69,7 +108,7 @@ class Planner:
     def _made(
         self, module: nn.Module, training: bool, dropped: frozenset[Path], call: ForwardArguments | None
     ) -> ModulePlan | None:
-        state = self.session.states.get(module)
+        state = self.states.get(module)
         if state is None or call is None:
             return None
         try:
@@ -78,12 +117,12 @@ class Planner:
             trace = traced(module, *copy_of_call(call), self.world, self.mode, dropped)
         except Untraceable as error:
             self.passing |= {module} if error.passing else set()
-            self.session.ledger.note_untraceable(state.name, module, error)
+            self.untraceable.append((module, error))
             return None
 
         with torch.enable_grad():
-            rules = tuple(r for r in self.session.rules if r.rule.code not in state.without)
-            return plan_of(trace, rules, state.excluded | state.left_out, _Children(self, training))
+            rules = tuple(r for r in self.rules if r.rule.code not in state.exclusions.rules)
+            return plan_of(trace, rules, state.exclusions.sites, _Children(self, training))
 
     def inside(self, child: nn.Module, call: ForwardArguments) -> ForwardTrace | None:
         """What a child does in a call, if that can be written down; nobody rewrites it."""
@@ -94,6 +133,19 @@ class Planner:
             except Untraceable:
                 self._inside[key] = None
         return self._inside[key]
+
+
+def plan_calls(
+    rules: tuple[LoadedRule, ...], states: Mapping[nn.Module, ModuleState], calls: dict[bool, Calls], tell: Tell
+) -> Planner:
+    """Plans for every module of `states` that is called, in both modes."""
+    planner = Planner(rules, states, calls)
+    called = [m for m in states if any(m in c for c in calls.values())]
+    for module in tell("reading", called, len(called)):
+        for training in (False, True):
+            if module in calls[training]:
+                planner.plan(module, training, frozenset())
+    return planner
 
 
 class _Children:

@@ -15,7 +15,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -25,7 +25,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from autofuse.fx.trace.sharding import tensors_of
-from autofuse.fx.trace.wrappers import user_name
 from autofuse.ops.parts import is_distributed
 
 PATIENCE = 300.0  # seconds that a rank waits for rank 0's decisions
@@ -65,8 +64,9 @@ def _read(text: str) -> Decisions:
 class Ranks:
     """One session's side of the agreement. Made by every rank for the same model in the same order."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = _likeness(model)
+    def __init__(self, modules: Sequence[tuple[str, nn.Module]]) -> None:
+        """`modules`: those of the model, with their names."""
+        self.model = _short([(name, type(m).__qualname__) for name, m in modules])
         _sessions[self.model] += 1
         self._name = f"{self.model}/{_sessions[self.model]}"
 
@@ -163,12 +163,6 @@ def _store() -> Any:
         return None
     default = dist.distributed_c10d._get_default_store()
     return torch._C._distributed_c10d.PrefixStore("autofuse", default)
-
-
-def _likeness(model: nn.Module) -> str:
-    """Equal for models of equal structure."""
-    parts = [(user_name(model, name), type(m).__qualname__) for name, m in model.named_modules()]
-    return _short(parts)
 
 
 def _kind(training: bool, call: Any) -> str:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Container, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import nn
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
-from autofuse.display.progress import Tell, quietly
 from autofuse.fx.install.guard_failures import NOT_CALLED, Misses
 from autofuse.fx.install.subclass import (
     UNCALLED,
@@ -29,21 +27,19 @@ from autofuse.fx.install.subclass import (
     narrow_name,
     restore,
 )
-from autofuse.fx.session.gain_checks import keep_what_is_worth_it
 from autofuse.fx.session.ledger import NEVER_CALLED, Ledger, worth_a_word
+from autofuse.fx.session.model_check import ModelVerdict
 from autofuse.fx.session.options import Options
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.rank_agreement import part_is_planned_as_others_do, planned_as_others_do
 from autofuse.fx.session.ranks import Ranks
-from autofuse.fx.session.site_checks import Checker, Verdict
+from autofuse.fx.session.site_checks import Checker, Verdicts
 from autofuse.fx.session.state import PATTERNS, ModuleState
 from autofuse.fx.trace.ambient_state import may_capture, unobserved
-from autofuse.fx.trace.module_calls import Calls, kind_of
+from autofuse.fx.trace.module_calls import kind_of
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.sharding import is_empty, undistributed, whole_forms
 from autofuse.fx.trace.tracer import ForwardArguments
-from autofuse.fx.trace.twin import plain_class
-from autofuse.fx.trace.wrappers import user_name
 from autofuse.results.before_after import BeforeAfter
 from autofuse.results.sites import Report, SiteReport
 
@@ -53,17 +49,13 @@ _LOG = logging.getLogger("autofuse")
 class Session:
     """Everything about one call of optimize that outlives it."""
 
-    def __init__(self, model: nn.Module, options: Options) -> None:
-        self.options, self.rules = options, options.rules
+    def __init__(self, options: Options, states: WeakKeyDictionary[nn.Module, ModuleState], ranks: Ranks) -> None:
+        self.options, self.rules, self.states, self.ranks = options, options.rules, states, ranks
         self.checker = Checker() if options.verify else None
-        self.states: WeakKeyDictionary[nn.Module, ModuleState] = WeakKeyDictionary()
-        for name, module in self._looked_at(model):
-            self.states[module] = ModuleState(name)
-        self.ledger, self.misses, self.ranks = Ledger(), Misses(), Ranks(model)
+        self.ledger, self.misses = Ledger(), Misses()
         self._classes: dict[Hashable, type] = {}
         self._lock = threading.RLock()
         self._busy = threading.local()
-        self.planner: Planner | None = None  # of optimize itself, until the model has been checked
         self.profile: BeforeAfter | None = None  # where it was asked for
 
     @property
@@ -78,20 +70,11 @@ class Session:
     def _report(self, names: tuple[str, ...]) -> Report:
         return replace(self.ledger.report(names), fallbacks=tuple(self.misses.fallbacks(names)), profile=self.profile)
 
-    # What it is about.
-
-    def _looked_at(self, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-        for path, module in model.named_modules():
-            if is_candidate(module) or module is model:
-                name = user_name(model, path)
-                if self.options.wants(name, module):
-                    yield name, module
-
-    def covers(self, model: nn.Module) -> bool:
-        """Whether the model still has the modules it had, each with the forward it was given."""
-        now = {module for _, module in self._looked_at(model)}
+    def answers(self, options: Options, modules: Iterable[nn.Module]) -> bool:
+        """Whether this is what `options` ask for, and each of `modules` still has the forward that it was given."""
         mine = {m for m, s in self.states.items() if not s.is_a_copys}
-        return now == mine and all(is_installed(m) for m, s in self.states.items() if s.runs)
+        installed = all(is_installed(m) for m, s in self.states.items() if s.runs)
+        return self.options == options and set(modules) == mine and installed
 
     def install_all(self) -> None:
         """Give every module its forward again, after a restore."""
@@ -107,29 +90,13 @@ class Session:
             state.armed = True
             self.install(module)
 
-    def fuse(self, calls: dict[bool, Calls], real: Calls, tell: Tell) -> None:
-        """Plan every call in both modes, check the plans on the `real` calls, and install what holds.
-
-        What cannot be checked on them is looked at when it is called.
-        """
-        planner = self.planner = Planner(self, calls)
-        order = [m for m in self.states if any(m in c for c in calls.values())]
-        for module in tell("reading", order, len(order)):
-            for training in (False, True):
-                if module in calls[training]:
-                    planner.plan(module, training, frozenset())
+    def remember(self, planner: Planner) -> None:
+        """Note what was planned in vain: those kinds of call are not looked at again."""
+        for module in {m for calls in planner.calls.values() for m in calls if m in self.states}:
             self._remember(planner, module)
-        self.settle(planner, real, tell)
-        for module in planner.passing:
-            self.install(module)
-        for module, state in self.states.items():
-            if not any(module in c for c in calls.values()) and worth_a_word(module):
-                state.armed = True
-                self.install(module)
-                self.ledger.note(SiteReport("", state.name, "declined", NEVER_CALLED))
 
     def _remember(self, planner: Planner, module: nn.Module) -> None:
-        """Note the kinds of call that were looked at in vain; a module with nothing to find in it stays as it is."""
+        """A module with nothing to find in it stays as it is."""
         state = self.states[module]
         for training, calls in planner.calls.items():
             plan = planner.plans.get((module, (training, frozenset())))
@@ -138,23 +105,14 @@ class Session:
                     state.nothing_found.add(kind_of(calls[module], training))
                 state.armed = state.armed or plan is None or bool(plan.found)
 
-    def settle(self, planner: Planner, real: Calls, tell: Tell = quietly) -> None:
-        """Check what was planned, drop what fails or is not worth it, and install the rest."""
-        verdicts = self.check(planner, real, tell)
-        if self.options.tune:
-            verdicts = keep_what_is_worth_it(self, planner, real, verdicts, tell)
-        self.adopt(planner, verdicts)
-
-    def check(self, planner: Planner, real: Calls, tell: Tell = quietly) -> dict[nn.Module, Verdict]:
-        """Verdicts on what was planned; plans that fail are replaced by what of them holds."""
-        return self.checker.check(planner, real, tell) if self.checker else {}
-
-    def adopt(self, planner: Planner, verdicts: dict[nn.Module, Verdict]) -> None:
-        """Install what was planned."""
+    def adopt(self, planner: Planner, verdicts: Verdicts) -> None:
+        """Install what was planned and holds; what could not be checked is looked at when it is called."""
+        for module, error in planner.untraceable:
+            self.ledger.note_untraceable(self.states[module].name, module, error)
         for (module, (_, dropped)), plan in planner.plans.items():
             state = self.states[module]
             if plan.variant is not None and self.checker and module not in verdicts:
-                state.armed = True  # it is looked at when it is called
+                state.armed = True
                 continue
             elsewhere = set() if dropped else planner.narrow_rules(module)
             self.ledger.note_plan(state.name, plan, verdicts.get(module), elsewhere)
@@ -163,20 +121,38 @@ class Session:
             variants = state.narrow[dropped] if dropped else state.full
             if all(v.key != plan.variant.key for v in variants):
                 variants.append(plan.variant)
-        for module in {m for m, _ in planner.plans if self.states[m].runs}:
+        for module in {m for m, _ in planner.plans if self.states[m].runs} | planner.passing:
             self.install(module)
 
-    def roll_back(self, why: str, modules: Iterable[nn.Module]) -> None:
-        """Take back what was fused in these modules."""
-        names = set()
-        for module in modules:
+    def arm_uncalled(self, called: Container[nn.Module]) -> None:
+        """Have the modules that were not called, and may hold something, captured at their first call."""
+        for module, state in self.states.items():
+            if module not in called and worth_a_word(module):
+                state.armed = True
+                self.install(module)
+                self.ledger.note(SiteReport("", state.name, "declined", NEVER_CALLED))
+
+    def take_back(self, verdict: ModelVerdict) -> None:
+        """Take back what was fused in modules by which the whole model differs, and note what was not checked."""
+        if verdict.unchecked:
+            self.note_unread(f"only its parts were verified: {verdict.unchecked}")
+        for module in verdict.taken_back:
             state = self.states[module]
             state.full.clear()
             state.narrow.clear()
             state.left = 0
             self.install(module)
-            names.add(state.name)
-        self.ledger.roll_back(why, names)
+        self.ledger.roll_back(verdict.reason, {self.states[m].name for m in verdict.taken_back})
+
+    def note(self, sites: Iterable[SiteReport]) -> None:
+        """Add to the report."""
+        for site in sites:
+            self.ledger.note(site)
+
+    def note_unread(self, *reasons: str) -> None:
+        """Note why the model, or a part of it, was not read or not checked."""
+        for why in reasons:
+            self.ledger.note(SiteReport("", "", "declined", why))
 
     def install(self, module: nn.Module) -> None:
         state = self.states[module]
@@ -221,8 +197,9 @@ class Session:
         guard = self.misses.guard(state.name, base_of(type(module)).forward, state.narrow[unread], (module, *call))
         with self._capturing():
             state.left -= 1
-            planner = Planner(self, {module.training: {module: undistributed(call)}}, whole_forms(module, call))
-            self.adopt(planner, part_is_planned_as_others_do(self, planner, module, unread, call))
+            planner = self._planner(module, call)
+            verdicts = part_is_planned_as_others_do(self, planner, module, unread, call)
+            self.adopt(planner, verdicts)
         if len(state.narrow[unread]) == known:
             return module(*call[0], **call[1])
         self.misses.count(state.name, guard, "captured anew", "")
@@ -261,10 +238,15 @@ class Session:
         if state.left == 0:
             why = f"called in more than {PATTERNS} ways: further ones run the original forward"
             self.ledger.note(SiteReport("", state.name, "declined", why))
-        planner = Planner(self, {module.training: {module: undistributed(call)}}, whole_forms(module, call))
+        planner = self._planner(module, call)
         verdicts = planned_as_others_do(self, planner, module, call)
-        self._remember(planner, module)
+        self.remember(planner)
         self.adopt(planner, verdicts)
+
+    def _planner(self, module: nn.Module, call: ForwardArguments) -> Planner:
+        """For one call of one module, in the mode that it is in."""
+        calls = {module.training: {module: undistributed(call)}}
+        return Planner(self.rules, self.states, calls, whole_forms(module, call))
 
     def forget(self) -> None:
         """Nothing was found and nothing is installed, as before fuse()."""
@@ -287,13 +269,3 @@ def _why_left(state: ModuleState, module: nn.Module, kind: Hashable) -> str:
     if not may_capture():
         return "a call that others record or transform is not captured"
     return "its parameters are not here" if is_empty(module) else ""
-
-
-def is_candidate(module: nn.Module) -> bool:
-    """Whether a module's forward is the user's own."""
-    kind = plain_class(type(module))
-    return (
-        not kind.__module__.startswith("torch.")
-        and "forward" in dir(kind)
-        and not isinstance(module, torch.jit.ScriptModule)
-    )

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
 
 from autofuse.fx.install.codegen import Variant
 from autofuse.fx.rewrite.module_plan import SiteKey
 from autofuse.fx.trace.paths import Path
+from autofuse.fx.trace.twin import plain_class
 
 PATTERNS = 8  # how many kinds of call of one module are looked at after optimize
+
+
+@dataclass(frozen=True)
+class Exclusions:
+    """What is not fused in a module: sites that failed a check, gained nothing or another rank left out, and rules."""
+
+    sites: frozenset[SiteKey] = frozenset()
+    rules: frozenset[str] = frozenset()
+
+    def plus(self, sites: Collection[SiteKey] = (), rules: Collection[str] = ()) -> Exclusions:
+        """These and more."""
+        return Exclusions(self.sites | frozenset(sites), self.rules | frozenset(rules))
 
 
 class ModuleState:
@@ -21,9 +39,7 @@ class ModuleState:
         self.full: list[Variant] = []
         self.narrow: defaultdict[frozenset[Path], list[Variant]] = defaultdict(list)
         self.left = PATTERNS
-        self.excluded: frozenset[SiteKey] = frozenset()  # they fail verification
-        self.left_out: set[SiteKey] = set()  # another rank did not fuse them
-        self.without: set[str] = set()  # rules that it has no use for in this module
+        self.exclusions = Exclusions()
         self.armed = False  # whether other kinds of call are worth a look
         self.nothing_found: set[Hashable] = set()  # the kinds of call in which nothing was found
         self.is_a_copys = False
@@ -31,7 +47,7 @@ class ModuleState:
     def for_a_copy(self) -> ModuleState:
         """The same for a copy of the module, which goes its own way from here on."""
         made = copy.copy(self)
-        made.full, made.left_out, made.nothing_found = list(self.full), set(self.left_out), set(self.nothing_found)
+        made.full, made.nothing_found = list(self.full), set(self.nothing_found)
         made.narrow = defaultdict(list, {unread: list(variants) for unread, variants in self.narrow.items()})
         made.is_a_copys = True
         return made
@@ -45,3 +61,27 @@ class ModuleState:
     def runs(self) -> bool:
         """Whether the module runs a forward of autofuse's."""
         return self.armed or bool(self.full or self.narrow)
+
+
+def states_of(
+    modules: Iterable[tuple[str, nn.Module]], wants: Callable[[str, nn.Module], bool]
+) -> WeakKeyDictionary[nn.Module, ModuleState]:
+    """A new state for each module that may be rewritten: the model itself, and those whose forward is the user's own.
+
+    Modules are held weakly: a model may go. The first of `modules` is the model.
+    """
+    found: WeakKeyDictionary[nn.Module, ModuleState] = WeakKeyDictionary()
+    for place, (name, module) in enumerate(modules):
+        if (place == 0 or _is_users(module)) and wants(name, module):
+            found[module] = ModuleState(name)
+    return found
+
+
+def _is_users(module: nn.Module) -> bool:
+    """Whether a module's forward is the user's own."""
+    kind = plain_class(type(module))
+    return (
+        not kind.__module__.startswith("torch.")
+        and "forward" in dir(kind)
+        and not isinstance(module, torch.jit.ScriptModule)
+    )

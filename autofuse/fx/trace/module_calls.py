@@ -6,7 +6,8 @@ the parameters shared, the buffers copied and gradients off.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from autofuse.fx.trace.ambient_state import autocast, undisturbed_randomness, without_cached_casts
 from autofuse.fx.trace.external_state import unchanged_outside
-from autofuse.fx.trace.tracer import ForwardArguments, quiet
+from autofuse.fx.trace.tracer import ForwardArguments, fake_world, quiet
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, World, active
 from autofuse.fx.trace.values import Untraceable
 
@@ -77,6 +78,45 @@ def _leaf(x: object) -> Hashable:
         return x.dtype, x.dim(), x.device
     found: tuple[Any, ...] = (type(x), x) if isinstance(x, SCALARS) else (type(x),)
     return found
+
+
+@dataclass(frozen=True)
+class ModelCalls:
+    """How the modules of a model are called: for each mode on stand-ins, and for real, to check plans on.
+
+    `problems` say why the model could not be run, in one mode or for real.
+    """
+
+    by_mode: dict[bool, Calls]
+    real: Calls
+    problems: tuple[str, ...] = ()
+
+
+def calls_of(model: nn.Module, call: ForwardArguments, to_check: Collection[nn.Module]) -> ModelCalls:
+    """How the modules of `model` are called in both modes; and for real, for the modules `to_check`."""
+    problems: list[str] = []
+    by_mode: dict[bool, Calls] = {}
+    for training in (False, True):
+        try:
+            by_mode[training] = calls_in_mode(model, call, training)
+        except Untraceable as error:
+            by_mode[training] = {}
+            problems.append(error.why)
+    real: Calls = {}
+    try:
+        real = calls_for_real(model, call, False, frozenset(to_check)) if to_check else {}
+    except Untraceable as error:  # each module waits for its first call
+        problems.append(f"not verified yet ({error.why}): looked at again when it is called")
+    return ModelCalls(by_mode, real, tuple(problems))
+
+
+def calls_in_mode(model: nn.Module, call: ForwardArguments, training: bool) -> Calls:
+    """Every module that is called in one mode; on real tensors where the forward needs numbers. Raises Untraceable."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        return calls_on_fakes(model, call, training, fake_world(mode), mode)
+    except Untraceable:
+        return calls_for_real(model, call, training)
 
 
 def calls_on_fakes(

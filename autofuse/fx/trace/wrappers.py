@@ -24,10 +24,19 @@ def held(module: nn.Module) -> str:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The user's module inside all wrappers."""
+    """The user's module inside all wrappers. Raises TypeError for what is not a module."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"autofuse takes a torch.nn.Module, and was given a {type(module).__name__}. Pass the model itself."
+        )
     while name := held(module):
         module = module._modules[name]  # type: ignore[assignment]
     return module
+
+
+def user_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules of a model that is not wrapped itself, with the names that its user knows them by; itself first."""
+    return [(user_name(model, name), module) for name, module in model.named_modules()]
 
 
 def user_name(model: nn.Module, name: str) -> str:

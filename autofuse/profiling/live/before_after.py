@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import Parameter, signature
@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from autofuse.fx.session import optimize as live
 from autofuse.fx.trace.wrappers import unwrapped
@@ -28,31 +28,19 @@ from autofuse.results.comparison import Comparison
 ROUNDS = 5  # of steps recorded in turns
 
 
-def optimize(
-    model: nn.Module,
-    example_inputs: Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any] | None = None,
-    *,
-    select: str | Iterable[str] | None = None,
-    ignore: str | Iterable[str] | None = None,
-    modules: str | Iterable[str] | Callable[[str, nn.Module], bool] | None = None,
-    verify: bool = True,
-    tune: bool | None = None,
-    policy: str | None = None,
-    profile: bool | Mapping[str, Any] = False,
+def optimize_and_profile(
+    model: nn.Module, example_inputs: Any, profile: bool | Mapping[str, Any], **asked: Any
 ) -> nn.Module:
-    if profile is False or profile is None:
-        return live.optimize(
-            model, example_inputs, select=select, ignore=ignore, modules=modules, verify=verify, tune=tune,
-            policy=policy,
-        )  # fmt: skip
+    """`optimize(model, example_inputs, profile=profile, **asked)`: what autofuse.optimize does where it is profiled.
+
+    Raises ValueError without example inputs, and TypeError for options that `profile` does not have.
+    """
     inputs = _inputs(example_inputs)
     options = _options(profile)
     pairs = options.pop("pairs", None)
     live.restore(model)  # what stands before is the original
     originals = _classes(model)
-    live.optimize(
-        model, example_inputs, select=select, ignore=ignore, modules=modules, verify=verify, tune=tune, policy=policy
-    )
+    live.optimize(model, example_inputs, **asked)
     step = options.get("step") or training_step
     with _in_either_form(model, originals, inputs) as sides:
         comparison = _compared(*sides, inputs, step, pairs, bool(options.get("progress", True)))
@@ -62,14 +50,6 @@ def optimize(
         after = profiled(sides[1](), inputs, **{**options, "probe": False, "trace": None}, timed=timed[1])
     live.keep_profile(model, BeforeAfter(*with_what_was_measured(before, after, now, then), comparison))
     return model
-
-
-optimize.__doc__ = f"""{live.optimize.__doc__}
-    profile: also measure whole steps before and after, layer by layer: `autofuse.report(model).profile` then has both
-    profiles, the comparison of steps in interleaved pairs, and what each place was predicted to save and saved. True,
-    or a dict of options of `autofuse.profile` (step, optimizers, steps, ...) and `pairs`. The model is run for that,
-    and put back as it was. Raises ValueError without example inputs.
-    """
 
 
 def _inputs(given: Any) -> Inputs:

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse import ops
 from autofuse.fx.rewrite.module_plan import Found, ModulePlan
 from autofuse.fx.session.ledger import Ledger
 from autofuse.fx.session.optimize import report
-from autofuse.fx.session.options import Options, options_of
+from autofuse.fx.session.options import options_of
 from autofuse.fx.session.planner import Planner
-from autofuse.fx.session.session import Session, is_candidate
-from autofuse.fx.session.state import ModuleState
+from autofuse.fx.session.state import ModuleState, states_of
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.external_state import unchanged_outside
-from autofuse.fx.trace.module_calls import calls_for_real, calls_on_fakes
+from autofuse.fx.trace.module_calls import calls_in_mode
 from autofuse.fx.trace.sharding import postponed
-from autofuse.fx.trace.tracer import ForwardArguments, fake_world
+from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.values import Untraceable
-from autofuse.fx.trace.wrappers import unwrapped, user_name
+from autofuse.fx.trace.wrappers import unwrapped, user_modules
+from autofuse.match.matcher import LoadedRule
 from autofuse.results.profile import PlaceStatus
 from autofuse.results.sites import SiteReport
 
@@ -69,16 +68,6 @@ class Reading:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass
-class _Asker:
-    """As much of a session as planning asks for; a real one would count among those that ranks agree on."""
-
-    options: Options
-    rules: Any
-    ledger: Ledger
-    states: Mapping[nn.Module, ModuleState]
-
-
 def read_places(
     model: nn.Module, inputs: Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any] | None = None,
     *, call: ForwardArguments | None = None, select: object = None, ignore: object = None, modules: object = None,
@@ -89,55 +78,47 @@ def read_places(
     keyword arguments, in place of `inputs`. Raises what optimize raises for arguments of another kind.
     """
     inner = unwrapped(model)
-    options = options_of(inner, inputs, select, ignore, modules, False, False, None)
+    named = user_modules(inner)
+    options = options_of(named, inputs, select, ignore, modules, False, False, None)
     if call is not None:
         options = replace(options, call=call)
     if options.call is None:
         return Reading(notes=["No example inputs are known, so no rule could be tried: pass inputs."])
     if why := postponed(inner):
         return Reading(notes=[f"No rule was tried: {why}."])
-    asker = _asker(inner, options)
+    states, ledger = states_of(named, options.wants), Ledger()
     with undisturbed_randomness(), unchanged_outside(inner):
-        reading = _read(inner, options.call, asker)
-    names = {state.name for state in asker.states.values()}
-    reading.sites += _unread(asker.ledger, names)
+        reading = _read(inner, options.call, options.rules, states, ledger)
+    names = {state.name for state in states.values()}
+    reading.sites += _unread(ledger, names)
     reading.sites = list(_with_what_they_are_part_of(reading.sites, reading.names))
     known = report(inner)
     reading.sites = list(_with_what_is_known(reading.sites, known.sites)) if known.sites else reading.sites
-    order = {name: i for i, name in enumerate(s.name for s in asker.states.values())}
+    order = {name: i for i, name in enumerate(s.name for s in states.values())}
     reading.sites.sort(key=lambda site: (order.get(site.fqn, -1), site.line or 0))
     return reading
 
 
-def _asker(model: nn.Module, options: Options) -> _Asker:
-    states = {}
-    for path, module in model.named_modules():
-        name = user_name(model, path)
-        if (is_candidate(module) or module is model) and module not in states and options.wants(name, module):
-            states[module] = ModuleState(name)
-    return _Asker(options, options.rules, Ledger(), states)
-
-
-def _read(model: nn.Module, call: ForwardArguments, asker: _Asker) -> Reading:
+def _read(
+    model: nn.Module,
+    call: ForwardArguments,
+    rules: tuple[LoadedRule, ...],
+    states: Mapping[nn.Module, ModuleState],
+    ledger: Ledger,
+) -> Reading:
     mode = model.training
     try:
-        calls = _calls(model, call, mode)
+        calls = calls_in_mode(model, call, mode)
     except Untraceable as error:
         return Reading(notes=[f"No rule was tried: {error.why}."])
-    planner = Planner(cast(Session, asker), {mode: calls, not mode: {}})
-    for module in asker.states:
+    planner = Planner(rules, states, {mode: calls, not mode: {}})
+    for module in states:
         if module in calls:
             planner.plan(module, mode, frozenset())
-    names = {module: state.name for module, state in asker.states.items()}
+    for module, why in planner.untraceable:
+        ledger.note_untraceable(states[module].name, module, why)
+    names = {module: state.name for module, state in states.items()}
     return Reading(list(_sites(planner, names)), planner, calls, names)
-
-
-def _calls(model: nn.Module, call: ForwardArguments, training: bool) -> dict[nn.Module, ForwardArguments]:
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    try:
-        return calls_on_fakes(model, call, training, fake_world(mode), mode)
-    except Untraceable:
-        return calls_for_real(model, call, training)  # the forward needs numbers
 
 
 def _sites(planner: Planner, names: Mapping[nn.Module, str]) -> Iterator[PlannedPlace]:

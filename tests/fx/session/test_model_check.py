@@ -33,7 +33,7 @@ def test_the_modules_nearest_to_the_difference_go_until_there_is_none(
     model, culprit = Gpt(), "gradient of self.blocks.1.attn.proj.weight"
     names = {m: n for n, m in model.named_modules()}
 
-    def outcome(session: object, model: nn.Module, reference: object, running: Sequence[nn.Module]) -> Verification:
+    def outcome(model: nn.Module, planner: object, reference: object, running: Sequence[nn.Module]) -> Verification:
         ok = not bad & {names[m] for m in running}
         return Verification(ok, reason="" if ok else "It is off.", culprit="" if ok else culprit)
 

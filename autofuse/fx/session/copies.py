@@ -1,0 +1,85 @@
+"""Copies of modules, on which rewritten forwards are tried: the user's own modules are never run for a check."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from autofuse.fx.install.codegen import Variant
+from autofuse.fx.install.subclass import base_of, install
+from autofuse.fx.rewrite.module_plan import ModulePlan
+from autofuse.fx.session.planner import Planner
+from autofuse.fx.trace.paths import Path
+from autofuse.fx.trace.sharding import Forms, filled, local, register_views
+from autofuse.fx.trace.twin import World
+
+
+def copied(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Forms | None = None) -> nn.Module:
+    """A copy with tensors of its own and no hooks, running the original forwards. `made` tells each module's copy.
+
+    Of a tensor that is distributed the copy has this rank's part; those that are `sharded` are numbers made up for it.
+    """
+    known = sharded or {}
+    seeds = itertools.count()
+
+    def clone(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            form = known.get(id(x))
+            new = local(x).detach().clone() if form is None else filled(form, next(seeds))
+        return nn.Parameter(new, x.requires_grad) if isinstance(x, nn.Parameter) else new
+
+    world = World(clone, watched=False)
+    twin: nn.Module = world.of(module)
+    made.update({original: world.of(original) for original in module.modules()})
+    for original in module.modules():
+        register_views(original, world.of(original))
+    return twin
+
+
+def rewritten_copy(
+    module: nn.Module, planner: Planner, running: Iterable[nn.Module] | None = None, checked: bool = True
+) -> nn.Module:
+    """A copy of `module` in which the modules `running` run what is planned for them (by default, `module` alone).
+
+    `checked`: the very call that `module` was planned on is repeated.
+    """
+    made: dict[nn.Module, nn.Module] = {}
+    rewritten = copied(module, made, planner.sharded)
+    wanted = [module] if running is None else [m for m in running if m in made]
+    install_relaxed(planner, wanted, made, module if checked else None)
+    return rewritten
+
+
+def install_relaxed(
+    planner: Planner, modules: Iterable[nn.Module], made: dict[nn.Module, nn.Module], checked: nn.Module | None = None
+) -> None:
+    """Give copies the planned forwards of `modules` and of the children they narrow, for repeating the very call.
+
+    `checked` is the module that is called itself. Any other may be called in several ways on the way, and only one of
+    them was planned.
+    """
+    todo = list(modules)
+    wanted = set(todo)
+    for module in todo:
+        mine = [(dropped, p) for (m, (_, dropped)), p in planner.plans.items() if m is module and p.variant is not None]
+        for child in {c for _, p in mine for c, _ in p.narrowed} - wanted:
+            wanted.add(child)
+            todo.append(child)
+        full = tuple(_with_relaxed_guards(p, module is checked) for dropped, p in mine if not dropped)
+        narrow = {d: tuple(_with_relaxed_guards(p, False) for e, p in mine if e == d) for d, _ in mine if d}
+        if module in made and mine:
+            install(made[module], full, narrow, run_original, {})
+
+
+def _with_relaxed_guards(plan: ModulePlan, checked: bool) -> Variant:
+    assert plan.variant is not None
+    return plan.variant.relaxed if checked else plan.variant.loosened
+
+
+def run_original(
+    module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], unread: frozenset[Path]
+) -> object:  # fmt: skip
+    return module(*args, **kwargs) if unread else base_of(type(module)).forward(module, *args, **kwargs)

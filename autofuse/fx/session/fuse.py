@@ -1,0 +1,52 @@
+"""One model through the live door, from its calls to its report. Each step takes values and returns one.
+
+capture   how the model's modules are called                     trace/module_calls.py
+plan      each module's forward traced, matched and rewritten    planner.py, rewrite/
+check     rewritten against original, in double precision        site_checks.py, verify/
+weigh     rewritten against original, by the clock               gain_checks.py, site_timing.py
+install   a class with a new forward for each module             session.py, install/
+check     the whole model                                        model_check.py
+report    what was found, place by place                         ledger.py
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import nn
+
+from autofuse.display.progress import quietly, told
+from autofuse.fx.session.gain_checks import keep_faster_places
+from autofuse.fx.session.model_check import check_model
+from autofuse.fx.session.planner import Planner, plan_calls
+from autofuse.fx.session.rank_agreement import decide_as_rank_0_does
+from autofuse.fx.session.session import Session
+from autofuse.fx.trace.ambient_state import undisturbed_randomness
+from autofuse.fx.trace.external_state import unchanged_outside
+from autofuse.fx.trace.module_calls import calls_of
+from autofuse.fx.trace.tracer import ForwardArguments
+
+
+def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> None:
+    """Fuse what can be fused in `model`, as it is when it is called with `arguments`. The model itself is not run."""
+    checker, tune = session.checker, session.options.tune
+    with undisturbed_randomness(), unchanged_outside(model), told(f"autofuse: {type(model).__name__}") as tell:
+        calls = calls_of(model, arguments, to_check=tuple(session.states) if checker else ())
+        session.note_unread(*calls.problems)
+
+        def decide() -> Planner:
+            plans = plan_calls(session.rules, session.states, calls.by_mode, tell)
+            session.remember(plans)
+            verdicts = checker.check(plans, calls.real, tell) if checker else {}
+            if tune:
+                again = partial(checker.check, plans, calls.real, quietly) if checker else None
+                verdicts, slower = keep_faster_places(plans, verdicts, again, tell)
+                session.note(slower)
+            session.adopt(plans, verdicts)
+            session.arm_uncalled({m for called in calls.by_mode.values() for m in called})
+            if checker and session.report.with_status("fused"):
+                for _ in tell("checking the whole", [model], 1):
+                    session.take_back(check_model(model, arguments, plans))
+            return plans
+
+        decide_as_rank_0_does(session, decide)
