@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from autofuse.ir import layout
 from autofuse.ir.facts import Facts
 from autofuse.ir.graph import ATTRIBUTE, CHOICE, CONST, IS_NONE, ITEM, NOT, PARAMETER, SLICE, TUPLE, Graph, Value
-from autofuse.ir.vocabulary import OPS
+from autofuse.ir.vocabulary import OPS, SAME_SIZES
 
 PERMUTE = "permute"  # data: a tail permutation
 CAST = "cast"  # a change of floating dtype: rounding only
@@ -25,9 +25,7 @@ LEAF = "leaf"  # data: a program value that the canonical form does not look int
 Rewrite = Callable[..., "Value | None"]
 REWRITES: dict[str, Rewrite] = {}
 
-_SAME_RANK = frozenset(
-    {PERMUTE, CAST, KEEP, *"reciprocal square sqrt rsqrt pow exp tanh erf sigmoid softmax activation dropout".split()}
-)
+_SAME_RANK = SAME_SIZES | {PERMUTE, CAST, KEEP, "pow", "activation"}
 _STRUCTURE = (TUPLE, CHOICE, IS_NONE, NOT, SLICE, ITEM)
 # op -> the input whose dtype and device its result has
 _LIKE = {PERMUTE: 0, KEEP: 0, "mul": 0, "add": 0, "matmul": 0, "softmax": 0, CHOICE: 1}

@@ -6,7 +6,8 @@ Knows signatures (vocabulary.py) and the aliases torch allows for argument names
 from __future__ import annotations
 
 from autofuse.ir.graph import ATTRIBUTE, TUPLE, Graph, Value, is_const
-from autofuse.ir.vocabulary import OPS, REQUIRED, Op
+from autofuse.ir.rows import REQUIRED, Op
+from autofuse.ir.vocabulary import OPS
 
 _ALIASES = {
     "axis": "dim", "keepdims": "keepdim", "correction": "unbiased", "x": "input", "exp": "exponent", "size": "shape",
@@ -14,7 +15,6 @@ _ALIASES = {
     "mat2": "other", "train": "training", "split_size_or_sections": "split_size",
 }  # fmt: skip
 _WITHOUT_EFFECT = {"inplace": False, "out": None, "rounding_mode": None}
-_LAST_IS_INPLACE = frozenset("dropout relu relu6 silu mish hardswish".split())  # as nn.Dropout calls F.dropout
 
 
 def bound_arguments(graph: Graph, op: Op, arguments: list[Value], named: dict[str, Value]) -> list[Value] | None:
@@ -49,7 +49,7 @@ def bound_arguments(graph: Graph, op: Op, arguments: list[Value], named: dict[st
         if name in rest and is_const(rest[name], harmless):
             del rest[name]
     left = arguments[taken:]
-    if len(left) == 1 and op.name in _LAST_IS_INPLACE and is_const(left[0], False):
+    if len(left) == 1 and op.inplace and is_const(left[0], False):
         left = []
     return None if rest or left else inputs
 

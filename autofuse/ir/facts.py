@@ -10,16 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, SLICE, SYNTAX, TUPLE, Value, is_const
-from autofuse.ir.vocabulary import TENSOR_CALLS
+from autofuse.ir.vocabulary import SAME_SIZES, TENSOR_CALLS
 
-_SAME_RANK = frozenset(
-    """
-    neg reciprocal sqrt rsqrt square exp tanh erf sigmoid softmax log_softmax detach clone transpose mT permute
-    contiguous to float double half bfloat16 type_as dropout gelu silu relu activation layer_norm rms_norm masked_fill
-    tril triu bool clamp relu6 softplus invert logical_not linear ones_like zeros_like full_like masked fused_gelu
-    fused_silu fused_layer_norm fused_rms_norm fused_attention
-""".split()
-)
+_SAME_RANK = SAME_SIZES | frozenset("transpose mT permute activation linear fused_attention".split())
 _RANK_CHANGE = {"stack": 1, "select": -1, "view_as_complex": -1, "view_as_real": 1}
 _BROADCAST = frozenset(
     "add sub rsub mul div floordiv mod pow eq ne lt le gt ge and or logical_and logical_or where".split()

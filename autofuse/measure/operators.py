@@ -1,4 +1,4 @@
-"""Which operators one run of something executes, by category (autofuse/results/operator_categories.py)."""
+"""Which operators one run of something executes, by category (autofuse/ir/operator_categories.py)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
+from autofuse.ir.operator_categories import COMPILED_GRAPH, ORDER, category_of
 from autofuse.measure.timing import Action, synchronize
 from autofuse.results.comparison import Category
-from autofuse.results.operator_categories import COMPILED_GRAPH, ORDER, category_of
 
 
 def operators_of(action: Action, device: torch.device) -> dict[str, Category]:

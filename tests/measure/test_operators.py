@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.profiler import record_function
 
+from autofuse.ir.operator_categories import ORDER
 from autofuse.measure.operators import operators_of
-from autofuse.results.operator_categories import ORDER
 
 CPU = torch.device("cpu")
 QUERY, KEY, VALUE = (torch.randn(1, 2, 8, 4, requires_grad=True) for _ in range(3))

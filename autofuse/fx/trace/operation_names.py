@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import fx
 
-from autofuse.ir.vocabulary import HARMLESS, NAMES, OPS, Op
+from autofuse.ir.rows import Op
+from autofuse.ir.vocabulary import HARMLESS, NAMES, OPS
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from autofuse.fx.trace.symbolic_sizes import Length, Size
+from autofuse.ir.vocabulary import OPS, SAME_SIZES
 
 Sizes = tuple[Size, ...]
 Look = Callable[[Tensor], Sizes]  # the sizes of an operand
@@ -64,14 +65,13 @@ def _rule(names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+@_rule(" ".join(name for op in SAME_SIZES for name in OPS[op].last_names))
 @_rule(
-    "neg sqrt rsqrt square exp tanh erf sigmoid softmax log_softmax contiguous to float half bfloat16 double bool long "
-    "int type type_as dropout gelu silu relu layer_norm rms_norm tril triu clone detach clamp abs sin cos log "
-    "reciprocal cumsum masked_fill masked_fill_ logical_not bitwise_not invert pow ones_like zeros_like full_like "
-    "relu_ add_ sub_ mul_ div_ normalize roll flip sign round floor ceil tan atan sinh cosh asin acos log1p log2 log10 "
-    "expm1 softplus elu leaky_relu relu6 mish hardswish hardsigmoid selu celu logsigmoid nan_to_num erfc isnan isinf "
-    "isfinite clamp_min clamp_max cumprod softmin fill_ zero_ neg_ exp_ sqrt_ rsqrt_ tanh_ sigmoid_ clamp_ "
-    "triu_ tril_ rand_like randn_like empty_like batch_norm group_norm instance_norm conj positive requires_grad_"
+    "int pow abs sin cos cumsum masked_fill_ relu_ add_ sub_ "
+    "mul_ div_ normalize roll flip sign round floor ceil tan atan sinh cosh asin acos log1p log2 log10 expm1 elu "
+    "leaky_relu hardsigmoid selu celu logsigmoid nan_to_num erfc isnan isinf isfinite clamp_min clamp_max cumprod "
+    "softmin fill_ zero_ neg_ exp_ sqrt_ rsqrt_ tanh_ sigmoid_ clamp_ triu_ tril_ rand_like randn_like empty_like "
+    "batch_norm group_norm instance_norm conj positive requires_grad_"
 )
 def _same(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
     return look(args[0] if args else kwargs["input"])

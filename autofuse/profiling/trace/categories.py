@@ -10,12 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
+from autofuse.ir.operator_categories import COMPILED_GRAPH, ORDER, category_of, is_collective
 from autofuse.profiling.trace import kernels
 from autofuse.profiling.trace.phases import phase_of
 from autofuse.profiling.trace.scope import Scope, nested
 from autofuse.profiling.trace.trace import Event
 from autofuse.results.comparison import Category
-from autofuse.results.operator_categories import COMPILED_GRAPH, ORDER, category_of, is_collective
 
 LONGEST = 120  # characters of a kernel's name
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from autofuse.ir.operator_categories import ACTIVATION_NAMES
+
 # The first pattern that is found in the name decides, so the narrow ones stand first. The categories are those of
-# operators (autofuse/results/operator_categories.py); kernels of matrix products carry their activation in the name.
+# operators (autofuse/ir/operator_categories.py); kernels of matrix products carry their activation in the name.
 _CATEGORIES = tuple(
     (category, re.compile(pattern, re.IGNORECASE))
     for category, pattern in (
@@ -28,8 +30,7 @@ _CATEGORIES = tuple(
                    r"\b(triton_(tem_\w*?)?)?(add|b)?b?mm(_|\b)|"
                    r"fprop|dgrad|wgrad|convolv|\bconv|_conv|winograd|cudnn|cask_|splitKreduce|dot_kernel|\bdot_|magma_|"
                    r"epilogue::impl|marlin|einsum|wmma|wgmma|linear_kernel"),
-        ("activation", r"gelu|silu|swiglu|geglu|sigmoid|relu|tanh|\berf|softplus|threshold|hardswish|mish|"
-                       r"\b[sc]?elu|\bglu|act_and_mul|swish"),
+        ("activation", ACTIVATION_NAMES + r"|swiglu|geglu|\berf|threshold|\bglu|act_and_mul|swish"),
         ("random", r"distribution|dropout|bernoulli|multinomial|exponential_|uniform|normal_|philox|rand(om|perm)"),
         ("copy", r"copy|CatArray|\bcat_|gather|scatter|index|embedding|memcpy|memset|transpose|permute|repeat_|"
                  r"(?<!un)roll(?!ed)|_pad|pad_|tri[ul]_|im2col|col2im|to_nhwc|reshape_and_cache|flip_"),

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cache
 
+from autofuse.ir.operator_categories import category_of
 from autofuse.profiling.trace.sequence import (
     NODE,
     Forwards,
@@ -24,7 +25,6 @@ from autofuse.profiling.trace.sequence import (
 from autofuse.profiling.trace.steps import LAUNCHES
 from autofuse.profiling.trace.trace import Event, Trace
 from autofuse.profiling.trace.work import Phase
-from autofuse.results.operator_categories import category_of
 from autofuse.results.profile import OUTSIDE
 
 MODULE = "mod::"  # a range of this name is a call of the module whose name follows; "" is the model itself

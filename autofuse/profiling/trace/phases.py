@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 
+from autofuse.ir.operator_categories import category_of
 from autofuse.profiling.trace.intervals import Interval, difference, union
 from autofuse.profiling.trace.marks import MARKED, PHASES, Phase
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event
-from autofuse.results.operator_categories import category_of
 
 # Dynamo's ranges, users' and our own stand among operators too; operators have a namespace, nodes are Backward.
 _OPERATOR = re.compile(r"(?!mod::)(\w+::)+[\w.]+$|\w+Backward\d*$|autograd::engine::evaluate_function")

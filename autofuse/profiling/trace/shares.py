@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autofuse.ir.operator_categories import is_collective
 from autofuse.profiling.trace.intervals import Interval, difference, length, union
 from autofuse.profiling.trace.kernels import communicates
 from autofuse.profiling.trace.marks import PHASES, Phase
 from autofuse.profiling.trace.phases import computing_on_host, device_moments, host_moments
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.steps import LAUNCHES
-from autofuse.results.operator_categories import is_collective
 from autofuse.results.parts import Share
 
 UNKNOWN = 0.2  # of the steps, for which the phase may be untold

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from autofuse.ir.operator_categories import category_of
 from autofuse.profiling.trace.categories import kernel_category, short
 from autofuse.profiling.trace.intervals import Interval, intersection
 from autofuse.profiling.trace.phases import device_moments, host_moments
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.shapes import device_number, stream_number
 from autofuse.profiling.trace.trace import Event
-from autofuse.results.operator_categories import category_of
 from autofuse.results.parts import Span
 
 FINEST = 1 / 500  # of the step: neighbours of one kind that are closer become one bar, and shorter bars are left out

@@ -12,7 +12,8 @@ from abc import abstractmethod
 from autofuse.ir.binding import bound_arguments, like_another
 from autofuse.ir.facts import named_ranks
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, GLOBAL, ITEM, PARAMETER, SYNTAX, TUPLE, Value
-from autofuse.ir.vocabulary import HARMLESS, MODULES, NAMES, OPS, Op
+from autofuse.ir.rows import Op
+from autofuse.ir.vocabulary import HARMLESS, MODULES, NAMES, OPS
 from autofuse.source.capture.captured import Chain
 from autofuse.source.capture.criteria import LossModule, criterion_of
 from autofuse.source.capture.elements import Elements

@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from autofuse.ir.vocabulary import ACTIVATIONS, OTHER_ACTIVATIONS
 from autofuse.source.capture.scope import ClassScope, FileScope
 
-_CLASSES = frozenset("GELU SiLU ReLU ReLU6 LeakyReLU ELU SELU CELU Mish Hardswish Tanh Softplus".split())
-_FUNCTIONS = frozenset("gelu silu swish relu relu6 leaky_relu elu selu celu mish hardswish".split())
+_CLASSES = frozenset(op.module for op in ACTIVATIONS.values()) | {*OTHER_ACTIVATIONS.values()}
+_FUNCTIONS = frozenset(name for op in ACTIVATIONS.values() for name in op.last_names) | {*OTHER_ACTIVATIONS}
 _TABLES = ("ACT2FN", "ACT2CLS")  # transformers.activations
 _DEEPEST = 4
 

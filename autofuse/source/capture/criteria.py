@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autofuse.ir.graph import CALL, GLOBAL, Value
-from autofuse.ir.vocabulary import MODULES, ModuleClass
+from autofuse.ir.rows import ModuleClass
+from autofuse.ir.vocabulary import MODULES
 from autofuse.source.capture.scope import FileScope
 
 _MOVES = ("to", "cuda", "cpu")

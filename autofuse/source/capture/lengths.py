@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, replace
 from autofuse.canonical import PERMUTE, View
 from autofuse.ir.facts import Facts, Known
 from autofuse.ir.graph import ATTRIBUTE, CONST, ITEM, SYNTAX, TUPLE, Graph, Value
+from autofuse.ir.vocabulary import SAME_SIZES
 from autofuse.source.capture.captured import CapturedFunction
 
 Key = object  # a number, or ("size", value, dimension from the end)
 Lengths = tuple[Key | None, ...]
 
-_SAME = frozenset(
-    "contiguous to float double half bfloat16 type_as dropout softmax neg masked_fill gelu silu relu identity".split()
-)
+_SAME = SAME_SIZES | {"identity"}
 _PARTS = ("chunk", "split")
 
 

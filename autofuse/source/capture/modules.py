@@ -8,7 +8,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, replace
 
-from autofuse.ir.vocabulary import MODULES, ModuleClass
+from autofuse.ir.rows import ModuleClass
+from autofuse.ir.vocabulary import MODULES
 from autofuse.source.capture.children import Child, child_of
 from autofuse.source.capture.chosen_activations import is_activation
 from autofuse.source.capture.scope import ClassScope, FileScope

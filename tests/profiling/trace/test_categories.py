@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from autofuse.ir.operator_categories import ORDER
 from autofuse.profiling.trace.categories import LONGEST, categories_of, short
 from autofuse.profiling.trace.scope import nested, scope_of
 from autofuse.results.comparison import Category
-from autofuse.results.operator_categories import ORDER
 from tests.profiling.trace.building import Entry, kernel, launch, mark, op, step, trace
 
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int)"

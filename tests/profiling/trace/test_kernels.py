@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from autofuse.ir.operator_categories import ORDER
 from autofuse.profiling.trace.kernels import category_of, communicates, uses_tensor_cores
-from autofuse.results.operator_categories import ORDER
 
 ON_TENSOR_CORES = """\
 volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn

@@ -8,6 +8,13 @@ from __future__ import annotations
 
 import re
 
+from autofuse.ir.vocabulary import ACTIVATIONS, GATES, OTHER_ACTIVATIONS
+
+_WORD = 4  # letters, at least, in a name that nothing else contains
+
+# A pattern of what is found in the names of activations' operators and kernels.
+ACTIVATION_NAMES = "|".join(n if len(n) >= _WORD else rf"\b{n}" for n in (*GATES, *ACTIVATIONS, *OTHER_ACTIVATIONS))
+
 # The first pattern that is found in the name decides, so the narrow ones stand first.
 CATEGORIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (category, re.compile(pattern))
@@ -16,10 +23,7 @@ CATEGORIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("attention", r"attention|flash|fmha|sdpa"),
         ("softmax", r"softmax|logsumexp"),
         ("norm", r"(layer|rms|batch|group|instance|add)_?norm"),
-        (
-            "activation",
-            r"gelu|silu|swiglu|geglu|gated_mlp|sigmoid|relu|tanh|\berf|softplus|threshold|hardswish|mish|\b(elu|glu)",
-        ),
+        ("activation", ACTIVATION_NAMES + r"|swiglu|geglu|gated_mlp|\berf|threshold|\bglu"),
         ("matmul", r"\b_?(add|badd)?b?mm(_|$|\b)|\b(addmv|mv|dot|vdot|linear|mlp)|convolution|mkldnn|einsum|matmul"),
         ("random", r"dropout|bernoulli|multinomial|exponential|uniform|normal_|\brand"),
         ("copy", r"copy|clone|\bcat\b|stack|gather|scatter|index|embedding|repeat|roll|\bpad\b|constant_pad|tri[ul]"),

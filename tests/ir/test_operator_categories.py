@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autofuse.results.operator_categories import category_of
+from autofuse.ir.operator_categories import category_of
 
 
 @pytest.mark.parametrize(
