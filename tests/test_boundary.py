@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
-ALLOWED = ("fx", "integrations", "ops", "kernels", "measure", "demo", "verify", "profiling/live", "profiling/plan")
+ALLOWED = (
+    "fx", "integrations", "ops", "kernels", "measure", "demo", "torch_private", "verify", "profiling/live",
+    "profiling/plan",
+)  # fmt: skip
 NEED_TORCH = {"demo", "plan", "profile", "tune"}  # commands: they import the folders above, and are imported on demand
 HEAVY = ("torch", "numpy", "einops", "transformers")
 LAZY = ("autofuse/__init__.py",)  # what may import inside a function

@@ -13,7 +13,6 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from torch import fx, nn
-from torch._dynamo.backends.registry import lookup_backend, register_backend
 
 from autofuse.integrations.dynamo_breaks import BreaksSince, graph_breaks
 from autofuse.integrations.dynamo_records import Records, files_of
@@ -22,6 +21,7 @@ from autofuse.integrations.dynamo_trace import Attribute
 from autofuse.loading.registry import load_rules
 from autofuse.loading.selection import selected
 from autofuse.results.analysis import Analysis
+from autofuse.torch_private import on_demand
 
 Compiled = Callable[..., Any]
 
@@ -81,7 +81,7 @@ def _reset() -> None:
 
 analyze.reset = _reset  # type: ignore[attr-defined]  # torch._dynamo.reset() calls it
 if not entry_points(group="torch_dynamo_backends", name="autofuse"):  # run from a source tree: torch cannot find it
-    register_backend(analyze, name="autofuse")
+    on_demand.register_backend(analyze, name="autofuse")
 
 
 def _rules(options: Mapping[str, Any]) -> Rules:
@@ -100,7 +100,7 @@ def _compiled(gm: fx.GraphModule, inputs: Sequence[Any], then: Any, mode: str | 
     if then is None:
         return gm.forward
     handed_on = {"mode": mode} if mode is not None else {}
-    compiled: Compiled = lookup_backend(then)(gm, list(inputs), **handed_on)
+    compiled: Compiled = on_demand.lookup_backend(then)(gm, list(inputs), **handed_on)
     return compiled
 
 

@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from torch._dynamo import utils
-
 from autofuse.fx.trace.source_lines import SourceLine, is_users
 from autofuse.results.analysis import GraphBreak, where
+from autofuse.torch_private import on_demand
 
 _JUMP = re.compile(r"generic_jump (\w+)")
 _EXPLANATION = re.compile(r"Explanation: (.*)")
@@ -50,13 +49,13 @@ _Break = tuple[SourceLine | None, str]
 
 def _broken() -> Iterator[_Break]:
     """The breaks behind which Dynamo went on."""
-    for found in getattr(utils, "graph_break_reasons", ()):
+    for found in getattr(on_demand.dynamo_utils, "graph_break_reasons", ()):
         yield _innermost(found.user_stack), sentence(found.reason)
 
 
 def _given_up(since: BreaksSince) -> Iterator[tuple[_Break, str]]:
     """The breaks that made Dynamo leave a whole function to Python, as one in a loop does, and which function."""
-    for metrics in getattr(utils, "get_compilation_metrics", tuple)():
+    for metrics in getattr(on_demand.dynamo_utils, "get_compilation_metrics", tuple)():
         if not _of(metrics, "fail_reason") or (_of(metrics, "start_time_us") or 0) < since.microseconds:
             continue
         file, line = _of(metrics, "fail_user_frame_filename"), _of(metrics, "fail_user_frame_lineno")

@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse import ops
 from autofuse.fx.trace.ambient_state import ambient
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.source_lines import SourceLine, is_users
 from autofuse.fx.trace.tracer import ForwardTrace
+from autofuse.torch_private import FakeTensorMode
 
 # L['self']._modules['blocks']._modules['0']._parameters['weight']: what is in brackets is the name, the rest its owner
 _ATTRIBUTE = re.compile(r"((?:\._modules\['[^']+'\])*\._(?:parameters|buffers)\['[^']+'\])$")

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from autofuse.torch_private import on_demand
+
 
 class EagerFirst:
     """Between `hold` and `release`, what is compiled with `torch.compile` runs eagerly."""
@@ -34,6 +36,6 @@ class EagerFirst:
 def is_compiled(model: nn.Module) -> bool:
     """Whether `torch.compile`, or `Module.compile`, was asked for the model or any part of it."""
     return any(
-        isinstance(m, torch._dynamo.OptimizedModule) or getattr(m, "_compiled_call_impl", None) is not None
+        isinstance(m, on_demand.OptimizedModule) or getattr(m, "_compiled_call_impl", None) is not None
         for m in model.modules()
     )

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from autofuse.kernels.packages import give_up, loaded
+from autofuse.kernels.packages import give_up
+from autofuse.torch_private import FakeTensorMode, on_demand
 
 _LOG = logging.getLogger("autofuse")
 _LOCK = threading.RLock()
@@ -106,13 +106,13 @@ class _Compilation:
     """What Inductor made of a function, and what it assumed of sizes and strides."""
 
     def __init__(self, function: Callable[..., Any], args: Sequence[Any], fixed: Sequence[Sequence[int]]) -> None:
-        inductor, config = loaded("torch._inductor.compile_fx"), loaded("torch._inductor.config")
+        inductor, config = on_demand.compile_fx, on_demand.inductor_config
         self._places = [i for i, x in enumerate(args) if isinstance(x, Tensor)]
         shapes, self._single = ShapeEnv(), False
         mode = FakeTensorMode(shape_env=shapes)
         fakes = [_fake(mode, args[i].detach(), fixed[i]) for i in self._places]
         self._layout = [_expressions(fake) for fake in fakes]  # tracing makes sizes that are compared one symbol
-        decompositions = loaded("torch._inductor.decomposition").select_decomp_table()
+        decompositions = on_demand.select_decomp_table()
         with torch.no_grad(), torch.autocast("cpu", enabled=False), mode:  # it serves calls outside of it
 
             def of_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 from autofuse.kernels.decisions import Kind, any_decided, decided
 from autofuse.kernels.packages import Unavailable, on_giving_up
 from autofuse.kernels.policy import PROVIDERS, on_change, settings
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
+from autofuse.torch_private import forward_ad, get_tracing_state, is_any_autocast_enabled, peek_interpreter_stack
 from autofuse.verify.dropout_switch import is_dropout_off
 
 LEAST = 2**16  # elements; below this a call costs about as much as its kernel
@@ -30,7 +30,6 @@ Sizes = Callable[..., tuple[int, ...]]
 OPERATIONS: dict[str, Operation] = {}
 _recorders: list[list[RecordedCall]] = []
 _on_paper: list[None] = []
-_functorch: Any = torch._C._functorch
 _TENSORS = frozenset({Tensor, nn.Parameter})
 _DTYPES = frozenset({torch.float64, *HALVES_AND_SINGLE})
 _REMEMBERED = 4096  # signatures
@@ -237,19 +236,19 @@ def _signature(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
 
 def _autocast_dtype(device: str) -> torch.dtype | None:
     """What autocast lowers to on that kind of device, None where it is off: checks ask for it too."""
-    if not torch._C._is_any_autocast_enabled() or not torch.amp.is_autocast_available(device):
+    if not is_any_autocast_enabled() or not torch.amp.is_autocast_available(device):
         return None
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
 def _transformed() -> bool:
     """Whether functorch or forward-mode derivatives look on."""
-    return _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    return peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def traced() -> bool:
     """Whether a compiler or tracer looks on, to which even an operand's size may be no number."""
-    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    return torch.compiler.is_compiling() or get_tracing_state() is not None
 
 
 def is_eager() -> bool:

@@ -15,6 +15,13 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.packages import Unavailable, loaded
+from autofuse.torch_private import (
+    get_tracing_state,
+    is_any_autocast_enabled,
+    is_profiler_enabled,
+    len_torch_dispatch_stack,
+    peek_interpreter_stack,
+)
 
 NAMESPACE = "autofuse"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -57,19 +64,17 @@ class RegisteredOperator:
 
 
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, type(None)})
-_functorch: Any = torch._C._functorch
-_C: Any = torch._C
 
 
 def _is_observed() -> bool:
     """Whether anybody would miss a call that is not dispatched."""
     return (
         torch.compiler.is_compiling()
-        or _C._len_torch_dispatch_stack() > 0
-        or _C._is_any_autocast_enabled()
-        or _C._autograd._profiler_enabled()
-        or _functorch.peek_interpreter_stack() is not None
-        or _C._get_tracing_state() is not None
+        or len_torch_dispatch_stack() > 0
+        or is_any_autocast_enabled()
+        or is_profiler_enabled()
+        or peek_interpreter_stack() is not None
+        or get_tracing_state() is not None
     )
 
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from autofuse.kernels.packages import give_up, loaded
+from autofuse.kernels.packages import give_up
+from autofuse.torch_private import FakeTensorMode, on_demand
 
 _LOG = logging.getLogger("autofuse")
 _LOCK = threading.RLock()
@@ -99,8 +99,8 @@ class Region:
 
 def _compile(function: Callable[..., Any], args: Sequence[Any], by_row: Sequence[bool]) -> _Compiled:
     """`function` for arguments like `args`, with any number of rows that the compiler's guards admit."""
-    inductor, config = loaded("torch._inductor.compile_fx"), loaded("torch._inductor.config")
-    spelled_out = loaded("torch._inductor.decomposition").select_decomp_table()  # casts and ranges have no loop else
+    inductor, config = on_demand.compile_fx, on_demand.inductor_config
+    spelled_out = on_demand.select_decomp_table()  # casts and ranges have no loop else
     places = [i for i, x in enumerate(args) if isinstance(x, Tensor)]
     shapes, single = ShapeEnv(), list[bool]()
     mode = FakeTensorMode(shape_env=shapes)

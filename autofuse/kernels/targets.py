@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+
+from autofuse.torch_private import FakeTensor
 
 
 def out_of_range(target: Tensor, classes: int, ignore_index: int) -> Tensor | None:

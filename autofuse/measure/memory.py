@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import accumulate
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from autofuse.measure.timing import Action, synchronize
+from autofuse.torch_private import on_demand
 
 _LEVEL = "KINETO_LOG_LEVEL"  # an environment variable
 _COUNTED_BEFORE = ("Parameter", "Buffer", "Optstate", "Total")
@@ -112,8 +112,7 @@ def mem_tracker_peak(action: Action) -> int:
 
     It counts parameters, buffers and optimizer state too when they are first used; they stood before and are left out.
     """
-    # Loaded by name where it is needed: builds without torch.distributed have no such module.
-    tracker: Any = import_module("torch.distributed._tools.mem_tracker").MemTracker()
+    tracker: Any = on_demand.MemTracker()
     with tracker:
         action()
     held: Mapping[str, int] = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]

@@ -23,6 +23,7 @@ from autofuse.ops.derivatives import beyond_kernels, differentiable_twice, unfus
 from autofuse.ops.operands import Operands, computed_in, operands
 from autofuse.ops.parts import attention_by_formula, attention_on_parts, is_distributed
 from autofuse.ops.thresholds import blocks_are_slower, steps_are_slower
+from autofuse.torch_private import get_unwrapped, is_batchedtensor
 
 
 def attention(
@@ -142,8 +143,8 @@ def _needs_gradient_below(mask: Tensor) -> bool:
     """Whether a tensor of vmap's, which never says so, stands for one that needs a gradient, which no kernel gives."""
     if torch.compiler.is_compiling():
         return False
-    while torch._C._functorch.is_batchedtensor(mask):
-        mask = torch._C._functorch.get_unwrapped(mask)
+    while is_batchedtensor(mask):
+        mask = get_unwrapped(mask)
         if mask.requires_grad:
             return True
     return False

@@ -10,9 +10,9 @@ import math
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from autofuse.ops.masks import causal
+from autofuse.torch_private import FakeTensor
 
 
 def attention_in_steps(

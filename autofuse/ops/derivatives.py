@@ -13,11 +13,19 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import CheckpointError
 
-_functorch: Any = torch._C._functorch
+from autofuse.torch_private import (
+    current_autograd_node,
+    forward_ad,
+    get_interpreter_stack,
+    get_unwrapped,
+    is_gradient_interpreter,
+    is_gradtrackingtensor,
+    peek_interpreter_stack,
+)
+
 _KERNELS = "ScaledDotProduct"  # how the graph's nodes of all fused kernels are called
 
 
@@ -25,15 +33,15 @@ def beyond_kernels(*operands: Tensor) -> bool:
     """Whether derivatives of what is computed from `operands` are known to be asked for that no kernel has."""
     if forward_ad._current_level >= 0:
         return True
-    if torch.compiler.is_compiling() or _functorch.peek_interpreter_stack() is None:
+    if torch.compiler.is_compiling() or peek_interpreter_stack() is None:
         return False
-    gradients = [i for i in _functorch.get_interpreter_stack() if i.key() == _functorch.TransformType.Grad]
+    gradients = [i for i in get_interpreter_stack() if is_gradient_interpreter(i)]
     return len(gradients) > 1 or bool(gradients) and any(map(_is_tracked_outside, operands))
 
 
 def _is_tracked_outside(x: Tensor) -> bool:
     """Whether a tensor inside of torch.func.grad is also part of a graph around it."""
-    return bool(_functorch.is_gradtrackingtensor(x)) and bool(_functorch.get_unwrapped(x).requires_grad)
+    return bool(is_gradtrackingtensor(x)) and bool(get_unwrapped(x).requires_grad)
 
 
 def unfused(
@@ -51,7 +59,7 @@ def differentiable_twice(result: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         return result
     node = result.grad_fn
-    if node is not None and type(node).__name__.startswith(_KERNELS) and _functorch.peek_interpreter_stack() is None:
+    if node is not None and type(node).__name__.startswith(_KERNELS) and peek_interpreter_stack() is None:
         node.register_hook(_with_a_graph)
     return result
 
@@ -60,8 +68,8 @@ def _with_a_graph(found: tuple[Tensor | None, ...], given: tuple[Tensor | None, 
     """The gradients of query, key and value as functions that have derivatives; the kernel's where none are asked."""
     if not torch.is_grad_enabled() or given[0] is None:
         return None
-    node: Any = torch._C._current_autograd_node()
-    if getattr(node, "_saved_dropout_p", 0.0):
+    node: Any = current_autograd_node()
+    if node is None or getattr(node, "_saved_dropout_p", False):
         return None  # which weights were dropped, only the kernel knows
     try:
         saved = (node._saved_query, node._saved_key, node._saved_value)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import torch
+from autofuse.torch_private import CPU_FLASH_ATTENTION, CPU_FLASH_ATTENTION_BACKWARD
 
 
 def _forward(query: Any, key: Any, value: Any, *others: Any, **named: Any) -> int:
@@ -22,8 +22,8 @@ def _backward(gradient: Any, query: Any, key: Any, value: Any, *others: Any, **n
 
 SDPA_ON_CPU: Mapping[Any, Any] = MappingProxyType(
     {
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _forward,
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _backward,
+        CPU_FLASH_ATTENTION: _forward,
+        CPU_FLASH_ATTENTION_BACKWARD: _backward,
     }
 )
 """`FlopCounterMode(custom_mapping=dict(SDPA_ON_CPU))` counts attention on a CPU as torch counts it on a GPU."""

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from autofuse.kernels import blocks
 from autofuse.kernels.operation import Operation, is_plain
@@ -22,6 +21,7 @@ from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.targets import out_of_range
 from autofuse.ops.cross_entropy import autocast_is_on, check_reduction, ignored, wide
+from autofuse.torch_private import FakeTensor, keeps_graph
 
 _LEAST = 2**16  # logits; so few are formed whole, by torch's own functions
 
@@ -216,7 +216,7 @@ def _is_used_up(ahead: Tensor) -> bool:
     """Whether nobody can ask for a saved gradient again: the graph is not kept, and nobody traces."""
     if type(ahead) is not Tensor or torch.compiler.is_compiling() or not is_plain():
         return False
-    return not torch._C._autograd._get_current_graph_task_keep_graph()
+    return not keeps_graph()
 
 
 # A second derivative.

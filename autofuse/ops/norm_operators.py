@@ -17,6 +17,7 @@ from autofuse.kernels.draws import kept
 from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
 from autofuse.kernels.provider import HALVES_AND_SINGLE
 from autofuse.ops.affine import Affine, one_for_each_column
+from autofuse.torch_private import has_kernel_for, unsafe_view
 
 KERNELS = Kernels(compiled="autofuse.kernels.compiled.norm", triton="autofuse.kernels.triton.norm")
 _Four = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -189,7 +190,7 @@ def dtype_of(name: str, *operands: Any) -> torch.dtype:
 
 
 def _has_autocast_rule(name: str, device: str) -> bool:
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", f"Autocast{device.upper()}"))
+    return bool(has_kernel_for(f"aten::{name}", f"Autocast{device.upper()}"))
 
 
 def _has_sum(residual: Tensor | None, seed: Tensor | None) -> bool:
@@ -205,7 +206,7 @@ def _rows(x: Tensor) -> Tensor:
 
 def _shaped(rows: Tensor, like: Tensor) -> Tensor:
     """Rows with the sizes of `like`, and no view: autograd lets nobody write into views that an operator returns."""
-    made: Tensor = torch.ops.aten._unsafe_view.default(rows, like.shape)
+    made: Tensor = unsafe_view(rows, like.shape)
     return made
 
 

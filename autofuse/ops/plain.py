@@ -6,17 +6,14 @@ the caller promises to be likely, go straight to torch's kernel.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from autofuse.ops.attention import attention as whole_attention
 from autofuse.ops.derivatives import differentiable_twice
+from autofuse.torch_private import forward_ad, peek_interpreter_stack
 
-_functorch: Any = torch._C._functorch
 _is_compiling = torch.compiler.is_compiling
 
 
@@ -38,7 +35,7 @@ def attention(
         and query.dtype is not torch.float64
         or _is_compiling()
         or forward_ad._current_level >= 0
-        or _functorch.peek_interpreter_stack() is not None
+        or peek_interpreter_stack() is not None
         or not same_dtype
         and not (query.dtype is key.dtype is value.dtype)
     ):

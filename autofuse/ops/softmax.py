@@ -17,6 +17,7 @@ from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
 from autofuse.ops.masks import masked
+from autofuse.torch_private import softmax_backward_data
 
 _HALF = (torch.float16, torch.bfloat16)
 _SMALL = 2**17  # elements; below this what surrounds a kernel costs more than the passes over memory that it saves
@@ -88,7 +89,7 @@ def _to_masked(gradient: Tensor, probabilities: Tensor, kept: Tensor | None, sca
     if not torch.is_grad_enabled():
         result: Tensor = _BACKWARD(gradient, probabilities, kept, scale, kernel)
         return result
-    found: Tensor = torch.ops.aten._softmax_backward_data(gradient, probabilities, -1, gradient.dtype)
+    found: Tensor = softmax_backward_data(gradient, probabilities, -1, gradient.dtype)
     return (found if kept is None else found.masked_fill(~kept, 0.0)) * scale
 
 
@@ -167,7 +168,7 @@ class _MaskedSoftmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         probabilities, kept = ctx.saved_tensors
-        to_masked = torch.ops.aten._softmax_backward_data(grad, probabilities, -1, grad.dtype)
+        to_masked = softmax_backward_data(grad, probabilities, -1, grad.dtype)
         if kept is not None:  # in a row that keeps nothing, dropped scores weigh as much as others, or are nan:
             to_masked = to_masked.masked_fill(~kept, 0.0)  # they get no gradient, as those that are filled get none
         to_mask = None

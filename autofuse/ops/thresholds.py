@@ -11,6 +11,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from autofuse.torch_private import is_amx_tile_supported, is_avx512_bf16_supported
+
 DROPPED = 2**17  # with dropout: from here on drawing it in blocks is worth 60 to 150 microseconds of calling them
 LEARNED = 2**20  # with a mask that gets its gradient
 CAPPED = 2**17
@@ -52,9 +54,4 @@ def half_is_unfused() -> bool:
     With AVX512-BF16 and without AMX, oneDNN's products are 4 times as fast as those of float32, while the flash kernel
     is no faster than in float32.
     """
-    return _has("_is_avx512_bf16_supported") and not _has("_is_amx_tile_supported")
-
-
-def _has(name: str) -> bool:
-    asked = getattr(torch.cpu, name, None)
-    return asked is not None and bool(asked())
+    return bool(is_avx512_bf16_supported() and not is_amx_tile_supported())

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from autofuse.torch_private import DisableTorchFunction
 from autofuse.verify.dropout_switch import restore_dropout, switch_dropout_off
 
 WIDER = {
@@ -174,7 +175,7 @@ class RandomlyRounded(InDouble):
         return rounded
 
     def _rounded_gradient(self, gradient: Tensor) -> Tensor:
-        with torch._C.DisableTorchFunction():  # backward runs inside this mode, but its own arithmetic must not
+        with DisableTorchFunction():  # backward runs inside this mode, but its own arithmetic must not
             return gradient * self._noise(gradient)
 
     def _noise(self, t: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+
+from autofuse.torch_private import pytree
 
 Function = Callable[..., Any]
 _SEED = 2026
@@ -39,7 +40,7 @@ class FunctionCall:
 
         No gradient is asked for where no tensor requires one.
         """
-        own_args, own_kwargs = tree_map(_copied, (tuple(args), dict(kwargs)))
+        own_args, own_kwargs = pytree.tree_map(_copied, (tuple(args), dict(kwargs)))
         copied = cls(own_args, own_kwargs, backward)
         return copied if copied.leaves else cls(own_args, own_kwargs, False)
 
@@ -65,7 +66,7 @@ class FunctionCall:
 
     def roughened(self) -> FunctionCall:
         """Every number of a floating tensor moved at random by up to a unit of rounding of its dtype, in float64."""
-        args, kwargs = tree_map(_rough, (self.args, dict(self.kwargs)))
+        args, kwargs = pytree.tree_map(_rough, (self.args, dict(self.kwargs)))
         return FunctionCall(args, kwargs, self.backward).doubled()
 
     def copied(self) -> FunctionCall:
@@ -75,7 +76,7 @@ class FunctionCall:
     def doubled(self) -> FunctionCall:
         """In float64, on the CPU where the device has none."""
         device = self.device if self.device.type in ("cpu", "cuda", "xpu") else torch.device("cpu")
-        args, kwargs = tree_map(lambda x: _doubled(x, device), (self.args, dict(self.kwargs)))
+        args, kwargs = pytree.tree_map(lambda x: _doubled(x, device), (self.args, dict(self.kwargs)))
         return FunctionCall(args, kwargs, self.backward)
 
     def dropout_rate(self, run: Function) -> float:
@@ -155,7 +156,7 @@ class FunctionOutcome:
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors in a tree, in order."""
-    return (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
+    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
 
 
 def seeded(device: torch.device) -> None:

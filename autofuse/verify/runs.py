@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from autofuse.torch_private import run_backward
 from autofuse.verify.arithmetic import WIDER, AsWritten
 
 SEED = 20  # any fixed number: runs that are compared draw the same random numbers
@@ -216,7 +217,7 @@ def _gradients(
     cotangents = _cotangents(results.values())
     with arithmetic:
         # torch.autograd.grad would leave the mode, and checkpoints are recomputed during backward.
-        found = torch.autograd.Variable._execution_engine.run_backward(
+        found = run_backward(
             tuple(results.values()), cotangents, False, False, tuple(sources.values()), True, accumulate_grad=False
         )
     return dict(zip(sources, found, strict=True))

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.fx.install.mask_contents import holds_form, holds_number
-from autofuse.fx.trace.plain_children import GLOBAL_HOOKS, OWN_HOOKS, PLAIN_TENSORS
+from autofuse.fx.trace.plain_children import OWN_HOOKS, PLAIN_TENSORS
+from autofuse.torch_private import GLOBAL_MODULE_HOOKS, is_any_autocast_enabled
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _STATE = frozenset({"training", *_TABLES, *OWN_HOOKS})
@@ -25,8 +26,8 @@ SCOPE: Mapping[str, Any] = {
     "_Tensor": Tensor, "_Parameter": nn.Parameter, "_PLAIN": PLAIN_TENSORS, "_torch": torch, "_Error": Exception,
     "_EMPTY": frozenset(), "_holds_form": holds_form, "_holds_number": holds_number,
     "_autocast": torch.is_autocast_enabled, "_autocast_dtype": torch.get_autocast_dtype,
-    "_any_autocast": torch._C._is_any_autocast_enabled,
-    **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_HOOKS)},
+    "_any_autocast": is_any_autocast_enabled,
+    **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_MODULE_HOOKS)},
 }  # fmt: skip
 
 
@@ -64,7 +65,7 @@ class GuardWords(ast.NodeTransformer):
             case ast.Name("_unwatched"):
                 return self._unwatched(args[0])
             case ast.Name("_unhooked"):
-                return ast.BoolOp(ast.And(), [_not(ast.Name(f"_hooks{i}")) for i in range(len(GLOBAL_HOOKS))])
+                return ast.BoolOp(ast.And(), [_not(ast.Name(f"_hooks{i}")) for i in range(len(GLOBAL_MODULE_HOOKS))])
             case ast.Name("_plain"):
                 return parsed("type({0}) is _Parameter or type({0}) in _PLAIN", *args)
             case ast.Name("_held"):

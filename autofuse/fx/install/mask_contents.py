@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.trace.ambient_state import unobserved
 from autofuse.ir.vocabulary import OPS
+from autofuse.torch_private import assumed_constant
 
 _LARGEST = 1 << 26  # elements; a larger buffer is not read
 _LOW = -1e3  # canonical/recognise/masks.py: so low a fill leaves no weight
@@ -46,7 +47,7 @@ def buffer_form(x: Tensor | None) -> str | None:
     return form
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@assumed_constant
 def holds_form(x: Tensor | None, form: str) -> bool:
     """The guard that generated code asks: does the buffer still have the form that a proof rested on?
 
@@ -72,7 +73,7 @@ def buffer_number(x: Tensor | None) -> float | None:
     return known[2] if known[2] <= _LOW else None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@assumed_constant
 def holds_number(x: Tensor | None, number: float) -> bool:
     """The guard for such a buffer."""
     known = _numbers.get(id(x))

@@ -18,6 +18,7 @@ from torch import nn
 
 from autofuse.fx.install.codegen import Forward, Variant, asker_of, forward_of
 from autofuse.fx.trace.paths import Path, tail_of
+from autofuse.torch_private import assumed_constant
 
 BASE = "_autofuse_base"
 NARROW = "_autofuse_narrow"
@@ -101,7 +102,7 @@ def _subclass(
 ) -> type[nn.Module]:
     askers = tuple(asker_of(base.forward, v) for v in variants) if compiled is not None else ()
 
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    @assumed_constant
     def told(place: int, test: int) -> None:
         if compiled is not None:
             compiled(made, variants[place].words(test) if variants else UNCALLED)

@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import SCALARS
@@ -17,6 +16,7 @@ from autofuse.kernels.policy import Policy, settings
 from autofuse.loading.registry import load_rules
 from autofuse.loading.selection import selected
 from autofuse.match.matcher import LoadedRule
+from autofuse.torch_private import pytree
 
 Wanted = Callable[[str, nn.Module], bool]
 

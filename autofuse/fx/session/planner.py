@@ -10,7 +10,6 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse.display.progress import Tell
 from autofuse.fx.rewrite.module_plan import Found, ModulePlan, SiteKey, plan_of
@@ -22,6 +21,7 @@ from autofuse.fx.trace.sharding import Forms, forms
 from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, fake_world, traced
 from autofuse.fx.trace.values import Untraceable
 from autofuse.match.matcher import LoadedRule
+from autofuse.torch_private import FakeTensorMode
 
 _Key = tuple[bool, frozenset[Path]]  # mode, what is left out
 Plans = dict[bool, ModulePlan]  # mode -> plan of the whole forward

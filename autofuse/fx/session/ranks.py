@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from autofuse.fx.trace.sharding import tensors_of
 from autofuse.ops.parts import is_distributed
+from autofuse.torch_private import get_default_store
 
 PATIENCE = 300.0  # seconds that a rank waits for rank 0's decisions
 
@@ -161,8 +161,8 @@ def _store() -> Any:
     """Where ranks leave word for one another; None where there is but one, or where there are only pretended others."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2 or dist.get_backend() == "fake":
         return None
-    default = dist.distributed_c10d._get_default_store()
-    return torch._C._distributed_c10d.PrefixStore("autofuse", default)
+    default = get_default_store()
+    return dist.PrefixStore("autofuse", default)  # type: ignore[attr-defined]
 
 
 def _kind(training: bool, call: Any) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import nn
-from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from autofuse.fx.install.guard_failures import NOT_CALLED, Misses
 from autofuse.fx.install.subclass import (
@@ -42,6 +41,7 @@ from autofuse.fx.trace.sharding import is_empty, undistributed, whole_forms
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.results.before_after import BeforeAfter
 from autofuse.results.sites import Report, SiteReport
+from autofuse.torch_private import is_fx_symbolic_tracing
 
 _LOG = logging.getLogger("autofuse")
 

@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
 
 from autofuse import ops
 from autofuse.fx.rewrite.excerpt import Excerpt
@@ -29,6 +27,7 @@ from autofuse.measure.memory import held_by, peak_of
 from autofuse.measure.timing import seconds_of
 from autofuse.results.comparison import milliseconds
 from autofuse.results.tuning import Trial
+from autofuse.torch_private import FakeTensor, pytree
 
 FUSED = "fused"
 SECONDS = 0.15  # for each candidate

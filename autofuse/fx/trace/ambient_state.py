@@ -13,10 +13,18 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
-from torch.fx._symbolic_trace import is_fx_symbolic_tracing
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import _disable_current_modes
+
+from autofuse.torch_private import (
+    DeviceContext,
+    disable_current_modes,
+    get_current_function_mode_stack,
+    get_tracing_state,
+    is_fx_symbolic_tracing,
+    is_recorded,
+    peek_interpreter_stack,
+    saved_tensors_hooks_is_enabled,
+    top_saved_tensors_default_hooks,
+)
 
 
 class Autocast(NamedTuple):
@@ -38,7 +46,7 @@ class Ambient(NamedTuple):
 
 def ambient() -> Ambient:
     """The surroundings of this very moment, on this thread."""
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    hooks = top_saved_tensors_default_hooks(True) is not None
     return Ambient(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), hooks, autocast())
 
 
@@ -57,15 +65,11 @@ def may_capture() -> bool:
     return not (
         torch.compiler.is_compiling()
         or is_fx_symbolic_tracing()
-        or torch._C._get_tracing_state() is not None
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or any(torch._C._get_dispatch_mode(key) is not None for key in _RECORDERS)
-        or any(not isinstance(m, DeviceContext) for m in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+        or get_tracing_state() is not None
+        or peek_interpreter_stack() is not None
+        or is_recorded()
+        or any(not isinstance(m, DeviceContext) for m in get_current_function_mode_stack())
     )
-
-
-_KEY = torch._C._TorchDispatchModeKey
-_RECORDERS = (_KEY.FAKE, _KEY.PROXY, _KEY.FUNCTIONAL)
 
 
 @contextmanager
@@ -78,8 +82,8 @@ def unobserved() -> Iterator[None]:
     """
     with ExitStack() as around:
         around.enter_context(torch.inference_mode(False))
-        around.enter_context(_disable_current_modes())
-        if torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
+        around.enter_context(disable_current_modes())
+        if saved_tensors_hooks_is_enabled():
             around.enter_context(saved_tensors_hooks(_as_it_is, _as_it_is))  # only the innermost hooks are called
         yield
 

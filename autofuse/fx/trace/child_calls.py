@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse.fx.trace import foreign_objects as foreign
 from autofuse.fx.trace.attribute_reads import Watching, guard_path, is_known, is_light
@@ -23,6 +21,7 @@ from autofuse.fx.trace.real_run import probed
 from autofuse.fx.trace.size_sources import Sizes
 from autofuse.fx.trace.twin import World
 from autofuse.fx.trace.values import tensors
+from autofuse.torch_private import FakeTensorMode, fake_mode
 
 _SIZE = re.compile(r"(\w+)\.shape\[(\d+)\]")
 
@@ -69,7 +68,7 @@ class Calling(Watching):
         try:
             return module.forward(*args, **kwargs)
         except Exception as error:  # the child's code is the user's
-            mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+            mode = fake_mode()
             assert isinstance(mode, FakeTensorMode)
             try:
                 return probed(self.world.originals[id(module)], module.training, args, kwargs, mode)

@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from autofuse.fx.trace.ambient_state import autocast, undisturbed_randomness, without_cached_casts
 from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.tracer import ForwardArguments, fake_world, quiet
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, World, active
 from autofuse.fx.trace.values import Untraceable
+from autofuse.torch_private import FakeTensorMode, is_any_autocast_enabled, pytree
 
 Calls = dict[nn.Module, ForwardArguments]
 
@@ -65,7 +64,7 @@ _PLAIN = frozenset({Tensor, type(None), bool, int, float, str})
 def kind_of(call: ForwardArguments, training: bool) -> Hashable:
     """Equal for calls that differ in the numbers and the sizes of tensors at most."""
     args, kwargs = call
-    around = autocast() if torch._C._is_any_autocast_enabled() else None
+    around = autocast() if is_any_autocast_enabled() else None
     flat = (*args, *kwargs.values())
     if all(type(x) in _PLAIN for x in flat):  # as most calls are: asked at each call of a module that is left alone
         return training, around, len(args), tuple(kwargs), tuple(map(_leaf, flat))

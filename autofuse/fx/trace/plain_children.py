@@ -7,24 +7,18 @@ question is asked here when a site is looked for, and by generated code at each 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn.modules import module as _module
 
 from autofuse.fx.trace.attribute_reads import guard_path
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.idle_hooks import someone_watches
 from autofuse.fx.trace.twin import plain_class
+from autofuse.torch_private import GLOBAL_MODULE_HOOKS, FakeTensor
 
 PLAIN_TENSORS = frozenset({Tensor, nn.Parameter, nn.Buffer, FakeTensor})
 
 OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (  # torch's own dicts, which it never replaces
-    _module._global_forward_hooks, _module._global_forward_pre_hooks,
-    _module._global_backward_hooks, _module._global_backward_pre_hooks,
-)  # fmt: skip
 
 
 def is_pristine(module: nn.Module) -> bool:
@@ -38,7 +32,7 @@ def is_watched(module: nn.Module) -> bool:
     inside = module.__dict__
     hooked = any(inside.get(h) and someone_watches(inside[h].values()) for h in OWN_HOOKS)
     own = hooked or "forward" in inside or inside.get("_compiled_call_impl") is not None
-    return own or any(GLOBAL_HOOKS) or type(module).__call__ is not nn.Module.__call__
+    return own or any(GLOBAL_MODULE_HOOKS) or type(module).__call__ is not nn.Module.__call__
 
 
 def guard_unwatched(guards: Guards, paths: Collection[str]) -> None:

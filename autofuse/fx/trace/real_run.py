@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.sharding import Form, filled
 from autofuse.fx.trace.twin import World, active
+from autofuse.torch_private import FakeTensorMode, unset_fake_temporarily
 
 _SEED = 0
 

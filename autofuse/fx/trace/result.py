@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, fx
-from torch.utils import _pytree as pytree
 
 from autofuse.fx.trace import foreign_objects as foreign
 from autofuse.fx.trace.paths import Path, is_record, record_maker, tail_of
 from autofuse.fx.trace.symbolic_sizes import Length
 from autofuse.fx.trace.twin import SCALARS
+from autofuse.torch_private import pytree
 
 if TYPE_CHECKING:
     from autofuse.fx.trace.recorder import Recorder

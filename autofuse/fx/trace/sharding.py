@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autofuse.fx.trace.wrappers import FSDP1
 from autofuse.ops.parts import is_distributed
+from autofuse.torch_private import FakeTensorMode
 
 
 @dataclass(frozen=True)

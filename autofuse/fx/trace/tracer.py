@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from autofuse.fx.trace import foreign_objects as foreign
 from autofuse.fx.trace.ambient_state import Ambient, undisturbed_randomness, without_cached_casts
@@ -33,6 +32,7 @@ from autofuse.fx.trace.sharding import Forms, stand_in
 from autofuse.fx.trace.twin import SCALARS, World, active, original_class, plain_class, signature_of
 from autofuse.fx.trace.twin_state import as_it_was
 from autofuse.fx.trace.values import Held, Untraceable
+from autofuse.torch_private import FAKE_TENSOR_LOG, FakeTensor, FakeTensorMode, fake_mode
 
 ForwardArguments = tuple[tuple[Any, ...], dict[str, Any]]
 _LOCK = threading.RLock()
@@ -81,7 +81,7 @@ def traced(
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep torch from logging what fails on fake tensors: it is reported as a reason."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log = logging.getLogger(FAKE_TENSOR_LOG)
     before, log.disabled = log.disabled, True
     try:
         yield
@@ -231,7 +231,7 @@ class _Binder:
 
     def _fake(self, x: Tensor) -> Tensor:
         """A fake of its own for each argument, so that the same tensor passed twice is two arguments."""
-        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        mode = fake_mode()
         assert isinstance(mode, FakeTensorMode)
         source = x if isinstance(x, FakeTensor) else mode.from_tensor(x.detach(), static_shapes=True)
         with torch.no_grad():

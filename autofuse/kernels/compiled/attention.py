@@ -17,6 +17,7 @@ from torch import Tensor
 from autofuse.kernels.compiled.blocks import AttentionBlock, blocks
 from autofuse.kernels.draws import bits, least_kept
 from autofuse.kernels.regions import region
+from autofuse.torch_private import softmax_backward_data
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def backward(
                 both = dropped_with_gradient(weights.view(-1), to_weights.view(-1), work.draw(block), work.factor)
                 used, to_weights = (x.view(weights.shape) for x in both)
             to_value.add(used, g, 1.0, block, alone)
-            scores = torch._softmax_backward_data(to_weights, weights, -1, weights.dtype)
+            scores = softmax_backward_data(to_weights, weights, -1, weights.dtype)
             if of_mask and mask is not None:
                 _add_to(to_mask, scores.view(block.shape), block, mask.shape == work.shape)
             if capped is not None:

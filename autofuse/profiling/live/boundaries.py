@@ -17,14 +17,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
-from torch.optim import optimizer as optimizers
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from autofuse.profiling.live.frames import callers
 from autofuse.profiling.live.rhythm import Rhythm
 from autofuse.profiling.live.waiting import uncompiled
+from autofuse.torch_private import OPTIMIZER_POST_HOOKS, current_graph_task_id
 
-_POST_HOOKS = optimizers._global_optimizer_post_hooks  # in the order in which they are called
 _WORKSHOPS = ("autofuse.fx.", "autofuse.measure.", "autofuse.kernels.")
 _STARTED_BY = "autofuse.profiling.live.program"  # what lies below it is no part of the program
 _CALLS_TO_SEE = 3  # before a program that has made no optimizer is taken for one that never will
@@ -81,7 +80,7 @@ class Boundaries:
         self._handle = register_optimizer_step_post_hook(self._after_any_step)
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        if next(reversed(_POST_HOOKS)) != self._handle.id:
+        if next(reversed(OPTIMIZER_POST_HOOKS), self._handle.id) != self._handle.id:
             self._handle.remove()
             self._come_last()
         if optimizer in self._stepping:  # its last step ended in an exception
@@ -100,7 +99,7 @@ class Boundaries:
             return
         if not any(known is optimizer for known in self.optimizers):
             self.optimizers.append(optimizer)
-        task = torch._C._current_graph_task_id()
+        task = current_graph_task_id()
         if task == -1 and self._here() and not compiled:
             self._acted(_key(optimizer))
         elif task == -1 or task != self._task:  # optimizers of one backward pass act as one

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from autofuse.profiling.live.calls import ModuleNames, around_calls
 from autofuse.profiling.live.formulas import OperatorCost, can_count, cost, is_opaque
 from autofuse.profiling.live.whose import Owner, Running, gradients_wanted, is_an_optimizers
 from autofuse.profiling.trace.work import Own, Phase
 from autofuse.results.profile import Flops, Work
+from autofuse.torch_private import HigherOrderOperator, TorchDispatchMode
 
 Key = tuple[str, Phase]
 
@@ -124,7 +124,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if any(hasattr(t, "__tensor_flatten__") for t in types):
             return NotImplemented  # a wrapper, as of parts of a tensor: what it makes of the call is counted
-        if not isinstance(function, torch._ops.HigherOrderOperator):
+        if not isinstance(function, HigherOrderOperator):
             if function.namespace == "prim" or function._opname in _QUESTIONS:
                 return NotImplemented
             if not any(isinstance(a, Tensor) and a.is_nested for a in args):  # which have kernels for composites

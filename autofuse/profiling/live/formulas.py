@@ -19,6 +19,7 @@ from autofuse.kernels.operators import NAMESPACE
 from autofuse.kernels.packages import Unavailable, loaded
 from autofuse.ops.flops import SDPA_ON_CPU
 from autofuse.profiling.live.traffic import is_silent, moved, tensors_of
+from autofuse.torch_private import HigherOrderOperator
 
 Formula = Callable[..., int]  # of shapes in place of tensors, and of `out_shape`
 
@@ -57,7 +58,7 @@ def is_opaque(function: Any) -> bool:
     """Whether an operator may well compute products of matrices, and nobody has said how many."""
     if not can_count() or _formula(function) is not None:
         return False
-    if isinstance(function, torch._ops.HigherOrderOperator):
+    if isinstance(function, HigherOrderOperator):
         return True
     if function.namespace == "aten":
         return str(function._opname) in _PRODUCTS_UNCOUNTED

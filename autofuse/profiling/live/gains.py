@@ -19,7 +19,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from torch import Tensor, fx, nn
-from torch.utils import _pytree as pytree
 
 from autofuse.fx.rewrite.excerpt import Excerpt
 from autofuse.fx.session.planner import copy_of_call
@@ -35,6 +34,7 @@ from autofuse.profiling.live.places import PlannedPlace, Reading
 from autofuse.profiling.trace.work import Phase
 from autofuse.results.comparison import milliseconds
 from autofuse.results.profile import Layer, Place, Work
+from autofuse.torch_private import pytree
 
 _MOSTLY = 0.9
 LEAST = 0.1  # of a place's own seconds: a smaller saving cannot be told from the model's own error

@@ -11,15 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from autofuse.profiling.live.calls import ModuleNames, around_calls
 from autofuse.profiling.live.formulas import OperatorCost, cost
 from autofuse.profiling.live.whose import Running
 from autofuse.profiling.trace.work import Phase
 from autofuse.results.profile import OUTSIDE
+from autofuse.torch_private import OpOverload, TorchDispatchMode, pytree
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils import _pytree as pytree
 
 from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.storages import Storages, StoredTensor
 from autofuse.results.profile import OUTSIDE, Memory
+from autofuse.torch_private import pytree
 
 _SOURCE = "storages of tensors as torch's dispatcher returns them"
 _WITH_WORKSPACE = ", and within operators the profiler's allocation events"

@@ -14,8 +14,6 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from autofuse.fx.install.subclass import is_installed, restore
 from autofuse.fx.trace.tracer import quiet
@@ -24,6 +22,7 @@ from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.counting import Counting
 from autofuse.profiling.live.workload import Workload
 from autofuse.results.profile import Flops
+from autofuse.torch_private import FakeTensorMode, pytree
 
 
 def is_rewritten(models: Iterable[nn.Module]) -> bool:

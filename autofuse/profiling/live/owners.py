@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.frames import callers
 from autofuse.profiling.live.roots import Roots, has_parameters
+from autofuse.torch_private import current_graph_task_id, pytree
 
 
 class ScriptRoots(Roots):
@@ -94,7 +94,7 @@ class ScriptRoots(Roots):
         inner = torch.autograd.backward
 
         def backward(*args: Any, **kwargs: Any) -> Any:
-            self.backwards += torch._C._current_graph_task_id() == -1  # not within one, as when checkpointing
+            self.backwards += current_graph_task_id() == -1  # not within one, as when checkpointing
             return inner(*args, **kwargs)
 
         torch.autograd.backward = backward

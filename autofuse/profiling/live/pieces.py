@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from autofuse.profiling.live.listing import ListedOperator
+from autofuse.torch_private import pytree
 
 ELEMENTS = 2**17  # of the largest tensor of a piece and each thread: half a MiB in float32
 _NEW = 48 * 2**20  # bytes, more than malloc keeps for later

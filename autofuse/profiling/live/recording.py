@@ -27,6 +27,7 @@ from autofuse.profiling.trace.overhead import RecordingCost
 from autofuse.profiling.trace.owners import MODULE, WINDOW
 from autofuse.profiling.trace.trace import Trace
 from autofuse.results.atomic_files import put
+from autofuse.torch_private import RecordFunctionFast, is_profiler_enabled
 
 _ONE_AT_A_TIME = (
     "The steps cannot be recorded, for another torch.profiler runs in or around them and only one can run at a time: "
@@ -37,8 +38,8 @@ _PROBED = "(probe)"
 _REPEATS, _TIMES = 7, 40
 _Probed = tuple[float, float]  # seconds of a small operator, and of a call of a module that computes nothing
 
-# The cheap range: no operator is dispatched for it, so nothing that watches operators sees it. Private, so guarded.
-_RANGE: Any = getattr(torch._C._profiler, "_RecordFunctionFast", record_function)
+# The cheap range: no operator is dispatched for it, so nothing that watches operators sees it.
+_RANGE: Any = RecordFunctionFast
 
 
 class Recording:
@@ -147,7 +148,7 @@ class Recording:
             return _probe_seconds()
 
     def _stop(self, profiler: profile) -> None:
-        if not torch._C._autograd._profiler_enabled():
+        if not is_profiler_enabled():
             self._missing = _ONE_AT_A_TIME
             return
         self._recorded.append(self._recorded_probe_seconds())
@@ -189,6 +190,6 @@ def _shortest(action: Callable[[], object]) -> float:
 
 def _start(profiler: profile) -> None:
     # torch starts a second profiler without a word, and the first one's trace is lost.
-    if torch._C._autograd._profiler_enabled():
+    if is_profiler_enabled():
         raise RuntimeError(_ONE_AT_A_TIME)
     profiler.start()

@@ -23,6 +23,7 @@ from autofuse.measure.environment import processor
 from autofuse.measure.timing import seconds_of
 from autofuse.profiling.peaks import DevicePeak, peak_of
 from autofuse.results.profile import Roof
+from autofuse.torch_private import disable_current_modes
 
 HERE = "measured on this machine"
 _BUDGET = 0.08  # seconds for each thing that is measured
@@ -243,7 +244,7 @@ def _threads(count: int) -> Iterator[None]:
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """No gradients, no autocast, and none of the modes that look at operators."""
-    modes = torch.utils._python_dispatch._disable_current_modes()
+    modes = disable_current_modes()
     with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), modes:
         yield
 

@@ -16,15 +16,21 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdKeyDictionary
 
 from autofuse.profiling.live.calls import ModuleNames, around_calls
 from autofuse.profiling.live.workspace import Workspace
 from autofuse.results.profile import OUTSIDE
+from autofuse.torch_private import (
+    TorchDispatchMode,
+    current_autograd_node,
+    current_graph_task_id,
+    fake_mode,
+    get_sequence_nr,
+    is_traceable_wrapper_subclass,
+    pytree,
+)
 
-_autograd: Any = torch.autograd
 Epoch = Literal["forward", "recomputation", "backward", "optimizer"]
 _BLOCK = 512  # bytes that torch's caching allocator for CUDA rounds up to: kMinBlockSize in CUDACachingAllocator.cpp
 
@@ -151,7 +157,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note_owner()
 
     def _note_owner(self) -> None:
-        number = _autograd._get_sequence_nr()  # of the next node that this thread makes
+        number = get_sequence_nr()  # of the next node that this thread makes
         if self._numbers[-1] == number:
             self._owners[-1] = self._stack[-1]
         elif self._numbers[-1] < number:  # a recomputation on a device's own thread counts from its own beginning
@@ -216,11 +222,11 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.changes.append((piece, by))
 
     def _is_fake(self) -> bool:
-        return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+        return fake_mode() is not None
 
     def _layer(self) -> str:
         """The module that runs, or whose backward runs."""
-        node: Any = torch._C._current_autograd_node()
+        node: Any = current_autograd_node()
         if node is None or len(self._stack) > 1:
             return self._stack[-1]
         return self._owners[bisect_right(self._numbers, node._sequence_nr()) - 1]
@@ -229,7 +235,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def storages_of(x: Tensor) -> Iterator[torch.UntypedStorage]:
     """Where a tensor's elements lie; of one that is made of others (a DTensor, a sparse one) those of its parts."""
     if is_traceable_wrapper_subclass(x):
-        for name in x.__tensor_flatten__()[0]:
+        for name in x.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
             part = getattr(x, name)
             if isinstance(part, Tensor):
                 yield from storages_of(part)
@@ -245,6 +251,6 @@ def _is_wrapper(kind: type) -> bool:
 
 def _phase() -> Epoch:
     """A backward that builds a graph is one that computes a forward again, or one that is to be differentiated."""
-    if torch._C._current_graph_task_id() == -1:
+    if current_graph_task_id() == -1:
         return "forward"
     return "recomputation" if torch.is_grad_enabled() else "backward"

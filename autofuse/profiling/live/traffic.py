@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autofuse.torch_private import HigherOrderOperator
+
 _ALLOCATIONS = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ set_ _unsafe_view lift_fresh "
     "detach_ record_stream is_pinned".split()
@@ -33,7 +35,7 @@ _UNREAD = {  # operands that only say how large something is, or that are overwr
 
 def is_silent(function: Any, tensors: tuple[Tensor, ...], result: Any) -> bool:
     """Whether an operator computes and moves nothing: it allocates, asks, or gives another view."""
-    if isinstance(function, torch._ops.HigherOrderOperator):
+    if isinstance(function, HigherOrderOperator):
         return False
     if function._opname in _ALLOCATIONS:
         return True
@@ -60,7 +62,7 @@ def _names(function: Any) -> tuple[str, ...]:
 def moved(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
     """What is read once and what is written once. What is written in place is read too, but for mere overwriting."""
     written = {id(t): t for t in tensors_of(result)}
-    if isinstance(function, torch._ops.HigherOrderOperator):
+    if isinstance(function, HigherOrderOperator):
         return sum(_size(t) for t in (*tensors_of((args, tuple(kwargs.values()))), *written.values()))
     given = {**dict(zip(_names(function), args, strict=False)), **kwargs}
     for name in _writes(function):

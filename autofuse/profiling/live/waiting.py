@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.utils.data.dataloader as dataloader
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from autofuse.profiling.live.batch import batch_of
 from autofuse.results.profile import Share
-
-_ITERATOR = getattr(dataloader, "_BaseDataLoaderIter", None)  # private: where torch has none, nothing is told
+from autofuse.torch_private import BaseDataLoaderIter
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def shares(
     steps, total = len(seconds), sum(seconds)
     clock = f"the host's clock in {steps} timed steps"
     data, optimizer = (sum(getattr(w, name) for w in waited) for name in ("data", "optimizer"))
-    if _ITERATOR is None:
+    if BaseDataLoaderIter is None:
         why = f"torch {torch.__version__} has no DataLoader iterator that is known here"
     else:
         why = "" if any(w.batches for w in waited) else "no torch DataLoader gave a batch in the timed steps"
@@ -149,4 +147,4 @@ def _iterators() -> list[type[Any]]:
         for lower in kind.__subclasses__():
             yield from kinds(lower)
 
-    return [] if _ITERATOR is None else list(kinds(_ITERATOR))
+    return [] if BaseDataLoaderIter is None else list(kinds(BaseDataLoaderIter))

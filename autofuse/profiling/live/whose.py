@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -20,8 +20,8 @@ from torch import nn
 from autofuse.profiling.live.frames import callers
 from autofuse.profiling.trace.work import Phase
 from autofuse.results.profile import OUTSIDE
+from autofuse.torch_private import current_autograd_node, current_graph_task_id, get_sequence_nr, keeps_graph
 
-_C: Any = torch._C
 _NUMBERLESS = 2**63  # gathering a gradient has the highest number there is
 _CHECKPOINTING = "torch.utils.checkpoint"
 
@@ -46,7 +46,7 @@ class _Thread:
 
     def mark(self) -> None:
         """From the next node on, nodes belong to the innermost open call."""
-        self.numbers.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+        self.numbers.append(get_sequence_nr())
         self.owners.append(self.calls[-1][0] if self.calls else OUTSIDE)
 
     def owner(self, number: int) -> str:
@@ -64,7 +64,7 @@ class Running:
     @contextmanager
     def called(self, name: str, module: nn.Module) -> Iterator[None]:
         """For the length of a module's call."""
-        thread, task = self._here(), _C._current_graph_task_id()
+        thread, task = self._here(), current_graph_task_id()
         if task < 0:
             self._main = thread
             for other in self._threads.values():
@@ -81,7 +81,7 @@ class Running:
 
     def now(self) -> Owner:
         """Whose operator the calling thread is in."""
-        thread, task = self._here(), _C._current_graph_task_id()
+        thread, task = self._here(), current_graph_task_id()
         if task < 0:
             return Owner(thread.calls[-1][0] if thread.calls else OUTSIDE, "forward", False)
         if thread.calls and thread.calls[-1][1] == task:
@@ -92,7 +92,7 @@ class Running:
         return self._threads.setdefault(threading.get_ident(), _Thread())
 
     def _owner(self, thread: _Thread, task: int) -> str:
-        node = _C._current_autograd_node()
+        node = current_autograd_node()
         if node is None:
             return OUTSIDE
         number = node._sequence_nr()
@@ -105,7 +105,7 @@ class Running:
 
 def gradients_wanted() -> tuple[bool, ...]:
     """Of which inputs of the operator whose backward runs right now the gradient is asked for; () outside of one."""
-    node = _C._current_autograd_node()
+    node = current_autograd_node()
     return () if node is None else tuple(following is not None for following, _ in node.next_functions)
 
 
@@ -123,6 +123,6 @@ def _is_recomputing() -> bool:
     """
     if not torch.is_grad_enabled():
         return False
-    if not _C._autograd._get_current_graph_task_keep_graph():
+    if not keeps_graph():
         return True
     return any(frame.f_globals.get("__name__") == _CHECKPOINTING for frame in callers())

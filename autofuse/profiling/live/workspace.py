@@ -19,6 +19,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from autofuse.measure.memory import quiet_profiler
+from autofuse.torch_private import is_profiler_enabled
 
 _MARK = "autofuse::operator "
 _OLDER_MEMORY = b"Memory block of unknown size was allocated before the profiling started"
@@ -37,7 +38,7 @@ class Workspace:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Record the block, unless somebody else is profiling."""
-        if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+        if is_profiler_enabled():
             yield
             return
         with ExitStack() as stack:

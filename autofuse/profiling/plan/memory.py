@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from autofuse.profiling.plan.paper import Paper, Unplannable
 from autofuse.profiling.plan.sharding import KINDS, Spread, blocks, spread
 from autofuse.results.plan import Setting
 from autofuse.results.profile import Memory
+from autofuse.torch_private import on_demand
 
 # The largest relative errors of 64 estimates: 30 of 32 before fusion and 23 of 32 after it were within 1 %. Where one
 # was not, what a kernel takes while it runs was missing: with checkpointing the peak can lie within one.
@@ -118,10 +118,8 @@ def checkpointed(model: nn.Module, what: str) -> None:
             if what == "block"
             else f"No module of the model is called {what!r}: `model.named_modules()` lists the names."
         )
-    # By name: builds without torch.distributed have no such module.
-    wrappers = import_module("torch.distributed.algorithms._checkpoint.checkpoint_wrapper")
     chosen = set(meant)
-    wrappers.apply_activation_checkpointing(model, check_fn=lambda module: module in chosen)
+    on_demand.apply_activation_checkpointing(model, check_fn=lambda module: module in chosen)
 
 
 def _named(model: nn.Module, patterns: Iterable[str]) -> list[nn.Module]:

@@ -12,15 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from autofuse.kernels.operation import on_paper
 from autofuse.profiling.live.batch import batch_of
 from autofuse.profiling.live.factories import BuiltModel, NoSubject, found, made
-
-_NUMBER = torch.ops.aten._local_scalar_dense.default
+from autofuse.torch_private import LOCAL_SCALAR_DENSE, FakeTensorMode, TorchDispatchMode, pytree
 
 
 class Unplannable(ValueError):
@@ -110,7 +106,7 @@ class _Undecided(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While a model is built: whether anything is out of bounds is answered with no, which ends initializers' loops."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _NUMBER and args[0].dtype is torch.bool:
+        if func is LOCAL_SCALAR_DENSE and args[0].dtype is torch.bool:
             return False
         return func(*args, **(kwargs or {}))
 

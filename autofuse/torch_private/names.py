@@ -1,0 +1,209 @@
+"""The table of torch's private names: where each is found, what it is for, and what happens where it is missing."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from autofuse.torch_private.missing import RAISES, Private
+
+# Answers where torch gives none.
+
+
+def _yes(*_: Any) -> bool:
+    return True
+
+
+def _no(*_: Any) -> bool:
+    return False
+
+
+def _none(*_: Any) -> None:
+    return None
+
+
+def _somebody() -> str:
+    return "somebody may look on"
+
+
+def _some() -> list[str]:
+    return [_somebody()]
+
+
+def _tracing_state() -> object:
+    return torch.jit.is_tracing() or None  # type: ignore[attr-defined, no-untyped-call]
+
+
+def _is_for_cuda(_: str, key: str) -> bool:
+    return key == "AutocastCUDA"
+
+
+def _softmax_gradient(gradient: Any, weights: Any, dim: int, dtype: torch.dtype) -> Any:
+    return ((gradient - (gradient * weights).sum(dim, keepdim=True)) * weights).to(dtype)
+
+
+def _copied_view(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    return x.reshape(shape).clone()
+
+
+def _has_parts(x: object) -> bool:
+    return hasattr(x, "__tensor_flatten__") and hasattr(x, "__tensor_unflatten__")
+
+
+# Things that are made of more than one name.
+
+
+def _any_mode(get: Callable[[Any], Any], *keys: Any) -> Callable[[], bool]:
+    return lambda: any(get(key) is not None for key in keys)
+
+
+def _together(*found: Any) -> tuple[Any, ...]:
+    return found
+
+
+def _forward_ad(_: int) -> Any:
+    return torch.autograd.forward_ad
+
+
+_FUNCTORCH = "torch._C._functorch."
+_MODE, _KEY = "torch._C._get_dispatch_mode", "torch._C._TorchDispatchModeKey."
+_FAKE, _DISPATCH = "torch._subclasses.fake_tensor.", "torch.utils._python_dispatch."
+_GLOBAL_HOOKS = tuple(
+    f"torch.nn.modules.module._global_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre")
+)
+_CHECKPOINT = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper."
+_ATEN = "torch.ops.aten._"
+_LOOKS_ON = "nothing is captured, and operations are computed by torch's own code"
+_DECLINED = "no module is captured: each is declined with this sentence"
+_NO_PROFILE = "profiles end with this sentence"
+
+
+def _one(path: str, use: str, missing: str, fallback: Any = RAISES) -> Private:
+    return Private((path,), use, missing, fallback)
+
+
+# fmt: off
+NAMES: Mapping[str, Private] = {
+    # Who looks on at a call. Hot: bound once by the modules that ask.
+    "is_any_autocast_enabled": _one("torch._C._is_any_autocast_enabled", "whether to ask for autocast's state at all",
+        "it is always asked for", _yes),
+    "get_tracing_state": _one("torch._C._get_tracing_state", "whether torch.jit traces",
+        "the public torch.jit.is_tracing is asked", _tracing_state),
+    "len_torch_dispatch_stack": _one("torch._C._len_torch_dispatch_stack", "whether a dispatch mode is on",
+        "every operator of ours goes through the dispatcher", _yes),
+    "is_profiler_enabled": _one("torch._C._autograd._profiler_enabled", "whether a profiler records",
+        "every operator of ours goes through the dispatcher, and profiles leave out kernels' own workspace", _yes),
+    "peek_interpreter_stack": _one(_FUNCTORCH + "peek_interpreter_stack", "whether torch.func transforms a call",
+        _LOOKS_ON, _somebody),
+    "get_interpreter_stack": _one(_FUNCTORCH + "get_interpreter_stack", "whether torch.func differentiates twice",
+        "torch refuses second derivatives of fused attention in its own words", tuple),
+    "is_gradient_interpreter": Private((_FUNCTORCH + "TransformType.Grad",),
+        "which of torch.func's transforms differentiate",
+        "torch refuses second derivatives of fused attention in its own words", _no,
+        lambda grad: lambda i: i.key() == grad),
+    "is_gradtrackingtensor": _one(_FUNCTORCH + "is_gradtrackingtensor",
+        "whether a tensor is one of torch.func.grad's",
+        "torch refuses second derivatives of fused attention in its own words", _no),
+    "is_batchedtensor": _one(_FUNCTORCH + "is_batchedtensor", "whether a mask is one of torch.func.vmap's",
+        "no gradient reaches a mask under vmap but by the formula", _no),
+    "get_unwrapped": _one(_FUNCTORCH + "get_unwrapped", "the tensor that one of torch.func's stands for",
+        "gradients under torch.func end with this sentence"),
+    "forward_ad": Private(("torch.autograd.forward_ad._current_level",),
+        "whether forward-mode derivatives are asked for",
+        "they are taken to be, and operations are computed by torch's own code", SimpleNamespace(_current_level=0),
+        _forward_ad),
+    "is_fx_symbolic_tracing": _one("torch.fx._symbolic_trace.is_fx_symbolic_tracing", "whether torch.fx traces",
+        _LOOKS_ON, _yes),
+    "get_current_function_mode_stack": _one("torch.overrides._get_current_function_mode_stack",
+        "which function modes are on", _LOOKS_ON, _some),
+    "DeviceContext": _one("torch.utils._device.DeviceContext",
+        "to tell `with torch.device(...)` from modes that record", "nothing is captured in such a block"),
+    "fake_mode": Private((_MODE, _KEY + "FAKE"), "the FakeTensorMode that is on", _DECLINED, make=partial),
+    "is_recorded": Private((_MODE, _KEY + "FAKE", _KEY + "PROXY", _KEY + "FUNCTIONAL"),
+        "whether a mode of torch's own records a call", _LOOKS_ON, _yes, _any_mode),
+    "disable_current_modes": _one(_DISPATCH + "_disable_current_modes", "to keep our runs out of the user's modes",
+        _DECLINED),
+    # Hooks.
+    "GLOBAL_MODULE_HOOKS": Private(_GLOBAL_HOOKS, "whether anybody hooked all modules",
+        "everybody may have: no module is replaced", ({0: "unknown"},),
+        _together),
+    "OPTIMIZER_POST_HOOKS": _one("torch.optim.optimizer._global_optimizer_post_hooks",
+        "to be told last that an optimizer stepped",
+        "steps end with the optimizer's, before other hooks of the user's", OrderedDict()),
+    "top_saved_tensors_default_hooks": _one("torch._C._autograd._top_saved_tensors_default_hooks",
+        "whether saved tensors are hooked", _DECLINED),
+    "saved_tensors_hooks_is_enabled": _one("torch._C._autograd._saved_tensors_hooks_is_enabled",
+        "whether saved tensors may be hooked", "they are hooked, and torch says so where that is forbidden", _yes),
+    # Fakes and operators.
+    "FakeTensor": _one(_FAKE + "FakeTensor", "to tell a tensor without numbers", _DECLINED),
+    "FakeTensorMode": _one(_FAKE + "FakeTensorMode", "to run a forward without computing", _DECLINED),
+    "unset_fake_temporarily": _one(_FAKE + "unset_fake_temporarily", "to read a real tensor within that mode",
+        "what needs numbers is declined with this sentence"),
+    "TorchDispatchMode": _one(_DISPATCH + "TorchDispatchMode", "to see every operator that runs", _NO_PROFILE),
+    "is_traceable_wrapper_subclass": _one(_DISPATCH + "is_traceable_wrapper_subclass",
+        "whether a tensor is made of others", "its methods for taking it apart are looked for", _has_parts),
+    "OpOverload": _one("torch._ops.OpOverload", "the type of an operator", "it is Any"),
+    "HigherOrderOperator": _one("torch._ops.HigherOrderOperator",
+        "to tell operators of functions, which have no schema", "their cost is not counted"),
+    "pytree": _one("torch.utils._pytree", "to take nested arguments apart",
+        "what has to be taken apart ends with this sentence"),
+    "has_kernel_for": _one("torch._C._dispatch_has_kernel_for_dispatch_key",
+        "whether autocast has a rule for an operator", "CUDA is taken to have one and others none, as in torch 2.13",
+        _is_for_cuda),
+    "softmax_backward_data": _one("torch._softmax_backward_data", "the gradient of softmax in one kernel",
+        "it is computed by its formula", _softmax_gradient),
+    "unsafe_view": _one(_ATEN + "unsafe_view.default", "a reshaped result that is no view", "the result is copied",
+        _copied_view),
+    "LOCAL_SCALAR_DENSE": _one(_ATEN + "local_scalar_dense.default", "to give numbers in steps that are only planned",
+        "a step that needs a number cannot be planned", "missing"),
+    "CPU_FLASH_ATTENTION": _one(_ATEN + "scaled_dot_product_flash_attention_for_cpu", "to count its FLOPs",
+        "attention on a CPU counts as torch counts it", "missing"),
+    "CPU_FLASH_ATTENTION_BACKWARD": _one(_ATEN + "scaled_dot_product_flash_attention_for_cpu_backward",
+        "to count its FLOPs", "attention on a CPU counts as torch counts it", "missing, backward"),
+    "is_avx512_bf16_supported": _one("torch.cpu._is_avx512_bf16_supported", "whether bfloat16 is fast unfused",
+        "it is taken not to be", _no),
+    "is_amx_tile_supported": _one("torch.cpu._is_amx_tile_supported", "whether bfloat16 is fast fused",
+        "it is taken not to be", _no),
+    "DisableTorchFunction": _one("torch._C.DisableTorchFunction", "arithmetic that function modes do not see",
+        "places are not verified, and the report says why"),
+    # The backward pass.
+    "run_backward": _one("torch.autograd.Variable._execution_engine.run_backward", "gradients under a function mode",
+        "places are not verified, and the report says why"),
+    "current_autograd_node": _one("torch._C._current_autograd_node", "whose gradient is computed right now",
+        "layers' own shares of the backward pass are not told apart, and attention has no second derivative", _none),
+    "current_graph_task_id": _one("torch._C._current_graph_task_id", "whether a backward pass runs", _NO_PROFILE),
+    "keeps_graph": _one("torch._C._autograd._get_current_graph_task_keep_graph",
+        "whether a gradient may be asked for again", "it is taken to be, and copied", _yes),
+    "get_sequence_nr": _one("torch.autograd._get_sequence_nr", "which forward a node of the graph belongs to",
+        _NO_PROFILE),
+    "RecordFunctionFast": _one("torch._C._profiler._RecordFunctionFast", "a cheap range in a recorded trace",
+        "the public torch.profiler.record_function is used", torch.profiler.record_function),
+    "BaseDataLoaderIter": _one("torch.utils.data.dataloader._BaseDataLoaderIter", "the time spent waiting for data",
+        "it is not told", None),
+    # Parts of torch that are private as a whole, and expensive to import: ask for them where they are used.
+    "lookup_backend": _one("torch._dynamo.backends.registry.lookup_backend", "the backend behind ours",
+        "`then` cannot be given: torch.compile ends with this sentence"),
+    "register_backend": _one("torch._dynamo.backends.registry.register_backend",
+        "the backend's name in a source tree",
+        "it is not found by its name there; pass autofuse.integrations.dynamo.analyze itself", _none),
+    "dynamo_utils": _one("torch._dynamo.utils", "the graph breaks that Dynamo noted", "none is reported",
+        SimpleNamespace()),
+    "OptimizedModule": _one("torch._dynamo.OptimizedModule", "whether a module is compiled",
+        "only Module.compile is noticed"),
+    "compile_fx": _one("torch._inductor.compile_fx", "to compile a region", "regions run as they are"),
+    "inductor_config": _one("torch._inductor.config", "to compile a region", "regions run as they are"),
+    "select_decomp_table": _one("torch._inductor.decomposition.select_decomp_table", "to compile a region",
+        "regions run as they are"),
+    "get_default_store": _one("torch.distributed.distributed_c10d._get_default_store", "what ranks agree by",
+        "optimize ends with this sentence where there are other ranks"),
+    "MemTracker": _one("torch.distributed._tools.mem_tracker.MemTracker", "the peak of memory in a step",
+        "the peak on a CPU ends with this sentence"),
+    "apply_activation_checkpointing": _one(_CHECKPOINT + "apply_activation_checkpointing", "plans with checkpointing",
+        "such plans end with this sentence"),
+}
+# fmt: on
