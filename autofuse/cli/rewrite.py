@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from autofuse.cli.arguments import STDIN
 from autofuse.cli.output import DONE, FAILED, FINDINGS, Output
-from autofuse.cli.rules_here import sentences
+from autofuse.cli.sentences import sentences
 from autofuse.display.findings import annotation_of, counted, diff_of, line_of, plural
 from autofuse.project.config import Configuration
 from autofuse.project.file_discovery import Project, SourceFile, Trouble

@@ -6,9 +6,10 @@ import json
 from argparse import Namespace
 
 from autofuse.cli.output import DONE, FAILED, Output
-from autofuse.cli.rules_here import rules_here, sentences
 from autofuse.cli.rules_text import as_json, explained, listed
+from autofuse.cli.sentences import sentences
 from autofuse.loading.selection import selected
+from autofuse.project.rules_here import rules_here
 from autofuse.project.run import rewritten
 
 

@@ -18,8 +18,8 @@ from autofuse.integrations.dynamo_breaks import BreaksSince, graph_breaks
 from autofuse.integrations.dynamo_records import Records, files_of
 from autofuse.integrations.dynamo_sites import GraphSites, Rules, noted, unread_graph
 from autofuse.integrations.dynamo_trace import Attribute
-from autofuse.loading.registry import load_rules
 from autofuse.loading.selection import selected
+from autofuse.project.rules_here import rules_here
 from autofuse.results.analysis import Analysis
 from autofuse.torch_private import on_demand
 
@@ -88,7 +88,7 @@ def _rules(options: Mapping[str, Any]) -> Rules:
     unknown = sorted(options.keys() - set(_OPTIONS))
     if unknown:
         raise ValueError(f"The backend autofuse knows no option {unknown[0]!r}. It takes {', '.join(_OPTIONS)}.")
-    return selected(load_rules(), _codes(options.get("select")), _codes(options.get("ignore")))
+    return selected(rules_here(), _codes(options.get("select")), _codes(options.get("ignore")))
 
 
 def _codes(given: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -22,12 +22,16 @@ from types import ModuleType
 
 from autofuse.canonical import View
 from autofuse.ir.facts import Facts
-from autofuse.ir.graph import TUPLE
+from autofuse.loading.after import replacement_of
+from autofuse.loading.before import pattern_of
 from autofuse.loading.examples import check_examples
+from autofuse.match.engine import every_site
 from autofuse.match.matcher import LoadedRule, Pattern
-from autofuse.rule import CallChange, CallRule, Constant, Replacement, Rule, RuleError
+from autofuse.rule import CallChange, CallRule, Fails, Replacement, Rule, RuleError
 from autofuse.source.capture.function_capture import capture
 from autofuse.source.capture.scope import FileScope, file_scope
+
+_SHIPPED = "autofuse.rules"
 
 
 @cache
@@ -49,11 +53,32 @@ def loaded(rule: type[Rule]) -> LoadedRule:
         raise RuleError(f"{rule.__name__}.code is {rule.code!r}. Write capital letters and digits, such as MY101.")
     if issubclass(rule, CallRule):
         return LoadedRule(rule, Pattern((), {}), Replacement("", ()), change_of(rule))
-    return LoadedRule(rule, pattern_of(rule), replacement_of(rule))
+    scope = _scope_of(rule)
+    replacement = replacement_of(rule, _function_of(rule, "after"), scope)
+    read = LoadedRule(rule, pattern_of(rule, _function_of(rule, "before"), scope), replacement, assumes=_assumed(rule))
+    if replacement.expression is not None:
+        _check_settles(read, scope)
+    return read
+
+
+def _check_settles(read: LoadedRule, scope: FileScope) -> None:
+    """Raise RuleError where what a rule writes is what it looks for: it would be rewritten for ever."""
+    captured = capture(_function_of(read.rule, "after"), scope)
+    if any(not isinstance(s.verdict, Fails) for s in every_site(captured.graph, View(Facts(captured.known)), (read,))):
+        raise RuleError(
+            f"{read.rule.__name__}.after holds what `before` looks for, so what is written would be rewritten again. "
+            "Write in `before` only what is to go."
+        )
+
+
+def _assumed(rule: type[Rule]) -> str:
+    """What a rule that has no `where` leaves unsaid; those that ship are known to hold wherever they match."""
+    said = rule.where is not Rule.where or rule.__module__.startswith(_SHIPPED + ".")
+    return "" if said else f"{rule.__name__} does not say where it holds: it has no `where`"
 
 
 def _shipped() -> Iterator[ModuleType]:
-    rules = importlib.import_module("autofuse.rules")
+    rules = importlib.import_module(_SHIPPED)
     for m in pkgutil.iter_modules(rules.__path__):
         yield importlib.import_module(f"{rules.__name__}.{m.name}")
 
@@ -89,39 +114,6 @@ def _rules_in(module: ModuleType) -> list[type[Rule]]:
     return [c for c in own if issubclass(c, Rule) and "code" in vars(c)]
 
 
-def pattern_of(rule: type[Rule]) -> Pattern:
-    """`before` as a canonical pattern, its names resolved by the imports of the rule's own file."""
-    captured = capture(_function_of(rule, "before"), _scope_of(rule))
-    if captured.returned is None:
-        raise RuleError(f"{rule.__name__}.before returns nothing. End it with `return`.")
-    view = View(Facts(captured.known))
-    for v in captured.graph.values:
-        view.of(v)
-    returned = view.of(captured.returned)
-    defaults = {
-        n: view.const(p.default)
-        for n, p in inspect.signature(rule.before).parameters.items()
-        if p.default is not inspect.Parameter.empty
-    }
-    return Pattern(returned.inputs if returned.op == TUPLE else (returned,), defaults)
-
-
-def replacement_of(rule: type[Rule]) -> Replacement:
-    """`after`, which must return one call on names and literals: of autofuse.ops, or of a function that is imported."""
-    node = _function_of(rule, "after")
-    call = node.body[-1].value if isinstance(node.body[-1], ast.Return) else None
-    operation = _scope_of(rule).name_of(call.func) if isinstance(call, ast.Call) else None
-    if not isinstance(call, ast.Call) or operation is None:
-        raise RuleError(
-            f"{rule.__name__}.after must end in a call: `return ops.<operation>(...)`, or of an imported function."
-        )
-    known = set(inspect.signature(rule.before).parameters)
-    arguments = [("", a) for a in call.args] + [(k.arg or "", k.value) for k in call.keywords]
-    return Replacement(
-        operation.removeprefix("autofuse.ops."), tuple((name, _argument(rule, a, known)) for name, a in arguments)
-    )
-
-
 def change_of(rule: type[CallRule]) -> CallChange:
     """What `after` adds to the call that `before` ends in, and what it takes out."""
     before, after = (_constants_of(_function_of(rule, name)) for name in ("before", "after"))
@@ -137,17 +129,6 @@ def _constants_of(function: ast.FunctionDef) -> dict[str, str]:
     call = last.value if isinstance(last, ast.Return) else None
     keywords = call.keywords if isinstance(call, ast.Call) else []
     return {k.arg: ast.unparse(k.value) for k in keywords if k.arg and isinstance(k.value, ast.Constant)}
-
-
-def _argument(rule: type[Rule], node: ast.expr, known: set[str]) -> str | Constant:
-    if isinstance(node, ast.Name) and node.id in known:
-        return node.id
-    if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float, str, type(None))):
-        return Constant(node.value)
-    raise RuleError(
-        f"{rule.__name__}.after uses `{ast.unparse(node)}`. It may use only literals and the parameters of `before`: "
-        f"{', '.join(sorted(known))}."
-    )
 
 
 def _scope_of(rule: type[Rule]) -> FileScope:

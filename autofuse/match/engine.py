@@ -171,7 +171,7 @@ def _site(graph: Graph, view: View, rule: LoadedRule, root: Value, order: layout
         return Site(rule, root, results, captures, steps, RemovedValues(frozenset()), gone, bound.notes)
     if rule.rule.native and any(v.op == rule.rule.native for v in (*gone.values, *values)):
         return None
-    if sum(map(_computes, (*gone.values, *values))) < 2:
+    if rule.pattern.written > 1 and sum(map(_computes, (*gone.values, *values))) < 2:
         return None  # one operation already, torch's own, whatever views and casts lie around it
     start = min((v.serial for v in (*gone.values, *values)), default=root.serial)
     written = written_between(graph, operands, start, values)

@@ -33,11 +33,13 @@ _DIGITS = 1e-5  # people write 0.7978845608 for sqrt(2 / pi)
 class Pattern:
     """`before`, captured and canonical: what it returns, the last result being the root.
 
-    `defaults` are the values of parameters that the code may leave out.
+    `defaults` are the values of parameters that the code may leave out. `written` is how many computations `before`
+    writes out for it.
     """
 
     results: tuple[Value, ...]
     defaults: Mapping[str, Value]
+    written: int = 2
 
     @property
     def root(self) -> Value:
@@ -73,12 +75,16 @@ class Pattern:
 
 @dataclass(frozen=True)
 class LoadedRule:
-    """A rule, with `before` as a pattern and `after` as a call; of a rule about calls, what it changes in one."""
+    """A rule, with `before` as a pattern and `after` as a call; of a rule about calls, what it changes in one.
+
+    `assumes` is what keeps its edits of text from being safe, whatever its `where` says.
+    """
 
     rule: type[Rule]
     pattern: Pattern
     replacement: Replacement
     change: CallChange | None = None
+    assumes: str = ""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _clamp(view: View, x: Value, low: Value, high: Value) -> Value | None:
     """Bounds as whole numbers where they are; clamp(min=0) is a ReLU."""
     if literal(low) == 0 and is_const(high, None):
         return activation(view, x, "relu")
-    bounds = [view.const(int(n)) if (n := literal(b)) is not None and n == int(n) else b for b in (low, high)]
+    bounds = [view.const(int(n)) if (n := literal(b)) is not None and float(n).is_integer() else b for b in (low, high)]
     return None if bounds == [low, high] else view.plain("clamp", x, *bounds)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from autofuse import ops
 from autofuse.canonical import View
+from autofuse.fx.rewrite.after_expression import applied, kernel_name
 from autofuse.fx.rewrite.causal_mask import guard_buffers, is_square
 from autofuse.fx.rewrite.excerpt import Excerpt, excerpt
 from autofuse.fx.rewrite.graph_capture import CapturedTrace
@@ -47,7 +48,7 @@ def rewrite(captured: CapturedTrace, view: View, site: Site) -> Excerpt:
     come = [n for n in graph.nodes if n not in before]
     pairs = list(zip(nodes, made, strict=True))
     operation = site.rule.replacement.operation
-    taken = excerpt(operation, gone, come, pairs, operands, _kernel(operation, come))
+    taken = excerpt(operation, gone, come, pairs, operands, _kernel(site, come))
     for node in gone:
         graph.erase_node(node)
     return taken
@@ -55,10 +56,20 @@ def rewrite(captured: CapturedTrace, view: View, site: Site) -> Excerpt:
 
 def _made(captured: CapturedTrace, view: View, site: Site, nodes: list[fx.Node], builder: Builder) -> list[fx.Node]:
     """The fused call's results, in the order of those that they replace."""
-    positional, named = _arguments(captured, view, site, builder)
-    fused = builder.call(getattr(ops, site.rule.replacement.operation), positional, named)
+    fused = _fused(captured, view, site, builder)
     made = [fused] if len(nodes) == 1 else [builder.item(fused, i) for i in range(len(nodes))]
     return [_like(builder, m, n, r) for m, n, r in zip(made, nodes, site.results, strict=True)]
+
+
+def _fused(captured: CapturedTrace, view: View, site: Site, builder: Builder) -> fx.Node:
+    """The node of what the rule's `after` returns."""
+    replacement = site.rule.replacement
+    if replacement.expression is not None:
+        built = {name: builder.build(v) for name, v in site.captures.items()}
+        made: fx.Node = applied(builder, replacement.expression, built)
+        return made
+    positional, named = _arguments(captured, view, site, builder)
+    return builder.call(getattr(ops, replacement.operation), positional, named)
 
 
 def _arguments(
@@ -115,8 +126,11 @@ def _takes_any_layout(captured: CapturedTrace, user: fx.Node) -> bool:
     return getattr(user.target, "__name__", str(user.target)) in _ANY_LAYOUT
 
 
-def _kernel(operation: str, come: list[fx.Node]) -> str:
+def _kernel(site: Site, come: list[fx.Node]) -> str:
     """What runs the fused call by default, on such operands as the trace saw."""
+    operation = site.rule.replacement.operation
+    if site.rule.replacement.expression is not None:
+        return kernel_name(operation)
     fused = next(n for n in come if n.target is getattr(ops, operation))
     args, kwargs = fx.node.map_arg((fused.args, fused.kwargs), lambda n: n.meta["v"])
     return ops.kernel_of(operation, *args, **kwargs)

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from torch import fx, nn
 
-from autofuse import ops
 from autofuse.canonical import View
 from autofuse.fx.install.codegen import Variant, variant_of
+from autofuse.fx.rewrite.after_expression import kernel_name
 from autofuse.fx.rewrite.author_text import written
 from autofuse.fx.rewrite.child_dropout import Children, call_of, is_erased, rejoin_calls, split_calls, unread_paths
 from autofuse.fx.rewrite.excerpt import Excerpt
@@ -150,7 +150,7 @@ def _found(lowered: CapturedTrace, site: Site, key: SiteKey) -> Found:
             key[2],
             True,
             verdict.why,
-            ops.kernel_of(site.rule.replacement.operation),
+            kernel_name(site.rule.replacement.operation),
             mask="; ".join(site.notes),
             benefit=site.rule.rule.benefit,
         )

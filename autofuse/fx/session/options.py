@@ -10,12 +10,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from autofuse.fx.rewrite.after_expression import require_importable
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import SCALARS
 from autofuse.kernels.policy import Policy, settings
-from autofuse.loading.registry import load_rules
 from autofuse.loading.selection import selected
 from autofuse.match.matcher import LoadedRule
+from autofuse.project.rules_here import rules_here
 from autofuse.torch_private import pytree
 
 Wanted = Callable[[str, nn.Module], bool]
@@ -51,10 +52,11 @@ def options_of(
 
     Raises TypeError and ValueError as optimize says.
     """
-    rules = selected(load_rules(), _codes(select, "select"), _codes(ignore, "ignore"))
+    rules = selected(rules_here(), _codes(select, "select"), _codes(ignore, "ignore"))
     call, wanted = _call_of(example_inputs), _modules(modules)
     if isinstance(wanted, tuple):
         _require_modules(named, wanted)
+    require_importable(rules)
     wishes = settings() if policy is None else replace(settings(), policy=policy)  # type: ignore[arg-type]
     measured = wishes.measured if tune is None else tune
     codes = tuple(r.rule.code for r in rules)

@@ -140,7 +140,7 @@ def _best_kernel(excerpt: Excerpt, after: fx.GraphModule, values: Sequence[Any],
     """Measure who computes the operation best, for these arguments: what will run it, and why as a clause."""
     operation = OPERATIONS.get(excerpt.operation)
     if operation is None:
-        return ops.kernel_of(excerpt.operation), ""
+        return excerpt.kernel, ""
     args, kwargs = _Arguments(after, getattr(ops, excerpt.operation)).of(values)
     result = tune(operation, args, kwargs, training=training, seconds=SECONDS)
     why = f"; of the kernels here {result.winner} is taken: {result.why}" if result.measured else ""

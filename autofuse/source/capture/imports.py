@@ -38,6 +38,22 @@ class Imports:
             return best[0] + wanted[len(best[1]) :]
         return self._added(wanted, place)
 
+    def imported(self, name: str, home: str, by_name: bool, place: ValuePosition) -> str:
+        """How to write `name` at `place`, importing its part `home` as its author does where the file does not."""
+        try:
+            return self.text(name, place)
+        except KeyError:
+            rest = name[len(home) :]
+        if by_name:
+            return self._by_name(home, place) + rest
+        first = home.partition(".")[0]
+        if first in self.scope.bound or first in place.names:
+            alias = "autofuse_" + home.replace(".", "_")
+            self.needed[f"import {home} as {alias}"] = alias
+            return alias + rest
+        self.needed[f"import {home}"] = first
+        return name
+
     def _reaching(self, wanted: str, place: ValuePosition) -> list[tuple[str, str]]:
         """(name, what it means) for each name that leads to `wanted`."""
         found = []

@@ -239,7 +239,7 @@ def _proposal(
     path: str, symbol: str, captured: CapturedFunction, text: SourceText, site: Site, outcome: Edit | Verdict
 ) -> Proposal:
     edit = outcome if isinstance(outcome, Edit) else None
-    assumed = edit.unsafe if edit else ""
+    assumed = "; ".join(filter(None, (site.rule.assumes, edit.unsafe if edit else "")))
     verdict: Verdict = site.verdict if isinstance(outcome, Edit) else outcome
     if assumed and isinstance(verdict, Holds):
         verdict = Holds("unsafe", f"{verdict.why}; {assumed}" if verdict.why else assumed)

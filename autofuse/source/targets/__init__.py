@@ -16,6 +16,7 @@ from autofuse.source.targets import apex, flash_attn, liger
 from autofuse.source.targets.autofuse import autofuse_call
 from autofuse.source.targets.call import Arguments, NotInTarget, TargetCall, named
 from autofuse.source.targets.express import Speller
+from autofuse.source.targets.expression import expression_call
 from autofuse.source.targets.torch import OPERATIONS, RECENT
 
 __all__ = ["DEFAULT", "TARGETS", "NotInTarget", "TargetCall", "call_of"]
@@ -23,11 +24,14 @@ __all__ = ["DEFAULT", "TARGETS", "NotInTarget", "TargetCall", "call_of"]
 DEFAULT = "auto"
 _LIBRARIES = {"flash-attn": flash_attn.OPERATIONS, "apex": apex.OPERATIONS, "liger": liger.OPERATIONS}
 TARGETS = (DEFAULT, "torch", "autofuse", *_LIBRARIES)
+_ALWAYS_THERE = ("torch", "math")  # in a file that computes with torch
 _NEEDS_AUTOFUSE = "the file then needs autofuse where it runs"
 
 
 def call_of(target: str, replacement: Replacement, captures: Arguments, s: Speller) -> TargetCall:
     """The call that stands for a rule's `after`. Raises NotInTarget, and Unwritable where an argument is missing."""
+    if replacement.expression is not None and target in (DEFAULT, "torch", "autofuse"):
+        return _of_imported(target, replacement, captures, s)
     if target == "autofuse":
         return autofuse_call(replacement, captures, s)
     if target in _LIBRARIES:
@@ -40,6 +44,16 @@ def call_of(target: str, replacement: Replacement, captures: Arguments, s: Spell
         )
     call = autofuse_call(replacement, captures, s)
     return replace(call, unsafe="; ".join(filter(None, (_NEEDS_AUTOFUSE, call.unsafe))))
+
+
+def _of_imported(target: str, replacement: Replacement, captures: Arguments, s: Speller) -> TargetCall:
+    """A call of what the rule's file imports: as it stands there."""
+    others = [n for n in replacement.needs if n.package not in _ALWAYS_THERE]
+    if target == "torch" and others:
+        raise NotInTarget(f"torch has no {others[0].name}: use autofuse.optimize(), or the target auto")
+    call = expression_call(replacement, captures, s)
+    needed = [f"the file then needs {p} where it runs" for p in dict.fromkeys(n.package for n in others)]
+    return replace(call, unsafe="; ".join(filter(None, (*needed, call.unsafe))))
 
 
 def _of_library(target: str, replacement: Replacement, captures: Arguments, s: Speller) -> TargetCall:

@@ -29,9 +29,14 @@ def autofuse_call(replacement: Replacement, captures: Arguments, s: Speller) -> 
         else:
             keyword = name or (given if gap else "")
             arguments.append(f"{keyword}={s.text(captures[given])}" if keyword else s.text(captures[given]))
+    function = s.imports.text(f"autofuse.ops.{replacement.operation}", s.place)
+    return TargetCall(function, tuple(arguments), unsafe=bypassing(captures, s))
+
+
+def bypassing(captures: Arguments, s: Speller) -> str:
+    """What is assumed where a parameter of a child is read without calling the child; "" where none is."""
     bypassed = next((t for v in captures.values() if (t := _child_parameter(v, s)) is not None), None)
-    unsafe = f"reads {bypassed} past the module that owns it, whose hooks would not run" if bypassed else ""
-    return TargetCall(s.imports.text(f"autofuse.ops.{replacement.operation}", s.place), tuple(arguments), unsafe=unsafe)
+    return f"reads {bypassed} past the module that owns it, whose hooks would not run" if bypassed else ""
 
 
 def _child_parameter(v: Value, s: Speller) -> str | None:

@@ -1,0 +1,186 @@
+"""An `after` is read whole: calls of whatever its file imports, literals, and a sentence where it cannot be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autofuse.loading.registry import load_rules
+from autofuse.match.matcher import LoadedRule
+from autofuse.project.run import rewritten
+from autofuse.rule import Constant, RuleError
+from autofuse.source.find.check import proposals
+
+HEAD = '''
+from __future__ import annotations
+from typing import TYPE_CHECKING
+from autofuse.rule import Fused, Rule
+
+if TYPE_CHECKING:
+    import math
+    import torch
+    import torch.nn.functional as F
+    import my_kernels.fast as fast
+    from my_package import Acts, scaled
+    from autofuse import ops
+
+EPS = 1e-5
+
+
+def here(x):
+    return x
+
+
+class Own(Rule):
+    """A rule of one's own."""
+
+    code = "MY101"
+
+    @staticmethod
+    def before(x, factor{default}):
+        return torch.exp(torch.tanh(x)) * factor
+
+    @staticmethod
+    def after(x, factor):
+        {after}
+
+    examples = (Fused("as written", before="import torch\\ndef f(x): return torch.tanh(x).exp() * 3\\n"),)
+'''
+
+
+def own(tmp_path: Path, after: str, default: str = "") -> LoadedRule:
+    (tmp_path / "own.py").write_text(HEAD.replace("{after}", after).replace("{default}", default))
+    (found,) = [r for r in load_rules((tmp_path,)) if r.rule.code == "MY101"]
+    return found
+
+
+SOURCE = "import torch\n\n\ndef f(x):\n    return torch.exp(torch.tanh(x)) * 3\n"
+WRITTEN = {
+    "a function of torch.nn.functional": ("F.softplus(x)", "torch.nn.functional.softplus(x)"),
+    "one that is deeper": ("torch.special.xlogy(x, factor)", "torch.special.xlogy(x, 3)"),
+    "a negative keyword": ("F.softmax(x, dim=-1)", "torch.nn.functional.softmax(x, dim=-1)"),
+    "small, negative and infinite numbers": (
+        "torch.clamp(x, -1e-5, math.inf)",
+        "torch.clamp(x, -1e-05, math.inf)",
+    ),
+    "a tuple, None and True": (
+        "torch.sum(x, dim=(0, -1), keepdim=True, dtype=None)",
+        "torch.sum(x, dim=(0, -1), keepdim=True, dtype=None)",
+    ),
+    "a string": ('torch.div(x, 2, rounding_mode="floor")', 'torch.div(x, 2, rounding_mode="floor")'),
+    "a number that the file names": ("F.normalize(x, eps=EPS)", "torch.nn.functional.normalize(x, eps=1e-05)"),
+    "an attribute of a module": ("x.to(torch.float32)", "x.to(torch.float32)"),
+    "a nested call": ("F.softplus(torch.neg(x))", "torch.nn.functional.softplus(torch.neg(x))"),
+    "a method on a result": ("F.softplus(x).mean(dim=-1)", "torch.nn.functional.softplus(x).mean(dim=-1)"),
+    "operators": ("torch.sum(-x / (factor + 1), -1)", "torch.sum(-x / (3 + 1), -1)"),
+    "a part of a shape": (
+        "F.layer_norm(x, x.shape[-1:], eps=factor)",
+        "torch.nn.functional.layer_norm(x, x.shape[-1:], eps=3)",
+    ),
+    "an index of several parts": ("torch.neg(x[:, None, ::2])", "torch.neg(x[:, None, ::2])"),
+    "a module of one's own": ("fast.kernel(x, factor)", "my_kernels.fast.kernel(x, 3)"),
+    "a function of one's own": ("scaled(x, by=factor)", "scaled(x, by=3)"),
+    "a method of a class of one's own": ("Acts.scaled(x, by=factor)", "Acts.scaled(x, by=3)"),
+}
+
+
+@pytest.mark.parametrize(("after", "text"), WRITTEN.values(), ids=WRITTEN)
+def test_what_an_after_calls_is_written_in_files(tmp_path: Path, after: str, text: str) -> None:
+    assert f"return {text}\n" in rewritten(SOURCE, [own(tmp_path, f"return {after}")])
+
+
+IMPORTS = {
+    "import torch.nn.functional as F": ("F.softplus(x)", "F.softplus(x)"),
+    "from torch.nn import functional": ("F.softplus(x)", "functional.softplus(x)"),
+    "from torch.nn.functional import softplus as smooth": ("F.softplus(x)", "smooth(x)"),
+    "from my_package import scaled as s": ("scaled(x, factor)", "s(x, 3)"),
+    "import my_package": ("scaled(x, factor)", "my_package.scaled(x, 3)"),
+    "import my_kernels.fast as mf": ("fast.kernel(x)", "mf.kernel(x)"),
+}
+
+
+@pytest.mark.parametrize(("statement", "pair"), IMPORTS.items(), ids=IMPORTS)
+def test_a_file_that_has_the_function_keeps_its_own_spelling(
+    tmp_path: Path, statement: str, pair: tuple[str, str]
+) -> None:
+    result = rewritten(f"{statement}\n{SOURCE}", [own(tmp_path, f"return {pair[0]}")])
+    assert f"return {pair[1]}\n" in result
+    assert result.count("import") == 2
+
+
+def test_an_import_is_added_where_it_is_missing(tmp_path: Path) -> None:
+    result = rewritten(SOURCE, [own(tmp_path, "return scaled(x, factor)")])
+    assert result.startswith("import torch\nfrom my_package import scaled\n")
+
+
+def test_a_name_that_the_file_has_already_is_not_taken(tmp_path: Path) -> None:
+    hidden = SOURCE.replace("def f", "scaled = my_kernels = None\n\n\ndef f")
+    result = rewritten(hidden, [own(tmp_path, "return scaled(x, factor)")])
+    assert "from my_package import scaled as autofuse_scaled\n" in result and "autofuse_scaled(x, 3)" in result
+    result = rewritten(hidden, [own(tmp_path / "..", "return fast.kernel(x)")])
+    assert "import my_kernels.fast as autofuse_my_kernels_fast\n" in result
+
+
+def test_what_the_code_leaves_out_is_left_out_of_the_call(tmp_path: Path) -> None:
+    rule = own(tmp_path, "return scaled(x, by=factor)", default=": float = 1.0")
+    assert "return scaled(x)\n" in rewritten(SOURCE.replace(" * 3", ""), [rule])
+
+
+def test_an_operation_of_autofuse_takes_negative_literals_and_tuples(tmp_path: Path) -> None:
+    rule = own(tmp_path, "return ops.anything(x, factor, dim=-1, sizes=(1, -2))")
+    assert dict(rule.replacement.arguments[2:]) == {"dim": Constant(-1), "sizes": Constant((1, -2))}
+    assert rule.replacement.expression is None
+
+
+REFUSED = {
+    "an operation of autofuse's inside another call": ("return F.relu(ops.gelu(x))", "stands alone"),
+    "an operation of autofuse's of what is computed": ("return ops.gelu(x * 2)", "belongs into the operation"),
+    "a function of the rule's own file": ("return here(x)", "stands in the rule's own file"),
+    "a function that is not imported": ("return elsewhere(x)", "does not import"),
+    "no function that is imported": ("return x.neg()", "calls no function"),
+    "a step in place": ("return F.relu_(x)", "writes to what is captured"),
+    "a method in place": ("return F.relu(x.add_(1))", "writes to what is captured"),
+    "inplace=True": ("return F.relu(x, inplace=True)", "writes to what is captured"),
+    "starred arguments": ("return F.relu(*x)", "Write each argument"),
+    "a name of nothing": ("return F.relu(y)", "may use only literals"),
+    "a lambda": ("return F.relu(lambda: x)", "may use only literals"),
+    "statements of its own": ("y = x * 2; return F.relu(y)", "does more than return"),
+    "an operator outside": ("return F.relu(x) + 1", "must end in a call"),
+    "what it looks for": ("return F.relu(torch.exp(torch.tanh(x)) * factor)", "rewritten again"),
+}
+
+
+@pytest.mark.parametrize(("after", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_written_is_refused_with_a_sentence(tmp_path: Path, after: str, said: str) -> None:
+    with pytest.raises(RuleError, match=said):
+        own(tmp_path, after)
+
+
+def test_what_may_be_left_out_must_be_passed_by_keyword(tmp_path: Path) -> None:
+    with pytest.raises(RuleError, match="by keyword: `factor=factor`"):
+        own(tmp_path, "return scaled(x, factor)", default=": float = 1.0")
+
+
+def test_a_step_that_the_vocabulary_lacks_is_named(tmp_path: Path) -> None:
+    text = HEAD.replace("{after}", "return F.relu(x)").replace("{default}", "")
+    (tmp_path / "own.py").write_text(text.replace("torch.tanh", "torch.fft.fft"))
+    with pytest.raises(RuleError, match=r"Own.before uses torch.fft.fft, which is not in the vocabulary"):
+        load_rules((tmp_path,))
+
+
+def test_a_rule_without_a_where_is_unsafe_in_files(tmp_path: Path) -> None:
+    rule = own(tmp_path, "return F.softplus(x)")
+    (found,) = proposals(SOURCE.encode(), "", rules=[rule])
+    assert (found.finding.status, found.finding.reason) == (
+        "unsafe",
+        "Own does not say where it holds: it has no `where`",
+    )
+
+
+def test_a_function_that_is_not_torchs_must_be_there_where_the_file_runs(tmp_path: Path) -> None:
+    rule = own(tmp_path, "return scaled(x, factor)")
+    (found,) = proposals(SOURCE.encode(), "", rules=[rule])
+    assert "the file then needs my_package where it runs" in found.finding.reason
+    (found,) = proposals(SOURCE.encode(), "", rules=[rule], target="torch")
+    assert found.edit is None and "torch has no my_package.scaled" in found.finding.message
