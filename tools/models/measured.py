@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse import ops
-from autofuse.fx.session.session import is_candidate
+from autofuse.fx.session.state import is_candidate
 from autofuse.fx.trace.twin import copied_object
 from autofuse.loading.registry import load_rules
 from autofuse.measure.operators import operators_of

@@ -32,18 +32,17 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
     checker, tune = session.checker, session.options.tune
     with undisturbed_randomness(), unchanged_outside(model), told(f"autofuse: {type(model).__name__}") as tell:
         calls = calls_of(model, arguments, to_check=tuple(session.states) if checker else ())
-        session.note_unread(*calls.problems)
 
         def decide() -> Planner:
             plans = plan_calls(session.rules, session.states, calls.by_mode, tell)
-            session.remember(plans)
+            session.remember(plans, calls.problems)
             verdicts = checker.check(plans, calls.real, tell) if checker else {}
             if tune:
                 again = partial(checker.check, plans, calls.real, quietly) if checker else None
                 verdicts, slower = keep_faster_places(plans, verdicts, again, tell)
                 session.note(slower)
             session.adopt(plans, verdicts)
-            session.arm_uncalled({m for called in calls.by_mode.values() for m in called})
+            session.arm_uncalled(plans)
             if checker and session.report.with_status("fused"):
                 for _ in tell("checking the whole", [model], 1):
                     session.take_back(check_model(model, arguments, plans))

@@ -13,13 +13,13 @@ from torch import nn
 
 from autofuse.display.progress import Tell
 from autofuse.fx.rewrite.module_plan import Found
-from autofuse.fx.session.copies import copied
 from autofuse.fx.session.memory_room import lack_of_room
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.ranks import alone, this_rank
 from autofuse.fx.session.site_checks import Verdicts
 from autofuse.fx.session.site_timing import Scales, Weight
-from autofuse.fx.trace.module_calls import set_mode
+from autofuse.fx.session.trials import copied
+from autofuse.fx.trace.twin import set_mode
 from autofuse.results.sites import SiteReport
 
 _ROUNDS = 4  # what is left out may let something smaller be found in its place

@@ -11,12 +11,10 @@ from itertools import takewhile
 
 from torch import nn
 
-from autofuse.fx.session.copies import copied, rewritten_copy
 from autofuse.fx.session.memory_room import lack_of_room
 from autofuse.fx.session.planner import Planner
+from autofuse.fx.session.trials import Trial
 from autofuse.fx.trace.tracer import ForwardArguments
-from autofuse.fx.trace.twin import copied_object
-from autofuse.verify.modules import ModuleReference, Verification
 
 
 @dataclass(frozen=True)
@@ -33,24 +31,16 @@ def check_model(model: nn.Module, call: ForwardArguments, planner: Planner) -> M
     """Compare `model` as it runs now with the original, on copies; find what has to go until they agree."""
     if why := lack_of_room(model):
         return ModelVerdict(unchecked=why)
-    reference = ModuleReference(copied(model, {}), *call, copy_object=copied_object)
-    running = [m for m, s in planner.states.items() if s.full or s.narrow]
-    outcome = _outcome(model, planner, reference, running)
+    trial, running = Trial(model, call, planner), [m for m, s in planner.states.items() if s.full or s.narrow]
+    outcome = trial.outcome(running)
     if outcome.ok:
         return ModelVerdict()
     reason = f"the whole model differs: {outcome.reason}"
     for taken in _nearest_first(planner, running, outcome.culprit):
         left = [m for m in running if m not in taken]
-        if not left or _outcome(model, planner, reference, left).ok:
+        if not left or trial.outcome(left).ok:
             return ModelVerdict(taken_back=tuple(taken), reason=reason)
     return ModelVerdict()
-
-
-def _outcome(
-    model: nn.Module, planner: Planner, reference: ModuleReference, running: Sequence[nn.Module]
-) -> Verification:
-    """Whether a copy in which these modules run their variants computes the same."""
-    return reference.check(rewritten_copy(model, planner, running, checked=False))
 
 
 def _nearest_first(planner: Planner, modules: Sequence[nn.Module], culprit: str) -> Iterator[list[nn.Module]]:

@@ -81,21 +81,18 @@ def optimize(
     if os.environ.get(DISABLE, "").lower() not in ("", "0", "false", "no", "off"):
         _LOG.info("%s is set: %s stays as it is.", DISABLE, name)
         return model
-    session = sessions.begin(inner, options, states_of(named, options.wants), Ranks(named))
-    if session is None:
+    states = states_of(named, options.wants)
+    if sessions.is_answered(inner, options, states):
         return model
-    why = postponed(inner)
-    if options.call is None or why:
-        session.arm()
-        _LOG.info("%s: each module is looked at when it is first called%s.", name, f", for {why}" if why else "")
-        return model
-    start = time.perf_counter()
-    try:
+    with sessions.begun(inner, options, states, Ranks(named)) as session:
+        why = postponed(inner)
+        if options.call is None or why:
+            session.arm()
+            _LOG.info("%s: each module is looked at when it is first called%s.", name, f", for {why}" if why else "")
+            return model
+        start = time.perf_counter()
         fuse(inner, options.call, session)
-    except BaseException:
-        sessions.drop(inner)  # half of a session is worse than none
-        raise
-    session.ledger.log(name, time.perf_counter() - start)
+        session.ledger.log(name, time.perf_counter() - start)
     return model
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -15,10 +16,11 @@ from autofuse.display.progress import Tell
 from autofuse.fx.rewrite.module_plan import Found, ModulePlan, SiteKey, plan_of
 from autofuse.fx.session.options import likeness
 from autofuse.fx.session.state import Exclusions, ModuleState
-from autofuse.fx.trace.module_calls import Calls, set_mode
+from autofuse.fx.trace.module_calls import Calls
 from autofuse.fx.trace.paths import Path
-from autofuse.fx.trace.sharding import Forms, forms
-from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, fake_world, traced
+from autofuse.fx.trace.stand_ins import Forms, fake_world, forms
+from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, traced
+from autofuse.fx.trace.twin import World, set_mode
 from autofuse.fx.trace.values import Untraceable
 from autofuse.match.matcher import LoadedRule
 from autofuse.torch_private import FakeTensorMode
@@ -39,14 +41,23 @@ class Planner:
     ) -> None:
         """`calls`: for each mode, how each module is called. Only modules with a state are planned."""
         self.rules, self.states, self.calls = rules, states, calls
+        self._sharded = sharded or {}
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.sharded = forms(m for mode in calls.values() for m in mode) | (sharded or {})
-        self.world = fake_world(self.mode, self.sharded)
         self.plans: dict[tuple[nn.Module, _Key], ModulePlan] = {}
         self.untraceable: list[tuple[nn.Module, Untraceable]] = []
         self.passing: set[nn.Module] = set()  # what stands in the way there may be over at the next call
         self._given: dict[tuple[nn.Module, bool], ForwardArguments] = {}  # calls that a caller's trace makes of a child
         self._inside: dict[Hashable, ForwardTrace | None] = {}
+
+    @cached_property
+    def sharded(self) -> Forms:
+        """What the tensors that are elsewhere now will be."""
+        return forms(m for mode in self.calls.values() for m in mode) | self._sharded
+
+    @cached_property
+    def world(self) -> World:
+        """The stand-ins that all traces of this capture run on."""
+        return fake_world(self.mode, self.sharded)
 
     def plan(
         self, module: nn.Module, training: bool, dropped: frozenset[Path], call: ForwardArguments | None = None

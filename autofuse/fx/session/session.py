@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Container, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,6 @@ from autofuse.fx.install.subclass import (
     Narrow,
     base_of,
     install,
-    is_installed,
     narrow_forward,
     narrow_name,
     restore,
@@ -70,12 +69,6 @@ class Session:
     def _report(self, names: tuple[str, ...]) -> Report:
         return replace(self.ledger.report(names), fallbacks=tuple(self.misses.fallbacks(names)), profile=self.profile)
 
-    def answers(self, options: Options, modules: Iterable[nn.Module]) -> bool:
-        """Whether this is what `options` ask for, and each of `modules` still has the forward that it was given."""
-        mine = {m for m, s in self.states.items() if not s.is_a_copys}
-        installed = all(is_installed(m) for m, s in self.states.items() if s.runs)
-        return self.options == options and set(modules) == mine and installed
-
     def install_all(self) -> None:
         """Give every module its forward again, after a restore."""
         for module, state in self.states.items():
@@ -90,8 +83,9 @@ class Session:
             state.armed = True
             self.install(module)
 
-    def remember(self, planner: Planner) -> None:
-        """Note what was planned in vain: those kinds of call are not looked at again."""
+    def remember(self, planner: Planner, problems: Iterable[str] = ()) -> None:
+        """Note what was planned in vain: those kinds of call are not looked at again. `problems`: what was not read."""
+        self.note_unread(*problems)
         for module in {m for calls in planner.calls.values() for m in calls if m in self.states}:
             self._remember(planner, module)
 
@@ -124,8 +118,9 @@ class Session:
         for module in {m for m, _ in planner.plans if self.states[m].runs} | planner.passing:
             self.install(module)
 
-    def arm_uncalled(self, called: Container[nn.Module]) -> None:
-        """Have the modules that were not called, and may hold something, captured at their first call."""
+    def arm_uncalled(self, planner: Planner) -> None:
+        """Have the modules that no planned call reaches, and that may hold something, captured at their first call."""
+        called = {module for calls in planner.calls.values() for module in calls}
         for module, state in self.states.items():
             if module not in called and worth_a_word(module):
                 state.armed = True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from autofuse.fx.install import subclass
+from autofuse.fx.install.subclass import is_installed, restore
 from autofuse.fx.session.options import Options
 from autofuse.fx.session.ranks import Ranks
 from autofuse.fx.session.session import Session
@@ -16,16 +18,27 @@ from autofuse.results.sites import Report
 _SESSIONS: WeakKeyDictionary[nn.Module, Session] = WeakKeyDictionary()
 
 
-def begin(
-    model: nn.Module, options: Options, states: WeakKeyDictionary[nn.Module, ModuleState], ranks: Ranks
-) -> Session | None:
-    """A new session for `model`, in place of any that it has; None where it has one that answers the same question."""
+def is_answered(model: nn.Module, options: Options, modules: Iterable[nn.Module]) -> bool:
+    """Whether `model` was optimized with these options, and each of `modules` still has the forward it was given."""
     known = _SESSIONS.get(model)
-    if known is not None and known.answers(options, states):
-        return None
+    if known is None or known.options != options:
+        return False
+    mine = {m for m, s in known.states.items() if not s.is_a_copys}
+    return set(modules) == mine and all(is_installed(m) for m, s in known.states.items() if s.runs)
+
+
+@contextmanager
+def begun(
+    model: nn.Module, options: Options, states: WeakKeyDictionary[nn.Module, ModuleState], ranks: Ranks
+) -> Iterator[Session]:
+    """A new session for `model`, in place of any that it has. If the block fails, the model is as it was: its own."""
     drop(model)
-    _SESSIONS[model] = Session(options, states, ranks)
-    return _SESSIONS[model]
+    session = _SESSIONS[model] = Session(options, states, ranks)
+    try:
+        yield session
+    except BaseException:
+        drop(model)  # half of a session is worse than none
+        raise
 
 
 def session_of(model: nn.Module) -> Session | None:
@@ -43,7 +56,7 @@ def drop(model: nn.Module) -> None:
     """Forget the sessions of `model` and of what is below it, and give every module its own class back."""
     for module in model.modules():
         _SESSIONS.pop(module, None)
-    subclass.restore(model)
+    restore(model)
 
 
 def report_of(model: nn.Module) -> Report:

@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from torch import nn
 
 from autofuse.display.progress import Tell
-from autofuse.fx.install.subclass import base_of, install
+from autofuse.fx.install.subclass import base_of
 from autofuse.fx.rewrite.module_plan import Found
-from autofuse.fx.session.copies import copied, rewritten_copy, run_original
 from autofuse.fx.session.memory_room import lack_of_room
 from autofuse.fx.session.planner import Planner, Plans
 from autofuse.fx.session.state import Exclusions
+from autofuse.fx.session.trials import Trial
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.module_calls import Calls
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.tracer import ForwardArguments
-from autofuse.fx.trace.twin import copied_object
-from autofuse.verify.modules import ModuleReference, Verification
+from autofuse.verify.modules import Verification
 
 Verdicts = dict[nn.Module, "Verdict"]
 
@@ -69,13 +68,7 @@ class Checker:
         if plan.variant is None or not read_by_place or lack_of_room(module):
             return {}
         with undisturbed_randomness(), unchanged_outside(module):
-            places = frozenset(int(path[0]) for path in unread)  # type: ignore[call-overload]
-            reference = ModuleReference(
-                copied(module, {}, planner.sharded), *call, unread=places, copy_object=copied_object
-            )
-            rewritten = rewritten_copy(module, planner)
-            install(rewritten, (plan.variant.relaxed,), {}, run_original, {})
-            outcome = reference.check(rewritten)
+            outcome = Trial(module, call, planner, unread).outcome()
         if not outcome.ok:
             return {}
         children = planner.narrowed([plan])
@@ -88,30 +81,29 @@ class Checker:
             planner.forget(module)
             return Verdict(None, tuple((f, f"not verified: {why}") for f in found))
         with undisturbed_randomness(), unchanged_outside(module):
-            reference = ModuleReference(copied(module, {}, planner.sharded), *call, copy_object=copied_object)
-            outcome = reference.check(rewritten_copy(module, planner))
-            if outcome.ok:
-                return Verdict(outcome.max_error)
-            return self._blame(planner, module, reference, outcome)
+            trial = Trial(module, call, planner)
+            outcome = trial.outcome()
+            return Verdict(outcome.max_error) if outcome.ok else _blame(planner, module, trial, outcome)
 
-    def _blame(self, planner: Planner, module: nn.Module, reference: ModuleReference, outcome: Verification) -> Verdict:
-        """Take the sites back in one by one, and leave out those that fail."""
-        sites, before = planner.fused_sites(module), planner.states[module].exclusions
-        failed: list[tuple[Found, str]] = []
-        out, error = set(sites), 0.0
-        for key, found in sites.items():
-            planner.plan_again(module, before.plus(out - {key}))
-            tried = reference.check(rewritten_copy(module, planner))
-            if tried.ok:
-                out.discard(key)
-                error = max(error, tried.max_error)
-            else:
-                failed.append((found, tried.reason))
-        planner.plan_again(module, before.plus(out))
-        if not reference.check(rewritten_copy(module, planner)).ok:
-            planner.forget(module)
-            failed = [(f, outcome.reason) for f in sites.values()]
-        return Verdict(error, tuple(failed))
+
+def _blame(planner: Planner, module: nn.Module, trial: Trial, outcome: Verification) -> Verdict:
+    """Take the sites back in one by one, and leave out those that fail."""
+    sites, before = planner.fused_sites(module), planner.states[module].exclusions
+    failed: list[tuple[Found, str]] = []
+    out, error = set(sites), 0.0
+    for key, found in sites.items():
+        planner.plan_again(module, before.plus(out - {key}))
+        tried = trial.outcome()
+        if tried.ok:
+            out.discard(key)
+            error = max(error, tried.max_error)
+        else:
+            failed.append((found, tried.reason))
+    planner.plan_again(module, before.plus(out))
+    if not trial.outcome().ok:
+        planner.forget(module)
+        failed = [(f, outcome.reason) for f in sites.values()]
+    return Verdict(error, tuple(failed))
 
 
 def _key(planner: Planner, module: nn.Module, plans: Plans) -> Hashable:

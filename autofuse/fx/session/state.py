@@ -72,13 +72,13 @@ def states_of(
     """
     found: WeakKeyDictionary[nn.Module, ModuleState] = WeakKeyDictionary()
     for place, (name, module) in enumerate(modules):
-        if (place == 0 or _is_users(module)) and wants(name, module):
+        if (place == 0 or is_candidate(module)) and wants(name, module):
             found[module] = ModuleState(name)
     return found
 
 
-def _is_users(module: nn.Module) -> bool:
-    """Whether a module's forward is the user's own."""
+def is_candidate(module: nn.Module) -> bool:
+    """Whether the forward of a module is the code of its user, and may be rewritten."""
     kind = plain_class(type(module))
     return (
         not kind.__module__.startswith("torch.")

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace.ambient_state import autocast, undisturbed_randomness, without_cached_casts
 from autofuse.fx.trace.external_state import unchanged_outside
-from autofuse.fx.trace.tracer import ForwardArguments, fake_world, quiet
-from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, World, active
+from autofuse.fx.trace.stand_ins import fake_world
+from autofuse.fx.trace.tracer import ForwardArguments, quiet
+from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, World, active, set_mode
 from autofuse.fx.trace.values import Untraceable
 from autofuse.torch_private import FakeTensorMode, is_any_autocast_enabled, pytree
 
@@ -160,10 +161,3 @@ def _run(twin: nn.Module, call: ForwardArguments, training: bool, log: CallLog, 
     finally:
         active.listener = before
     return log.calls
-
-
-def set_mode(twin: nn.Module, training: bool) -> None:
-    """Train or eval, for the twin and what follows its mode; what is frozen apart stays so."""
-    before = twin.training
-    for m in twin.modules():
-        m.__dict__["training"] = training if m.training == before else m.training

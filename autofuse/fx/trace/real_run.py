@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.external_state import unchanged_outside
-from autofuse.fx.trace.sharding import Form, filled
+from autofuse.fx.trace.stand_ins import Form, filled
 from autofuse.fx.trace.twin import World, active
 from autofuse.torch_private import FakeTensorMode, unset_fake_temporarily
 

@@ -28,7 +28,6 @@ from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.paths import Path, is_record
 from autofuse.fx.trace.recorder import Recorder
 from autofuse.fx.trace.result import returned
-from autofuse.fx.trace.sharding import Forms, stand_in
 from autofuse.fx.trace.twin import SCALARS, World, active, original_class, plain_class, signature_of
 from autofuse.fx.trace.twin_state import as_it_was
 from autofuse.fx.trace.values import Held, Untraceable
@@ -53,12 +52,6 @@ class ForwardTrace:
     sizes: dict[fx.Node, tuple[Any, ...]] = field(default_factory=dict)
     results: dict[fx.Node, dict[Path, Any]] = field(default_factory=dict)  # child call -> the tensors in its result
     dropped: frozenset[Path] = frozenset()
-
-
-def fake_world(mode: FakeTensorMode, sharded: Forms | None = None) -> World:
-    """Twins whose tensors have shapes and dtypes but no numbers; those that are `sharded` are as they will be."""
-    known = sharded or {}
-    return World(lambda x: stand_in(x, mode, known))
 
 
 def traced(

@@ -182,6 +182,13 @@ class World:
         return made
 
 
+def set_mode(twin: nn.Module, training: bool) -> None:
+    """Train or eval, for the twin and what follows its mode; what is frozen apart stays so."""
+    before = twin.training
+    for m in twin.modules():
+        m.__dict__["training"] = training if m.training == before else m.training
+
+
 def copied_object(value: Any) -> Any:
     """A copy of an argument that is neither a tensor nor a container: of a key-value cache, say, with all it holds."""
     try:

@@ -22,10 +22,9 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.rewrite.excerpt import Excerpt
 from autofuse.fx.session.planner import copy_of_call
-from autofuse.fx.trace.module_calls import set_mode
-from autofuse.fx.trace.sharding import stand_in
+from autofuse.fx.trace.stand_ins import stand_in
 from autofuse.fx.trace.tracer import quiet
-from autofuse.fx.trace.twin import World
+from autofuse.fx.trace.twin import World, set_mode
 from autofuse.kernels.operation import recorded
 from autofuse.profiling.live.calls import joined
 from autofuse.profiling.live.costs import Costs, is_product

@@ -12,7 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import autofuse
 from autofuse.fx.rewrite.excerpt import Excerpt
 from autofuse.fx.rewrite.module_plan import ModulePlan, plan_of
-from autofuse.fx.trace.tracer import fake_world, traced
+from autofuse.fx.trace.stand_ins import fake_world
+from autofuse.fx.trace.tracer import traced
 from autofuse.loading.registry import load_rules
 
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autofuse
-from autofuse.fx.session.site_checks import copied
-from autofuse.fx.trace.sharding import Form, filled, forms, is_empty, postponed, stand_in
+from autofuse.fx.session.trials import copied
+from autofuse.fx.trace.sharding import is_empty, postponed
+from autofuse.fx.trace.stand_ins import Form, filled, forms, stand_in
 from autofuse.verify.runs import in_double
 from tests.fx.conftest import Block, Gpt, assert_same, fused_rules
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import autofuse
-from autofuse.fx.trace.tracer import fake_world, traced
+from autofuse.fx.trace.stand_ins import fake_world
+from autofuse.fx.trace.tracer import traced
 from tests.fx.conftest import assert_same
 
 CASES: list[Callable[[Tensor], Tensor]] = [

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from autofuse.fx.trace.tracer import ForwardTrace, fake_world, traced
+from autofuse.fx.trace.stand_ins import fake_world
+from autofuse.fx.trace.tracer import ForwardTrace, traced
 from autofuse.fx.trace.values import Untraceable
 
 LOG: list[object] = []

@@ -1,9 +1,10 @@
-"""Copies of modules, on which rewritten forwards are tried: the user's own modules are never run for a check."""
+"""Rewritten forwards, tried on copies: the user's own modules are never run for a check."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,43 @@ from autofuse.fx.install.subclass import base_of, install
 from autofuse.fx.rewrite.module_plan import ModulePlan
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.trace.paths import Path
-from autofuse.fx.trace.sharding import Forms, filled, local, register_views
-from autofuse.fx.trace.twin import World
+from autofuse.fx.trace.sharding import register_views
+from autofuse.fx.trace.stand_ins import Forms, filled, local
+from autofuse.fx.trace.tracer import ForwardArguments
+from autofuse.fx.trace.twin import World, copied_object
+from autofuse.verify.modules import ModuleReference, Verification
+
+
+class Trial:
+    """One call of one module, and copies of it that make the call with rewritten forwards.
+
+    The user's own module is never run. What the original computes is found out once, when it is first asked for.
+    """
+
+    def __init__(
+        self, module: nn.Module, call: ForwardArguments, planner: Planner, unread: frozenset[Path] = frozenset()
+    ) -> None:
+        """`unread`: the places in the returned tuple that the caller does not read; they are not compared."""
+        self._module, self._call, self._planner, self._unread = module, call, planner, unread
+
+    @cached_property
+    def _reference(self) -> ModuleReference:
+        original = copied(self._module, {}, self._planner.sharded)
+        places = frozenset(int(path[0]) for path in self._unread)  # type: ignore[call-overload]
+        return ModuleReference(original, *self._call, unread=places, copy_object=copied_object)
+
+    def outcome(self, running: Iterable[nn.Module] | None = None) -> Verification:
+        """Whether a copy computes the same in which these modules run what they run now; by default, in which the
+        module and the children that it narrows run what is planned for this very call."""
+        made: dict[nn.Module, nn.Module] = {}
+        rewritten = copied(self._module, made, self._planner.sharded)
+        wanted = [self._module] if running is None else running
+        _install_relaxed(self._planner, wanted, made, self._module if running is None else None)
+        if self._unread:
+            plan = self._planner.plans[self._module, (self._module.training, self._unread)]
+            assert plan.variant is not None
+            install(rewritten, (plan.variant.relaxed,), {}, _original, {})
+        return self._reference.check(rewritten)
 
 
 def copied(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Forms | None = None) -> nn.Module:
@@ -39,21 +75,7 @@ def copied(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Forms |
     return twin
 
 
-def rewritten_copy(
-    module: nn.Module, planner: Planner, running: Iterable[nn.Module] | None = None, checked: bool = True
-) -> nn.Module:
-    """A copy of `module` in which the modules `running` run what is planned for them (by default, `module` alone).
-
-    `checked`: the very call that `module` was planned on is repeated.
-    """
-    made: dict[nn.Module, nn.Module] = {}
-    rewritten = copied(module, made, planner.sharded)
-    wanted = [module] if running is None else [m for m in running if m in made]
-    install_relaxed(planner, wanted, made, module if checked else None)
-    return rewritten
-
-
-def install_relaxed(
+def _install_relaxed(
     planner: Planner, modules: Iterable[nn.Module], made: dict[nn.Module, nn.Module], checked: nn.Module | None = None
 ) -> None:
     """Give copies the planned forwards of `modules` and of the children they narrow, for repeating the very call.
@@ -71,7 +93,7 @@ def install_relaxed(
         full = tuple(_with_relaxed_guards(p, module is checked) for dropped, p in mine if not dropped)
         narrow = {d: tuple(_with_relaxed_guards(p, False) for e, p in mine if e == d) for d, _ in mine if d}
         if module in made and mine:
-            install(made[module], full, narrow, run_original, {})
+            install(made[module], full, narrow, _original, {})
 
 
 def _with_relaxed_guards(plan: ModulePlan, checked: bool) -> Variant:
@@ -79,7 +101,7 @@ def _with_relaxed_guards(plan: ModulePlan, checked: bool) -> Variant:
     return plan.variant.relaxed if checked else plan.variant.loosened
 
 
-def run_original(
+def _original(
     module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], unread: frozenset[Path]
 ) -> object:  # fmt: skip
     return module(*args, **kwargs) if unread else base_of(type(module)).forward(module, *args, **kwargs)
