@@ -116,6 +116,9 @@ class HandWrittenRmsNorm(Rule):
     )
 
 
+ASK_THE_TENSORS = "fuse the live model with `autofuse.optimize`, which sees the tensors"
+
+
 def of_the_last_dimension(captures: Captures) -> Verdict:
     """torch's norms take a weight and a bias of the last dimension's shape, and a number for eps."""
     if captures.number("eps") is False and not captures.absent("eps"):  # torch's RMS norm takes None for its own
@@ -128,7 +131,7 @@ def of_the_last_dimension(captures: Captures) -> Verdict:
             return Fails(why, advice=advice, capture=name)
         if not captures.attribute(name):
             why = f"whether the {name} has the shape of the last dimension cannot be read from the text"
-            return Unknown(why, capture=name)
+            return Unknown(why, advice=ASK_THE_TENSORS, capture=name)
         return Holds("unsafe", f"assumes that the {name} has the shape of the last dimension")
     if captures.number("eps") is None:
         return Holds("unsafe", "assumes that eps is a number")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autofuse.rules.norm import of_the_last_dimension
+from autofuse.rules.norm import ASK_THE_TENSORS, of_the_last_dimension
 
 from autofuse.rule import Captures, Fails, Fused, Holds, Kept, Rule, Unknown, Verdict
 
@@ -213,10 +213,12 @@ def two_tensors_and_a_norm(captures: Captures) -> Verdict | None:
     if not captures.written("x") or not captures.written("residual"):  # a sum of many is not split anywhere
         return None
     if captures.number("x") or captures.number("residual"):
-        return Fails("a number is added, not a residual", advice="leave it as it is; there is no residual to fuse")
+        return Fails(
+            "a number is added, not a residual", advice="leave it as it is; there is no residual to fuse", enables=False
+        )
     if captures.rank("x") != captures.rank("residual") and None not in (captures.rank("x"), captures.rank("residual")):
         why = "what is added is broadcast, so it is no residual"
-        return Fails(why, advice="expand {value}, or leave it as it is", capture="residual")
+        return Fails(why, advice="expand {value}, or leave it as it is", capture="residual", enables=False)
     affine = of_the_last_dimension(captures)
     if isinstance(affine, Fails) or captures.literal("shape") == -1:
         return affine
@@ -225,5 +227,5 @@ def two_tensors_and_a_norm(captures: Captures) -> Verdict | None:
         return Fails(why, advice="norm over the last dimension alone, if that is what is meant")
     if not captures.attribute("shape"):
         why = "whether the norm runs over the last dimension alone cannot be read from the text"
-        return Unknown(why, capture="shape")
+        return Unknown(why, advice=ASK_THE_TENSORS, capture="shape")
     return Holds("unsafe", "assumes that the norm runs over the last dimension alone")

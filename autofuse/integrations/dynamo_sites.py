@@ -17,20 +17,17 @@ from autofuse.fx.rewrite.graph_capture import CapturedTrace, captured
 from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.integrations.dynamo_trace import Attribute, DynamoTrace, adopted
 from autofuse.ir.facts import Facts
-from autofuse.ir.graph import SINK
 from autofuse.match.choice import extent
 from autofuse.match.engine import sites
 from autofuse.match.matcher import LoadedRule
 from autofuse.match.refusals import Refusal, refusal
 from autofuse.match.site import Site
+from autofuse.reasons import matches, outcomes
+from autofuse.reasons.reason import Reason, because
 from autofuse.results.analysis import UnfusedSite
 from autofuse.rule import Fails, Holds
 
 Rules = tuple[LoadedRule, ...]
-
-_RETURNED = " is returned"
-_BEHIND = " is needed behind a graph break"
-_MEND = "mend the graph break first"
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,8 @@ def noted(gm: fx.GraphModule, inputs: Sequence[Any], rules: Rules) -> GraphSites
 
 def unread_graph(error: Exception) -> GraphSites:
     """What is noted of a graph at which reading failed."""
-    told = f"a graph could not be read: {type(error).__name__}: {error}"
-    return GraphSites((FoundSite(UnfusedSite("", "declined", reason=told), "", ""),))
+    told = because(outcomes.GRAPH_UNREADABLE, error=f"{type(error).__name__}: {error}")
+    return GraphSites((FoundSite(UnfusedSite("", "declined", reason=str(told), reason_code=told.code.name), "", ""),))
 
 
 def _sites(graph: DynamoTrace, rules: Rules, broken: bool) -> Iterator[FoundSite]:
@@ -91,7 +88,7 @@ def _found(graph: DynamoTrace, lowered: CapturedTrace, site: Site, nodes: list[f
         UnfusedSite(
             code, "unfused" if holds else "declined", place.file if place else "", place.line if place else None,
             (), 1, (operation if "." in operation else f"autofuse.ops.{operation}") if holds else "",
-            "; ".join(site.notes), told.reason, told.advice, told.value, told.line,
+            "; ".join(site.notes), told.reason, told.advice, told.value, told.line, told.code,
         ), owner, path,
     )  # fmt: skip
 
@@ -102,12 +99,13 @@ def _computes(node: fx.Node) -> bool:
 
 def _told(lowered: CapturedTrace, site: Site, broken: bool) -> Refusal:
     """What stands in the way. What a broken graph returns is what comes behind the break, not what the user returns."""
-    assert not isinstance(site.verdict, Holds)
-    told = refusal(site.verdict, site.rule.rule.code, lambda v: written(lowered, v, site.verdict.culprit))  # type: ignore[union-attr]
-    use = site.verdict.use if isinstance(site.verdict, Fails) else None
-    if broken and use is not None and use.op == SINK and _RETURNED in told.reason:
-        return replace(told, reason=told.reason.replace(_RETURNED, _BEHIND), advice=_MEND)
-    return told
+    verdict = site.verdict
+    assert not isinstance(verdict, Holds)
+    if broken and isinstance(verdict, Fails) and verdict.reason.code == matches.VALUE_RETURNED:
+        behind = Reason(matches.VALUE_BEHIND_BREAK, verdict.reason.data)
+        verdict = replace(verdict, why=behind, advice=behind.advice(), enables=False)
+    culprit = verdict.culprit
+    return refusal(verdict, site.rule.rule.code, lambda v: written(lowered, v, culprit))
 
 
 def _module_of(modules: list[tuple[str, str]]) -> tuple[str, str]:

@@ -19,6 +19,8 @@ from autofuse.match.legality import RemovedValues, removed_values, written_after
 from autofuse.match.masks import Mask
 from autofuse.match.matcher import Bindings, LoadedRule, Matcher, Miss
 from autofuse.match.site import ReplacedValue, Site
+from autofuse.reasons import matches
+from autofuse.reasons.reason import because
 from autofuse.rule import Fails, Holds, Unknown
 
 _NOT_A_ROOT = frozenset({PARAMETER, CONST, ATTRIBUTE, ITEM, TUPLE, IS_NONE, "sink"})
@@ -235,7 +237,7 @@ def _near_miss(view: View, rule: LoadedRule, root: Value, miss: Miss) -> Site | 
         else ", ".join(str(v.data) for v in miss.found.inputs if v.op == CONST)
     )
     wanted = ", ".join(str(v.data) for v in miss.step.inputs if v.op == CONST)
-    why = f"`{miss.step.op}` is given ({given}) where the rule needs ({wanted})"
+    why = because(matches.OTHER_ARGUMENTS, operation=miss.step.op, given=given, wanted=wanted)
     culprit = next(iter(view.originals(miss.found)), root)
     return Site(
         rule, root, (ReplacedValue(root),), {}, frozenset({root}), RemovedValues(frozenset()), Fails(why, culprit)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autofuse.ir.graph import ATTRIBUTE, CALL, IS_NONE, ITEM, LOOKED_AT, MODULE, SINK, Graph, Value, ancestors
+from autofuse.ir.graph import ATTRIBUTE, CALL, IS_NONE, ITEM, MODULE, SINK, Graph, Value, ancestors
 from autofuse.ir.vocabulary import HARMLESS, METADATA, OPS
+from autofuse.reasons import matches
+from autofuse.reasons.reason import Code, Reason, because
 from autofuse.rule import Fails
 
 _SHARED = frozenset("data T H real imag".split())
@@ -18,6 +20,7 @@ _VIEWS = frozenset(
     view_as_real view_as_complex
 """.split()
 )
+LOOKED_AT = because(matches.VALUE_LOOKED_AT)
 _WATCHES = frozenset({"register_hook", "retain_grad", "register_post_accumulate_grad_hook"})
 _SEPARATE = frozenset({"chunk", "split", "unbind", CALL})  # their parts share no memory with each other
 
@@ -44,14 +47,14 @@ def removed_values(
     held = _computed_within(results, frozenset(kept - steps), steps)
     for v in operands:
         if (inside := _computed_from(v, held)) is not None:
-            return Fails(f"an operand is itself computed from {called(inside)} that would go", inside)
+            return Fails(_about(matches.OPERAND_FROM_REMOVED, inside), inside)
     live, metadata = _live_without(graph, results, held)
     for v in sorted(held - set(results), key=lambda v: -v.serial):
         if v in live and not _views(v, operands):  # the latest: what is seen outside, not what it was made from
-            return Fails(f"{called(v)} is {_reason(live[v])}", v, use=live[v])
+            return Fails(_needed_by(live[v], v), v, use=live[v])
     for v in sorted(between - set(results), key=lambda v: -v.serial):
         if (hook := _hook_on(graph, v)) is not None:
-            return Fails(f"{called(v)} has a hook on its gradient", v, use=hook)
+            return Fails(_about(matches.VALUE_HOOKED, v), v, use=hook)
     gone = frozenset(v for v in held | between if v not in live and (v in held or not _views(v, operands)))
     return _lost_write(graph, gone | set(results), live) or RemovedValues(gone - set(results), metadata)
 
@@ -80,14 +83,14 @@ def written_between(graph: Graph, operands: frozenset[Value], first: int, result
         own = write.result in operands or write.result in results  # h += x, where h is the sum that is replaced
         between = first < write.at <= results[-1].serial and not own
         if between and bases.intersection(memory_of(write.target)):
-            return Fails("an operand is written in place before the result is computed", write.target, use=write.result)
+            return Fails(because(matches.OPERAND_WRITTEN), write.target, use=write.result)
     for call in graph.values[first : results[-1].serial]:
         ignored = call.op == CALL and _only_looked_at(graph, call) and not _harmless(call)
         receivers = [i.inputs[0] for i in call.inputs if i.op == ATTRIBUTE]  # m of m.zero_()
         given = {base for v in (*call.inputs, *receivers) for base in memory_of(v)} if ignored else set[Value]()
         if given & bases:
             held = min((v for v in operands if given.intersection(memory_of(v))), key=lambda v: v.serial)
-            return Fails("a call that may write to an operand stands in between", held, use=call)
+            return Fails(because(matches.OPERAND_PASSED_ON), held, use=call)
     return None
 
 
@@ -105,8 +108,7 @@ def written_after(graph: Graph, results: tuple[Value, ...]) -> Fails | None:
     for write in graph.writes:
         chain = memory_of(write.target)
         if any(r in chain for r in results) and write.result not in results:
-            why = "the result is written in place, and the fused operation needs it for its gradient"
-            return Fails(why, write.target, use=write.result)
+            return Fails(because(matches.RESULT_WRITTEN), write.target, use=write.result)
     return None
 
 
@@ -176,14 +178,21 @@ def _lost_write(graph: Graph, gone: frozenset[Value], live: dict[Value, Value]) 
         target = write.target
         local = target.op in OPS and OPS[target.op].effect in ("pure", "random") and target not in live
         if not local:
-            return Fails("a step writes in place to memory that others may see", target, use=write.result)
+            return Fails(because(matches.STEP_WRITES), target, use=write.result)
     return None
 
 
-def _reason(v: Value) -> str:
-    if v.op == SINK:
-        return str(v.data)
-    return f"used by {v.data[0]}()" if isinstance(v.data, tuple) else "used elsewhere"
+def _needed_by(use: Value, v: Value) -> Reason:
+    """Why `v` must stay: what `use` does with it."""
+    if isinstance(use.data, Reason):
+        return use.data.also(**_names(v))
+    if isinstance(use.data, tuple):
+        return because(matches.VALUE_USED_BY, call=use.data[0], **_names(v))
+    return because(matches.VALUE_USED, **_names(v))
+
+
+def _about(code: Code, v: Value) -> Reason:
+    return because(code, **_names(v))
 
 
 def is_metadata(v: Value) -> bool:
@@ -241,6 +250,7 @@ _NAMES = {
 }
 
 
-def called(v: Value) -> str:
-    """How a reader would call `v`."""
-    return _NAMES.get(v.op, f"an intermediate value ({v.op})")
+def _names(v: Value) -> dict[str, str]:
+    """How a reader would call `v`: without its name, and before it."""
+    known = _NAMES.get(v.op, "")
+    return {"what": known or f"an intermediate value ({v.op})", "which": known or "the intermediate value"}

@@ -36,6 +36,7 @@ class UnfusedSite:
     in the order in which they were seen; count: how many.
     operation: what could be called there, e.g. "autofuse.ops.attention". mask: what the mask of the scores is proved
     to be. advice, value, value_line: what to change, what stands in the way as its author wrote it, and its line.
+    reason_code: the kind of `reason`, a code of docs/refusals.md.
     """
 
     rule: str
@@ -50,6 +51,7 @@ class UnfusedSite:
     advice: str = ""
     value: str = ""
     value_line: int | None = None
+    reason_code: str = ""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def _outcome(place: Place, found: Place | None) -> Place:
     if found is None or found.status == place.status:
         return place
     reason = found.reason if found.status != "fused" or not place.part_of else place.reason
-    return replace(place, status=found.status, reason=reason)
+    return replace(place, status=found.status, reason=reason, reason_code=found.reason_code)
 
 
 def _saved(layers: Sequence[Layer], now: Seconds, then: Seconds) -> Iterator[tuple[int, float]]:

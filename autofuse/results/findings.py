@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 FIELDS = (
     *("code", "rule", "path", "line", "end_line", "column", "symbol", "status"),
-    *("message", "reason", "advice", "value", "value_line", "mask"),
+    *("message", "reason", "advice", "value", "value_line", "mask", "reason_code"),
 )
 
 
@@ -29,6 +29,7 @@ class Finding:
     value: str = ""  # what stands in the way, as it is written, and the line where it does
     value_line: int | None = None
     mask: str = ""  # what the mask of the scores is proved to be
+    reason_code: str = ""  # of what is declined or reported: the kind of the reason, a code of docs/refusals.md
     cell: int | None = None  # of a notebook, all its cells counted from 1; lines count from the cell's first
 
     @property

@@ -50,7 +50,8 @@ class Work:
 class Place:
     """A rule and a layer: what could be, or was, fused there, or why not.
 
-    rule, status, reason, file, line: as in a report of optimize; status "applies" is one that would be fused.
+    rule, status, reason, reason_code, file, line: as in a report of optimize; status "applies" is one that would be
+    fused.
     operation: what stands or would stand there, "autofuse.ops.attention". calls: how often a step comes by.
     seconds: what the original code of the place takes in a step, forward and backward. predicted_seconds: what the
     fused operation is predicted to take: FLOPs and bytes that remain, at the machine's roofs. saved_bytes, saved_flops:
@@ -75,6 +76,7 @@ class Place:
     measured_seconds: float | None = None
     part_of: str = ""
     layers: tuple[str, ...] = ()
+    reason_code: str = ""
 
     @property
     def predicted_saving(self) -> float | None:

@@ -47,6 +47,7 @@ class SiteReport:
     file, line: the source of the original, where known.
     advice: what to change so that it can be fused. value, value_line: what stands in the way as its author wrote it,
         and the line where it does. mask: what the mask of the scores is proved to be, and how.
+    reason_code: the kind of `reason`, where the status is not "fused": a code of docs/refusals.md.
     """
 
     rule: str
@@ -61,6 +62,7 @@ class SiteReport:
     value: str = ""
     value_line: int | None = None
     mask: str = ""
+    reason_code: str = ""
 
 
 @dataclass(frozen=True)

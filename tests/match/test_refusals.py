@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import linecache
 import re
 import textwrap
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -18,7 +16,9 @@ import autofuse
 from autofuse.display.findings import annotation_of, line_of
 from autofuse.ir.graph import Graph
 from autofuse.loading.registry import load_rules
-from autofuse.match.refusals import AuthorText, Refusal, advice_on, refusal, unread
+from autofuse.match.refusals import AuthorText, Refusal, refusal, unread
+from autofuse.reasons import forwards, matches
+from autofuse.reasons.reason import because
 from autofuse.results.findings import Finding, as_json
 from autofuse.results.sites import SiteReport
 from autofuse.rule import Fails, Unknown
@@ -228,60 +228,34 @@ def test_the_json_of_check_has_the_advice() -> None:
     assert (found["value"], found["value_line"]) == ("attn", BOTH[0].number) and "asked for" in found["advice"]
 
 
-# One table.
+# Sentences are made of reasons.
 
 
 def test_what_is_not_known_is_left_out() -> None:
     value = Graph().const(1)
-    assert refusal(Unknown("nothing is known"), "AF101", lambda v: AuthorText("x", 3)) == Refusal("nothing is known")
-    told = refusal(Fails("it is returned", value, use=value), "AF101", lambda v: AuthorText())
-    assert told.reason == "it is returned" and told.advice.startswith("return it only") and told.line is None
+    told = refusal(Unknown("nothing is known"), "AF101", lambda v: AuthorText("x", 3))
+    assert told == Refusal("nothing is known", code="rule-unknown")
+    returned = because(matches.VALUE_RETURNED, what="a sum", which="a sum")
+    told = refusal(Fails(returned, value, use=value), "AF101", lambda v: AuthorText())
+    assert told.reason == "a sum is returned" and told.advice.startswith("return it only") and told.line is None
 
 
 def test_a_rules_own_advice_comes_first() -> None:
     told = refusal(Fails("it is returned", advice="do this"), "MY101", lambda v: AuthorText())
-    assert told.advice == "do this, then MY101 applies"
+    assert (told.advice, told.code) == ("do this, then MY101 applies", "rule-declined")
+
+
+def test_advice_that_does_not_help_the_rule_to_apply_does_not_say_so() -> None:
+    verdict = Fails("it is one already", advice="leave it as it is", enables=False)
+    assert refusal(verdict, "MY101", lambda v: AuthorText()).advice == "leave it as it is"
+
+
+def test_a_rules_sentence_and_advice_may_hold_braces() -> None:
+    verdict = Fails("{x} is a set", Graph().const(1), "write `{1}` for {value}")
+    told = refusal(verdict, "MY101", lambda v: AuthorText("y", 2))
+    assert told.reason == "{x} is a set: `y` (line 2)" and told.advice == "write `{1}` for `y`, then MY101 applies"
 
 
 def test_a_forward_that_cannot_be_read_is_told_with_what_is_written_there() -> None:
-    told = unread("forward needs the numbers in a tensor (bool)", AuthorText("x > 0", 4))
+    told = unread(because(forwards.NEEDS_NUMBERS, name="bool"), AuthorText("x > 0", 4))
     assert told.reason == "forward needs the numbers in a tensor (bool): `x > 0` (line 4)" and told.advice
-
-
-PACKAGE = Path(autofuse.__file__).parent
-REASONS = {"Fails", "Unwritable", "Untraceable", "NotInTarget", "refuse", "sink"}
-
-
-def reasons() -> list[str]:
-    """Every sentence of the package that says why something is not done; its computed parts are "X"."""
-    found = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            function = getattr(node, "func", None)
-            name = getattr(function, "attr", getattr(function, "id", ""))
-            if isinstance(node, ast.Call) and name in REASONS and node.args and not _advised(node):
-                text = _sentence(node.args[0])
-                if text.replace("X", "").strip() not in ("", "is", "forward"):  # put together of what stands elsewhere
-                    found.append({"refuse": "forward ", "sink": "it is "}.get(name, "") + text)
-    return found
-
-
-def _advised(call: ast.Call) -> bool:
-    return any(k.arg == "advice" for k in call.keywords)
-
-
-def _sentence(node: ast.expr) -> str:
-    if isinstance(node, ast.JoinedStr):
-        parts = [str(v.value) if isinstance(v, ast.Constant) else "X" for v in node.values]
-        return "".join(parts)
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-
-
-SAY_IT_THEMSELVES = ("leave out example_inputs", "optimize before compiling")
-
-
-@pytest.mark.parametrize("reason", sorted(set(reasons())))
-def test_every_reason_comes_with_advice(reason: str) -> None:
-    assert advice_on(reason) or any(s in reason for s in SAY_IT_THEMSELVES), (
-        "give it a row in autofuse/match/refusals.py"
-    )

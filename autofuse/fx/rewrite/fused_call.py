@@ -20,6 +20,8 @@ from autofuse.fx.rewrite.resize import sizes_elsewhere
 from autofuse.fx.trace.attribute_reads import is_known
 from autofuse.fx.trace.operation_names import dead
 from autofuse.match.site import ReplacedValue, Site
+from autofuse.reasons import writing
+from autofuse.reasons.reason import because
 from autofuse.rule import Constant
 
 
@@ -105,9 +107,7 @@ def _like(builder: Builder, made: fx.Node, original: fx.Node, result: ReplacedVa
     if not isinstance(wanted, Tensor) or not isinstance(found, Tensor):
         return made
     if wanted.shape != found.shape:
-        raise CannotBuild(
-            f"the fused operation gives a tensor of shape {tuple(found.shape)} for one of {tuple(wanted.shape)}"
-        )
+        raise CannotBuild(because(writing.OTHER_SHAPE, found=tuple(found.shape), wanted=tuple(wanted.shape)))
     if wanted.dtype != found.dtype:
         made = builder.method("to", made, wanted.dtype)
     strict = wanted.is_contiguous() and not all(_takes_any_layout(builder.captured, user) for user in original.users)

@@ -26,6 +26,8 @@ from autofuse.ir.binding import bound_arguments, like_another
 from autofuse.ir.facts import Known
 from autofuse.ir.graph import ATTRIBUTE, CALL, CONST, ITEM, MODULE, OPAQUE, PARAMETER, SINK, SLICE, TUPLE, Graph, Value
 from autofuse.ir.vocabulary import MODULES, OPS
+from autofuse.reasons import matches
+from autofuse.reasons.reason import because
 
 Look = Callable[[nn.Module, fx.Node], ForwardTrace | None]
 
@@ -146,7 +148,9 @@ class _Lowering:
             fill = self.fill(str(node.target))
             return self.path(str(node.target)) if fill is None else self.graph.const(fill)
         if node.op == "output":
-            return self.graph.fresh(SINK, *(self.values[n] for n in node.all_input_nodes), data="returned")
+            return self.graph.fresh(
+                SINK, *(self.values[n] for n in node.all_input_nodes), data=because(matches.VALUE_RETURNED)
+            )
         arguments = [self.argument(a) for a in node.args]
         named = {k: self.argument(v) for k, v in node.kwargs.items()}
         if node.op == "call_module":

@@ -31,7 +31,7 @@ from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace
 from autofuse.ir.facts import Facts
 from autofuse.match.engine import sites
 from autofuse.match.matcher import LoadedRule
-from autofuse.match.refusals import Refusal, refusal
+from autofuse.match.refusals import AuthorText, Refusal, refusal, unread
 from autofuse.match.site import Site
 from autofuse.rule import Holds
 
@@ -135,7 +135,8 @@ def _fuse_round(
                 kept.append(replace(found, kernel=taken.kernel, excerpt=taken))
                 continue
             except CannotBuild as error:
-                found = Found(found.rule, key, found.place, False, str(error))
+                told = unread(error.reason, AuthorText())
+                found = Found(found.rule, key, found.place, False, told.reason, refusal=told)
         others.append(found)
     plan.found = kept + others
     return done

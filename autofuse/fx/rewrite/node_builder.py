@@ -23,10 +23,16 @@ from autofuse.ir.graph import ATTRIBUTE, CONST, ITEM, MODULE, SLICE, TUPLE, Valu
 from autofuse.ir.layout import Tail
 from autofuse.ir.spelling import SPELLINGS
 from autofuse.match.site import Site
+from autofuse.reasons import writing
+from autofuse.reasons.reason import Reason, because
 
 
 class CannotBuild(Exception):
-    """Why a fused call cannot be written: a sentence."""
+    """Why a fused call cannot be written."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 class Builder:
@@ -88,7 +94,7 @@ class Builder:
             return v.data
         node = self.captured.nodes.get(v)
         if node is None or v in self.site.doomed.values or self.order.get(node, self.limit) >= self.limit:
-            raise CannotBuild("a value that the fused call needs is computed in a child from what the call replaces")
+            raise CannotBuild(because(writing.VALUE_IN_CHILD))
         return node
 
     def size_of_what_goes(self, inner: InlinedNode, node: fx.Node) -> Any:
@@ -126,7 +132,7 @@ class Builder:
                 return self.method("size", self.build(v.inputs[0]), v.inputs[1].data)
         if v.op in SPELLINGS:
             return self.spelled(SPELLINGS[v.op], [self.build(i) for i in v.inputs])
-        raise CannotBuild(f"a value that the fused call needs ({v.op}) is not available where the call would stand")
+        raise CannotBuild(because(writing.VALUE_OUT_OF_REACH, operation=v.op))
 
     def attribute(self, v: Value) -> Any:
         owner = v.inputs[0]
@@ -147,7 +153,7 @@ class Builder:
         try:
             made = eval(text, {"__builtins__": {}, "torch": torch, "math": _Math(self), "float": self.number}, scope)
         except TypeError as error:
-            raise CannotBuild(f"a value that the fused call needs cannot be spelled ({error})") from error
+            raise CannotBuild(because(writing.VALUE_UNSPELLED, error=error)) from error
         result = made.node if isinstance(made, fx.Proxy) else made  # an attribute is a node once it is asked for
         for node in self.graph.nodes:
             if node not in before:
@@ -191,7 +197,7 @@ class Builder:
         try:
             node.meta["v"] = evaluate(self.captured, node)
         except Exception as error:  # an operation that refuses its operands says so in many ways
-            raise CannotBuild(f"the fused operation does not take these operands: {error}") from error
+            raise CannotBuild(because(writing.OPERANDS_REFUSED, error=error)) from error
         self.captured.trace.sizes[node] = self.sizes(node)
         return node
 

@@ -15,6 +15,8 @@ from autofuse.fx.rewrite.node_builder import CannotBuild
 from autofuse.fx.rewrite.size_nodes import size_node
 from autofuse.fx.trace.operation_names import called, operation_of
 from autofuse.match.site import Site
+from autofuse.reasons import writing
+from autofuse.reasons.reason import because
 
 
 def sizes_elsewhere(
@@ -51,9 +53,7 @@ def _elsewhere(captured: CapturedTrace, node: fx.Node, results: Sequence[fx.Node
                 asked = captured.trace.graph.call_method("size", (new, place))
             asked.meta["v"] = node.meta.get("v")
             return asked
-    raise CannotBuild(
-        f"a size of `{called(tensor)}`, which would go, is asked for and cannot be told from anything else"
-    )
+    raise CannotBuild(because(writing.SIZE_OF_REMOVED, name=called(tensor)))
 
 
 def _numbers_before(new: fx.Node, size: fx.Node) -> list[fx.Node] | None:

@@ -20,10 +20,11 @@ from autofuse.fx.session.site_checks import Verdicts
 from autofuse.fx.session.site_timing import Scales, Weight
 from autofuse.fx.session.trials import copied
 from autofuse.fx.trace.twin import set_mode
+from autofuse.reasons import outcomes
+from autofuse.reasons.reason import because
 from autofuse.results.sites import SiteReport
 
 _ROUNDS = 4  # what is left out may let something smaller be found in its place
-_ADVICE = "nothing: it is fast as it is; tune=False fuses it unmeasured"
 
 
 class Weighed(NamedTuple):
@@ -97,4 +98,8 @@ def _left_out(planner: Planner, module: nn.Module, found: Found, words: str) -> 
     same = [f.key for p in plans for f in p.found if (f.rule, f.place) == (found.rule, found.place)]
     planner.plan_again(module, state.exclusions.plus(same))
     file, line = (found.place.file, found.place.line) if found.place else ("", None)
-    return SiteReport(found.rule, state.name, "declined", words, file=file, line=line, advice=_ADVICE)
+    reason = because(outcomes.NOT_FASTER, why=words)
+    return SiteReport(
+        found.rule, state.name, "declined", str(reason), file=file, line=line, advice=reason.advice(),
+        reason_code=reason.code.name,
+    )  # fmt: skip

@@ -18,12 +18,13 @@ from autofuse.fx.session.site_checks import Verdict
 from autofuse.fx.trace.source_lines import is_users
 from autofuse.fx.trace.twin import plain_class
 from autofuse.fx.trace.values import Untraceable
-from autofuse.match.refusals import Refusal, advice_on, unread
+from autofuse.match.refusals import Refusal, unread
+from autofuse.reasons import outcomes
+from autofuse.reasons.reason import Reason, because
 from autofuse.results.sites import Report, SiteReport
 
 _LOG = logging.getLogger("autofuse")
 _RANK = ("fused", "rolled-back", "declined")  # of several words about one place, the best news stands
-NEVER_CALLED = "never called with these inputs; it is looked at when it is called"
 
 _HELPERS = 3  # how deep functions that a forward calls are looked into
 _WORTH_A_WORD = re.compile(r"softmax|@|matmul|einsum|bmm|rsqrt|\.mean\(|\.var\(|tanh|erf|sigmoid|gelu|silu|norm")
@@ -52,8 +53,6 @@ class Ledger:
 
     def note(self, site: SiteReport) -> None:
         """Add a word about a place."""
-        if site.status == "declined" and not site.advice:
-            site = replace(site, advice=advice_on(site.reason))
         key = (site.rule, site.module, site.file, site.line, site.reason if not site.rule else "")
         known = self._sites.get(key)
         if known is None or _RANK.index(site.status) < _RANK.index(known.status):
@@ -61,7 +60,7 @@ class Ledger:
 
     def note_plan(self, name: str, plan: ModulePlan, verdict: Verdict | None, fused_elsewhere: set[str]) -> None:
         """Add what a plan for the module called `name` holds."""
-        self._sites.pop(("", name, "", None, NEVER_CALLED), None)
+        self._sites.pop(("", name, "", None, str(because(outcomes.NEVER_CALLED))), None)
         for found in plan.found:
             if found.fused or found.rule not in fused_elsewhere:
                 self.note(_site_report(name, found, verdict))
@@ -71,17 +70,24 @@ class Ledger:
     def note_untraceable(self, name: str, module: nn.Module, error: Untraceable) -> None:
         """Say why a module was not looked into, if it might have held something."""
         if worth_a_word(module):
-            told = unread(error.why, written_at(error.place))
+            told = unread(error.reason, written_at(error.place))
             file = error.place.file if error.place else ""
             self.note(SiteReport(
-                "", name, "declined", told.reason, "", None, file, told.line, told.advice, told.value, told.line,
+                "", name, "declined", told.reason, "", None, file, told.line, told.advice, told.value, told.line, "",
+                told.code,
             ))  # fmt: skip
 
-    def roll_back(self, why: str, names: Collection[str]) -> None:
+    def decline(self, name: str, reason: Reason) -> None:
+        """Say of the module called `name`, "" for the model, why it, or more of it, is not fused."""
+        self.note(SiteReport("", name, "declined", str(reason), advice=reason.advice(), reason_code=reason.code.name))
+
+    def roll_back(self, why: Reason, names: Collection[str]) -> None:
         """Nothing is fused any more in the modules of these names."""
         for key, site in self._sites.items():
             if site.status == "fused" and site.module in names:
-                self._sites[key] = replace(site, status="rolled-back", reason=why, kernel="")
+                self._sites[key] = replace(
+                    site, status="rolled-back", reason=str(why), kernel="", reason_code=why.code.name
+                )
 
 
 def worth_a_word(module: nn.Module) -> bool:
@@ -107,12 +113,15 @@ def _is_the_users(function: Any) -> TypeGuard[types.FunctionType]:
     return isinstance(function, types.FunctionType) and is_users(function.__code__.co_filename)
 
 
-def _site_report(name: str, found: Found, verdict: Verdict | None, status: str = "", why: str = "") -> SiteReport:
+def _site_report(
+    name: str, found: Found, verdict: Verdict | None, status: str = "", why: Reason | None = None
+) -> SiteReport:  # fmt: skip
     file, line = (found.place.file, found.place.line) if found.place else ("", None)
     status = status or ("fused" if found.fused else "declined")
     error = verdict.max_error if verdict and found.fused else None
     told = found.refusal or Refusal("")
+    code = why.code.name if why else told.code
     return SiteReport(
-        found.rule, name, status, why or found.reason, found.kernel, error, file, line,  # type: ignore[arg-type]
-        told.advice, told.value, told.line, found.mask,
+        found.rule, name, status, str(why or found.reason), found.kernel, error, file, line,  # type: ignore[arg-type]
+        told.advice, told.value, told.line, found.mask, code,
     )  # fmt: skip

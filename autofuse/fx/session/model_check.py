@@ -15,6 +15,8 @@ from autofuse.fx.session.memory_room import lack_of_room
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.trials import Trial
 from autofuse.fx.trace.tracer import ForwardArguments
+from autofuse.reasons import outcomes
+from autofuse.reasons.reason import Reason, because
 
 
 @dataclass(frozen=True)
@@ -22,20 +24,20 @@ class ModelVerdict:
     """What checking the whole model said. `unchecked`: why it could not be checked. `taken_back`: modules that have to
     run their originals, and `reason`, why."""
 
-    unchecked: str = ""
+    unchecked: Reason | None = None
     taken_back: tuple[nn.Module, ...] = ()
-    reason: str = ""
+    reason: Reason | None = None
 
 
 def check_model(model: nn.Module, call: ForwardArguments, planner: Planner) -> ModelVerdict:
     """Compare `model` as it runs now with the original, on copies; find what has to go until they agree."""
     if why := lack_of_room(model):
-        return ModelVerdict(unchecked=why)
+        return ModelVerdict(unchecked=because(outcomes.WHOLE_NOT_VERIFIED, why=why))
     trial, running = Trial(model, call, planner), [m for m, s in planner.states.items() if s.full or s.narrow]
     outcome = trial.outcome(running)
     if outcome.ok:
         return ModelVerdict()
-    reason = f"the whole model differs: {outcome.reason}"
+    reason = because(outcomes.WHOLE_DIFFERS, why=outcome.reason)
     for taken in _nearest_first(planner, running, outcome.culprit):
         left = [m for m in running if m not in taken]
         if not left or trial.outcome(left).ok:

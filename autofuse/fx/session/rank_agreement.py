@@ -127,7 +127,7 @@ def _planned(ranks: Ranks, planner: Planner, verdicts: Verdicts, call: ForwardAr
                 fused.add((name, found.rule, str(found.place.line if found.place else None)))
             else:
                 others.setdefault((name, found.rule), ("declined", found.reason))
-        others |= {(name, f.rule): ("rolled-back", why) for f, why in (verdict.failed if verdict else ())}
+        others |= {(name, f.rule): ("rolled-back", str(why)) for f, why in (verdict.failed if verdict else ())}
     return Decisions(frozenset(fused), others, ranks.model, sizes_of(call), this_rank())
 
 
@@ -148,7 +148,9 @@ def _note(ledger: Ledger, theirs: Decisions, sites: Iterable[SiteKey]) -> None:
     for module, rule, line in sorted(sites):
         status, reason = reason_of(theirs, module, rule)
         number = int(line) if line.isdigit() else None
-        ledger.note(SiteReport(rule, module, status, reason, line=number))  # type: ignore[arg-type]
+        ledger.note(SiteReport(
+            rule, module, status, str(reason), line=number, reason_code=reason.code.name,  # type: ignore[arg-type]
+        ))  # fmt: skip
 
 
 def _endless(mine: Decisions, theirs: Decisions) -> str:

@@ -25,6 +25,8 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace.sharding import tensors_of
 from autofuse.ops.parts import is_distributed
+from autofuse.reasons import outcomes
+from autofuse.reasons.reason import Reason, because
 from autofuse.torch_private import get_default_store
 
 PATIENCE = 300.0  # seconds that a rank waits for rank 0's decisions
@@ -126,10 +128,10 @@ def left_out(mine: Decisions, theirs: Decisions) -> frozenset[SiteKey]:
     return out
 
 
-def reason_of(theirs: Decisions, module: str, rule: str) -> tuple[str, str]:
+def reason_of(theirs: Decisions, module: str, rule: str) -> tuple[str, Reason]:
     """Status and reason of what another rank left out."""
     status, reason = theirs.others.get((module, rule), ("declined", "it found no such place"))
-    return status, f"rank {theirs.rank} did not fuse it: {reason}"
+    return status, because(outcomes.OTHER_RANK, rank=theirs.rank, why=reason)
 
 
 def _why_not(mine: Decisions, theirs: Decisions, module: str, rule: str) -> str:

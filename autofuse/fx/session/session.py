@@ -25,7 +25,7 @@ from autofuse.fx.install.subclass import (
     narrow_name,
     restore,
 )
-from autofuse.fx.session.ledger import NEVER_CALLED, Ledger, worth_a_word
+from autofuse.fx.session.ledger import Ledger, worth_a_word
 from autofuse.fx.session.model_check import ModelVerdict
 from autofuse.fx.session.options import Options
 from autofuse.fx.session.planner import Planner
@@ -38,6 +38,8 @@ from autofuse.fx.trace.module_calls import kind_of
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.sharding import is_empty, undistributed, whole_forms
 from autofuse.fx.trace.tracer import ForwardArguments
+from autofuse.reasons import outcomes
+from autofuse.reasons.reason import Reason, because
 from autofuse.results.before_after import BeforeAfter
 from autofuse.results.sites import Report, SiteReport
 from autofuse.torch_private import is_fx_symbolic_tracing
@@ -83,7 +85,7 @@ class Session:
             state.armed = True
             self.install(module)
 
-    def remember(self, planner: Planner, problems: Iterable[str] = ()) -> None:
+    def remember(self, planner: Planner, problems: Iterable[Reason] = ()) -> None:
         """Note what was planned in vain: those kinds of call are not looked at again. `problems`: what was not read."""
         self.note_unread(*problems)
         for module in {m for calls in planner.calls.values() for m in calls if m in self.states}:
@@ -125,29 +127,30 @@ class Session:
             if module not in called and worth_a_word(module):
                 state.armed = True
                 self.install(module)
-                self.ledger.note(SiteReport("", state.name, "declined", NEVER_CALLED))
+                self.ledger.decline(state.name, because(outcomes.NEVER_CALLED))
 
     def take_back(self, verdict: ModelVerdict) -> None:
         """Take back what was fused in modules by which the whole model differs, and note what was not checked."""
         if verdict.unchecked:
-            self.note_unread(f"only its parts were verified: {verdict.unchecked}")
+            self.note_unread(verdict.unchecked)
         for module in verdict.taken_back:
             state = self.states[module]
             state.full.clear()
             state.narrow.clear()
             state.left = 0
             self.install(module)
-        self.ledger.roll_back(verdict.reason, {self.states[m].name for m in verdict.taken_back})
+        if verdict.reason:
+            self.ledger.roll_back(verdict.reason, {self.states[m].name for m in verdict.taken_back})
 
     def note(self, sites: Iterable[SiteReport]) -> None:
         """Add to the report."""
         for site in sites:
             self.ledger.note(site)
 
-    def note_unread(self, *reasons: str) -> None:
+    def note_unread(self, *reasons: Reason) -> None:
         """Note why the model, or a part of it, was not read or not checked."""
         for why in reasons:
-            self.ledger.note(SiteReport("", "", "declined", why))
+            self.ledger.decline("", why)
 
     def install(self, module: nn.Module) -> None:
         state = self.states[module]
@@ -231,8 +234,7 @@ class Session:
     def _recapture(self, module: nn.Module, state: ModuleState, call: ForwardArguments) -> None:
         state.left -= 1
         if state.left == 0:
-            why = f"called in more than {PATTERNS} ways: further ones run the original forward"
-            self.ledger.note(SiteReport("", state.name, "declined", why))
+            self.ledger.decline(state.name, because(outcomes.CALLED_IN_MANY_WAYS, count=PATTERNS))
         planner = self._planner(module, call)
         verdicts = planned_as_others_do(self, planner, module, call)
         self.remember(planner)

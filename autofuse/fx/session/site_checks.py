@@ -22,6 +22,8 @@ from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.module_calls import Calls
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.tracer import ForwardArguments
+from autofuse.reasons import outcomes
+from autofuse.reasons.reason import Reason, because
 from autofuse.verify.modules import Verification
 
 Verdicts = dict[nn.Module, "Verdict"]
@@ -32,7 +34,7 @@ class Verdict:
     """How far a module's rewritten forward may differ from the original; the sites that had to go, and why."""
 
     max_error: float | None = None
-    failed: tuple[tuple[Found, str], ...] = ()
+    failed: tuple[tuple[Found, Reason], ...] = ()
 
 
 class Checker:
@@ -79,7 +81,7 @@ class Checker:
         if why:
             found = [f for p in planner.whole(module).values() for f in p.found if f.fused]
             planner.forget(module)
-            return Verdict(None, tuple((f, f"not verified: {why}") for f in found))
+            return Verdict(None, tuple((f, because(outcomes.NOT_VERIFIED, why=why)) for f in found))
         with undisturbed_randomness(), unchanged_outside(module):
             trial = Trial(module, call, planner)
             outcome = trial.outcome()
@@ -89,7 +91,7 @@ class Checker:
 def _blame(planner: Planner, module: nn.Module, trial: Trial, outcome: Verification) -> Verdict:
     """Take the sites back in one by one, and leave out those that fail."""
     sites, before = planner.fused_sites(module), planner.states[module].exclusions
-    failed: list[tuple[Found, str]] = []
+    failed: list[tuple[Found, Reason]] = []
     out, error = set(sites), 0.0
     for key, found in sites.items():
         planner.plan_again(module, before.plus(out - {key}))
@@ -98,11 +100,11 @@ def _blame(planner: Planner, module: nn.Module, trial: Trial, outcome: Verificat
             out.discard(key)
             error = max(error, tried.max_error)
         else:
-            failed.append((found, tried.reason))
+            failed.append((found, because(outcomes.DIFFERS, why=tried.reason)))
     planner.plan_again(module, before.plus(out))
     if not trial.outcome().ok:
         planner.forget(module)
-        failed = [(f, outcome.reason) for f in sites.values()]
+        failed = [(f, because(outcomes.DIFFERS, why=outcome.reason)) for f in sites.values()]
     return Verdict(error, tuple(failed))
 
 

@@ -20,6 +20,8 @@ from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS
 from autofuse.fx.trace.values import Held, Untraceable, Values, tensors
 from autofuse.ir.vocabulary import MODULES
+from autofuse.reasons import forwards
+from autofuse.reasons.reason import because
 
 _NOTHING = object()
 _PARAMETERS = 2  # a weight and a bias
@@ -47,19 +49,19 @@ class Watching(Values):
         for text, container, before, place in self._snapshots:
             after = _contents(container)
             if len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True)):
-                raise Untraceable(f"forward changes {text}", place, passing=True)
+                raise Untraceable(because(forwards.CHANGES, target=text), place, passing=True)
         for module, buffers in self._tables:
             for name, x in module._buffers.items():
                 if x is not buffers.get(name) and self.itself.get(id(x), _NOTHING) is not buffers.get(name):
-                    self.refuse(f"registers the buffer {name}", passing=True)
+                    self.refuse(because(forwards.REGISTERS_BUFFER, name=name), passing=True)
         if random_states() != self._random:
-            self.refuse("draws random numbers from Python or numpy")
+            self.refuse(because(forwards.DRAWS_RANDOM))
 
     def check_kept(self, kept: Iterable[Any]) -> None:
         """Raises Untraceable where forward kept something outside of the module that differs from call to call."""
         for value in kept:
             if not all(self.is_constant(t) for t in tensors(value)) or next(tensors(value), None) is None:
-                self.refuse("keeps something outside of the module (a global, a default argument, a class attribute)")
+                self.refuse(because(forwards.KEEPS_OUTSIDE))
 
     # Attributes.
 
@@ -90,7 +92,8 @@ class Watching(Values):
         """`self.mask = self.mask.to(x.device)` mostly assigns what is there already."""
         if self._is_there(owner, name, value):
             return
-        self.refuse(f"assigns to {'self' if owner is self.root else type(owner).__name__}.{name}", passing=True)
+        target = f"{'self' if owner is self.root else type(owner).__name__}.{name}"
+        self.refuse(because(forwards.ASSIGNS, target=target), passing=True)
 
     def _is_there(self, owner: Any, name: str, value: Any) -> bool:
         inside = object.__getattribute__(owner, "__dict__")
@@ -117,7 +120,7 @@ class Watching(Values):
     def _guard_scalar(self, owner: Any, text: str | None, name: str, value: Any) -> None:
         if text is None:
             if isinstance(owner, nn.Module):
-                self.refuse(f"reads {name} of a module that is not below it")
+                self.refuse(because(forwards.READS_OTHER_MODULE, name=name))
             return
         if isinstance(vars(type(owner)).get(name) or _class_attribute(owner, name), property):
             return  # what the property reads is guarded
@@ -228,7 +231,7 @@ class Watching(Values):
             return lambda *args, **kwargs: self.foreign_call(owner, name, args, kwargs)
         if isinstance(value, SCALARS):
             if text is None:
-                self.refuse(f"reads {name} of an object that was computed on the way")
+                self.refuse(because(forwards.READS_COMPUTED_OBJECT, name=name))
             self.guards.equal(f"{text}.{name}", value)
             return value
         made = self.graph.call_function(getattr, (self.argument(owner), name))
@@ -255,7 +258,7 @@ class Watching(Values):
     def _looked_up(self, real: dict[Any, Any], name: str, text: str, key: tuple[Any, ...]) -> Any:
         """What a foreign dict of plain values holds under a key: a guard, while forward has not written to it."""
         if id(real) in self._written:
-            self.refuse("reads an object that it has changed")
+            self.refuse(because(forwards.READS_CHANGED_OBJECT))
         answer = getattr(real, name)(*self.concrete(key))
         spelled = ", ".join(self.guards.name_of(self.concrete(k)) for k in key)
         self.guards.equal(f"{text}.get({spelled})", answer)
@@ -264,7 +267,7 @@ class Watching(Values):
     def foreign_fact(self, owner: Foreign, text: str, answer: object) -> None:
         reach = foreign.parts(owner)[2]
         if not text or reach is None:
-            self.refuse("changes, or asks about, an object that a graph cannot hold")
+            self.refuse(because(forwards.ASKS_OBJECT))
         self.guards.equal(text.format(reach), answer)
 
 

@@ -21,6 +21,8 @@ from autofuse.fx.trace.real_run import probed
 from autofuse.fx.trace.size_sources import Sizes
 from autofuse.fx.trace.twin import World
 from autofuse.fx.trace.values import tensors
+from autofuse.reasons import forwards
+from autofuse.reasons.reason import because
 from autofuse.torch_private import FakeTensorMode, fake_mode
 
 _SIZE = re.compile(r"(\w+)\.shape\[(\d+)\]")
@@ -50,7 +52,7 @@ class Calling(Watching):
         self.check_surroundings()
         path = self.paths.get(id(module))
         if path is None and id(module) not in self.handed:
-            self.refuse(f"calls a {type(module).__name__} that is not one of its children")
+            self.refuse(because(forwards.CALLS_OTHER_MODULE, kind=type(module).__name__))
         if path is not None and self._transparent(module):
             self.seen_through.add(path)
             return module.forward(*args, **kwargs)
@@ -102,7 +104,7 @@ class Calling(Watching):
             return self.handed[id(x)]
         path = self.paths.get(id(x))
         if not path:
-            self.refuse(f"passes a {type(x).__name__} that is not one of its children to an operation")
+            self.refuse(because(forwards.PASSES_MODULE, kind=type(x).__name__))
         node = self.graph.create_node("get_attr", path)
         node.meta["v"] = x
         return node

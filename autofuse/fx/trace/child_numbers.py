@@ -11,11 +11,14 @@ from typing import Any, NoReturn, Protocol
 
 from torch import Tensor
 
+from autofuse.reasons import forwards
+from autofuse.reasons.reason import Reason, because
+
 
 class NumberKeeper(Protocol):
     """Who hears of it when a number is asked what it is."""
 
-    def refuse(self, why: str) -> NoReturn: ...
+    def refuse(self, reason: Reason) -> NoReturn: ...
 
 
 class Number(float):
@@ -39,7 +42,7 @@ class Number(float):
 def _asked(self: Number, *others: Any) -> Any:
     if any(isinstance(o, Tensor) for o in others):
         return NotImplemented  # the tensor's own operator is written down
-    self.keeper.refuse("computes with a number that a child module or a foreign object returns")
+    self.keeper.refuse(because(forwards.CHILDS_NUMBER, how="computes with"))
 
 
 _BINARY = "add sub mul truediv floordiv mod divmod pow"

@@ -19,6 +19,8 @@ from autofuse.fx.trace.stand_ins import fake_world
 from autofuse.fx.trace.tracer import ForwardArguments, quiet
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, World, active, set_mode
 from autofuse.fx.trace.values import Untraceable
+from autofuse.reasons import forwards, outcomes
+from autofuse.reasons.reason import Reason, because
 from autofuse.torch_private import FakeTensorMode, is_any_autocast_enabled, pytree
 
 Calls = dict[nn.Module, ForwardArguments]
@@ -89,24 +91,24 @@ class ModelCalls:
 
     by_mode: dict[bool, Calls]
     real: Calls
-    problems: tuple[str, ...] = ()
+    problems: tuple[Reason, ...] = ()
 
 
 def calls_of(model: nn.Module, call: ForwardArguments, to_check: Collection[nn.Module]) -> ModelCalls:
     """How the modules of `model` are called in both modes; and for real, for the modules `to_check`."""
-    problems: list[str] = []
+    problems: list[Reason] = []
     by_mode: dict[bool, Calls] = {}
     for training in (False, True):
         try:
             by_mode[training] = calls_in_mode(model, call, training)
         except Untraceable as error:
             by_mode[training] = {}
-            problems.append(error.why)
+            problems.append(error.reason)
     real: Calls = {}
     try:
         real = calls_for_real(model, call, False, frozenset(to_check)) if to_check else {}
     except Untraceable as error:  # each module waits for its first call
-        problems.append(f"not verified yet ({error.why}): looked at again when it is called")
+        problems.append(because(outcomes.NOT_VERIFIED_YET, why=error.reason))
     return ModelCalls(by_mode, real, tuple(problems))
 
 
@@ -157,7 +159,7 @@ def _run(twin: nn.Module, call: ForwardArguments, training: bool, log: CallLog, 
     except Untraceable:
         raise
     except Exception as error:  # the model is the user's: anything may be raised
-        raise Untraceable(f"the model raised {type(error).__name__} when it was run: {error}") from error
+        raise Untraceable(because(forwards.MODEL_RAISED, kind=type(error).__name__, error=error)) from error
     finally:
         active.listener = before
     return log.calls

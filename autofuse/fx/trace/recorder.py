@@ -20,6 +20,8 @@ from autofuse.fx.trace.size_sources import result_sizes
 from autofuse.fx.trace.symbolic_sizes import Length
 from autofuse.fx.trace.twin import World
 from autofuse.fx.trace.values import holds_tensors, tensors
+from autofuse.reasons import forwards
+from autofuse.reasons.reason import because
 
 
 class Recorder(Calling, TorchFunctionMode):
@@ -42,11 +44,11 @@ class Recorder(Calling, TorchFunctionMode):
         if name == "__get__":
             return self._attribute(args[0], function.__self__.__name__)
         if name in operations.DATA:
-            self.refuse(f"needs the numbers in a tensor ({name.strip('_')})")
+            self.refuse(because(forwards.NEEDS_NUMBERS, name=name.strip("_")))
         if name == "_set_grad_enabled":  # what is computed under it is looked at
             return function(*args, **kwargs)
         if name in operations.UNHELD or name == "__setattr__":
-            self.refuse(f"calls {name.strip('_')}, which a recorded graph does not repeat")
+            self.refuse(because(forwards.CALLS_UNHELD, name=name.strip("_")))
         if name in operations.CONSTANT_METHODS:
             return function(*self.concrete(args), **self.concrete(kwargs))
         if name in operations.LENGTHS:
@@ -67,13 +69,13 @@ class Recorder(Calling, TorchFunctionMode):
         if name == "requires_grad":
             held = self.held.get(id(x))
             if held is None or held.text is None:
-                self.refuse("asks whether a computed tensor needs a gradient")
+                self.refuse(because(forwards.ASKS_GRADIENT))
             self.guards.equal(f"{held.text}.requires_grad", x.requires_grad)
             return x.requires_grad
         if name in operations.CONSTANT_ATTRIBUTES:
             return getattr(x, name)
         if name not in operations.TENSOR_ATTRIBUTES:
-            self.refuse(f"reads the attribute {name} of a tensor")
+            self.refuse(because(forwards.READS_ATTRIBUTE, name=name))
         return self._recorded(getattr, (x, name), {})
 
     def _lengths(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -100,7 +102,7 @@ class Recorder(Calling, TorchFunctionMode):
         before = self.versions((args, kwargs))
         result = function(*self.concrete(args), **self.concrete(kwargs))
         if not holds_tensors(result):
-            self.refuse(f"takes a number out of tensors ({getattr(function, '__name__', function)})")
+            self.refuse(because(forwards.TAKES_NUMBER, name=getattr(function, "__name__", function)))
         node = self.noted(self.graph.create_node(kind, target, *given), result)
         sizes = result_sizes(operations.rule_name(function), self.sizes_of, args, kwargs, list(tensors(result)))
         return self.kept(node, result, before, sizes)

@@ -11,6 +11,8 @@ from autofuse.fx.trace import foreign_objects as foreign
 from autofuse.fx.trace.paths import Path, is_record, record_maker, tail_of
 from autofuse.fx.trace.symbolic_sizes import Length
 from autofuse.fx.trace.twin import SCALARS
+from autofuse.reasons import forwards
+from autofuse.reasons.reason import because
 from autofuse.torch_private import pytree
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def _output(recorder: Recorder, value: Any, dropped: frozenset[Path], path: Path
         return recorder.graph.call_function(record_maker(type(value), *vars(value)), tuple(fields))
     leaves, spec = pytree.tree_flatten(value)
     if len(leaves) == 1 and leaves[0] is value:
-        recorder.refuse(f"returns a {type(value).__name__}")
+        recorder.refuse(because(forwards.RETURNS_OBJECT, kind=type(value).__name__))
     return recorder.graph.call_function(
         _rebuilder(spec), tuple(_output(recorder, x, dropped, (*path, ...)) for x in leaves)
     )
@@ -48,7 +50,7 @@ def _output(recorder: Recorder, value: Any, dropped: frozenset[Path], path: Path
 def _before_dropout(recorder: Recorder, node: Any, name: str) -> fx.Node:
     """What the dropout called `name` is given, where `node` is its result and read by nobody else."""
     if not isinstance(node, fx.Node) or node.op != "call_module" or str(node.target) != name or node.users:
-        recorder.refuse("does not end in its dropout")
+        recorder.refuse(because(forwards.DROPOUT_NOT_LAST))
     given = node.all_input_nodes[0]
     recorder.graph.erase_node(node)
     return given

@@ -31,6 +31,8 @@ from autofuse.fx.trace.result import returned
 from autofuse.fx.trace.twin import SCALARS, World, active, original_class, plain_class, signature_of
 from autofuse.fx.trace.twin_state import as_it_was
 from autofuse.fx.trace.values import Held, Untraceable
+from autofuse.reasons import forwards
+from autofuse.reasons.reason import because
 from autofuse.torch_private import FAKE_TENSOR_LOG, FakeTensor, FakeTensorMode, fake_mode
 
 ForwardArguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -66,7 +68,7 @@ def traced(
     """
     cls = plain_class(type(module))
     if "forward" in module.__dict__:
-        raise Untraceable("its forward was replaced on the instance")
+        raise Untraceable(because(forwards.REPLACED))
     with _LOCK, undisturbed_randomness(), without_cached_casts(), quiet(), mode, torch.enable_grad():
         return _traced(module, cls, (args, kwargs), world, mode, dropped)
 
@@ -107,7 +109,7 @@ def _traced(
     except Untraceable:
         raise
     except Exception as error:  # the traced code is the user's: anything may be raised
-        raise Untraceable(f"its forward raised {_in_a_line(error)} while it was read") from error
+        raise Untraceable(because(forwards.RAISED, error=_in_a_line(error))) from error
     finally:
         active.listener = before
     binder.finish()
@@ -176,7 +178,7 @@ class _Binder:
             self.guards.equal(text, value)
             return value
         if isinstance(value, torch.SymInt):
-            raise Untraceable(f"{text} is a symbolic size: optimize before compiling")
+            raise Untraceable(because(forwards.SYMBOLIC_SIZE, name=text))
         if isinstance(value, nn.Module):
             return self.module(value, text)
         if isinstance(value, (types.FunctionType, type)):

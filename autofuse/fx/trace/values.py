@@ -25,14 +25,16 @@ from autofuse.fx.trace.size_sources import Sizes
 from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.fx.trace.symbolic_sizes import Length, Size
 from autofuse.fx.trace.twin import SCALARS, World
+from autofuse.reasons import forwards
+from autofuse.reasons.reason import Reason, because
 
 
 class Untraceable(Exception):
-    """Why a forward cannot be held by a graph: a sentence, and where in the user's code."""
+    """Why a forward cannot be held by a graph, and where in the user's code."""
 
-    def __init__(self, why: str, place: SourceLine | None = None, passing: bool = False) -> None:
-        super().__init__(why)
-        self.why, self.place = why, place
+    def __init__(self, reason: Reason, place: SourceLine | None = None, passing: bool = False) -> None:
+        super().__init__(str(reason))
+        self.reason, self.place = reason, place
         self.passing = passing  # whether it may be over at the next call: a cache that was filled
 
 
@@ -109,7 +111,7 @@ class Values:
         if type(result) is float:
             return Number.of(self, node, result)
         if isinstance(result, (bool, float, complex)):
-            self.refuse("uses a number that a child module or a foreign object returns")
+            self.refuse(because(forwards.CHILDS_NUMBER, how="uses"))
         if isinstance(result, dict):
             made = {k: self.adopted(v, Item(self, node, k), sizes, keep) for k, v in result.items()}
             return _refilled(result, made)
@@ -153,7 +155,7 @@ class Values:
         if held is None:
             held = self.parameter(x)
         if held is None:
-            self.refuse("uses a tensor that is no argument, parameter or buffer (a global, or one kept in an object)")
+            self.refuse(because(forwards.LOOSE_TENSOR))
         if held.node is None:
             held.node = resolved_node(held.make())
             held.node.meta.setdefault("v", x)
@@ -191,7 +193,7 @@ class Values:
         if type(x).__module__ == "numpy" and hasattr(x, "item") and not getattr(x, "ndim", 0):
             return x.item()
         if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)) or not isinstance(x, SCALARS) and x is not ...:
-            self.refuse(f"passes a {type(x).__name__} to an operation")
+            self.refuse(because(forwards.PASSES_OBJECT, kind=type(x).__name__))
         return x
 
     def concrete(self, x: Any) -> Any:
@@ -234,7 +236,7 @@ class Values:
     def check_surroundings(self, operands: Any = None) -> None:
         now = ambient()
         if now != self.around and not (operands is not None and self._has_no_gradient(now, operands)):
-            self.refuse("runs a part under no_grad, autocast, checkpoint or the like")
+            self.refuse(because(forwards.UNDER_CONTEXT))
 
     def _has_no_gradient(self, now: Ambient, operands: Any) -> bool:
         """Whether `no_grad` around an operation says nothing: a mask that is made from sizes and constants."""
@@ -257,8 +259,8 @@ class Values:
             todo += node.all_input_nodes
         return known
 
-    def refuse(self, why: str, passing: bool = False) -> NoReturn:
-        raise Untraceable(f"forward {why}", user_place(), passing)
+    def refuse(self, reason: Reason, passing: bool = False) -> NoReturn:
+        raise Untraceable(reason, user_place(), passing)
 
     @contextmanager
     def silence(self) -> Iterator[None]:

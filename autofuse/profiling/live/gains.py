@@ -184,7 +184,10 @@ def _ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
 def _place(
     site: PlannedPlace, paper: Modelled | str, measured: Mapping[Key, float], pace: SplitSeconds, step: float
 ) -> Place:
-    place = Place(site.rule, site.status, site.reason, site.operation, site.file, site.line, part_of=site.part_of)
+    place = Place(
+        site.rule, site.status, site.reason, site.operation, site.file, site.line, part_of=site.part_of,
+        reason_code=site.reason_code,
+    )  # fmt: skip
     if isinstance(paper, str):
         return replace(place, reason=place.reason or paper)
     seconds = _measured(paper.before, site, paper, measured)

@@ -52,6 +52,7 @@ class PlannedPlace(NamedTuple):
     found: Found | None = None
     plan: ModulePlan | None = None
     part_of: str = ""
+    reason_code: str = ""
 
 
 @dataclass
@@ -110,7 +111,7 @@ def _read(
     try:
         calls = calls_in_mode(model, call, mode)
     except Untraceable as error:
-        return Reading(notes=[f"No rule was tried: {error.why}."])
+        return Reading(notes=[f"No rule was tried: {error.reason}."])
     planner = Planner(rules, states, {mode: calls, not mode: {}})
     for module in states:
         if module in calls:
@@ -149,7 +150,8 @@ def _site(name: str, found: Found, plan: ModulePlan) -> PlannedPlace:
     operation = OPERATIONS + found.excerpt.operation if found.excerpt else ""
     status: PlaceStatus = "applies" if found.fused else "declined"
     whole = _whole(part, name) if part else ""
-    return PlannedPlace(name, found.rule, status, found.reason, operation, file, line, found, plan, whole)
+    code = found.refusal.code if found.refusal else ""
+    return PlannedPlace(name, found.rule, status, found.reason, operation, file, line, found, plan, whole, code)
 
 
 def _with_what_they_are_part_of(sites: list[PlannedPlace], names: Mapping[nn.Module, str]) -> Iterator[PlannedPlace]:
@@ -197,7 +199,9 @@ def _unread(ledger: Ledger, names: set[str]) -> Iterator[PlannedPlace]:
 
 
 def _said(said: SiteReport) -> PlannedPlace:
-    return PlannedPlace(said.module, said.rule, said.status, said.reason, "", said.file, said.line)
+    return PlannedPlace(
+        said.module, said.rule, said.status, said.reason, "", said.file, said.line, reason_code=said.reason_code
+    )
 
 
 def _with_what_is_known(sites: list[PlannedPlace], known: tuple[SiteReport, ...]) -> Iterator[PlannedPlace]:
@@ -205,5 +209,9 @@ def _with_what_is_known(sites: list[PlannedPlace], known: tuple[SiteReport, ...]
     told = {(s.rule, s.module, s.line): s for s in known}
     for site in sites:
         said = told.pop((site.rule, site.fqn, site.line), None)
-        yield site if said is None else site._replace(status=said.status, reason=said.reason)
+        yield (
+            site
+            if said is None
+            else site._replace(status=said.status, reason=said.reason, reason_code=said.reason_code)
+        )
     yield from map(_said, told.values())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from autofuse.ir.graph import ATTRIBUTE, CONST, LOOKED_AT, TUPLE, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, CONST, TUPLE, Value, is_const
 from autofuse.ir.vocabulary import OPS
+from autofuse.reasons import matches
+from autofuse.reasons.reason import because
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.expressions import Expressions
 
@@ -34,7 +36,7 @@ class Assignments(Expressions):
                 self.unpack(elements, result)
             case ast.Attribute(value=owner):
                 self.value(owner)
-                self.sink("stored in an attribute", result)
+                self.sink(because(matches.VALUE_STORED, place="an attribute"), result)
                 self.forget("an attribute is assigned")
                 self.effect()
             case ast.Subscript(value=container, slice=index):
@@ -42,7 +44,7 @@ class Assignments(Expressions):
                 self.write(stored, self.unknown("written in part", stored, at, result))
                 self.effect()
                 if not self.bases(stored) or stored.op not in OPS:
-                    self.sink("stored in a container", result)
+                    self.sink(because(matches.VALUE_STORED, place="a container"), result)
 
     def unpack(self, elements: list[ast.expr], result: Value) -> None:
         if any(isinstance(e, ast.Starred) for e in elements):
@@ -88,7 +90,7 @@ class Assignments(Expressions):
         if result.op in OPS and result in written:  # x.mul_(2) binds nothing, and is dead when x is
             self.binds(result)
         elif not isinstance(node, ast.NamedExpr):
-            self.sink(LOOKED_AT, result)
+            self.sink(because(matches.VALUE_LOOKED_AT), result)
 
     def delete(self, statement: ast.stmt, targets: list[ast.expr]) -> None:
         for target in targets:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from autofuse.ir.graph import CHOICE, OPAQUE, Value
 from autofuse.ir.vocabulary import OPS
+from autofuse.reasons import matches
+from autofuse.reasons.reason import because
 from autofuse.source.capture.assignments import Assignments
 from autofuse.source.capture.bindings import bound_names
 
@@ -48,7 +50,7 @@ class Blocks(Assignments):
 
     def branch(self, statement: ast.If) -> bool:
         test = self.value(statement.test)
-        self.sink("tested", test)
+        self.sink(because(matches.VALUE_TESTED, how="tested"), test)
         if not self.quiet:
             self.out.tests[statement] = test
         mark = self.names.mark
@@ -88,7 +90,7 @@ class Blocks(Assignments):
 
     def cases(self, statement: ast.Match) -> bool:
         subject = self.value(statement.subject)
-        self.sink("matched", subject)
+        self.sink(because(matches.VALUE_TESTED, how="matched"), subject)
         mark = self.names.mark
         exits: list[Bound] = [{}]  # no case may apply
         self.depth += 1
@@ -98,7 +100,7 @@ class Blocks(Assignments):
             for name in _captured_names(case.pattern):
                 self.hold(name, self.unknown("matched", subject))
             if case.guard:
-                self.sink("tested", self.value(case.guard))
+                self.sink(because(matches.VALUE_TESTED, how="tested"), self.value(case.guard))
             if self.block(case.body):
                 exits.append(self.changed(mark))
         self.depth -= 1
@@ -130,7 +132,7 @@ class Blocks(Assignments):
         before, self.horizon = self.horizon, len(self.graph.values)
         self.loops, self.region, self.depth = (*self.loops, loop), (*outer, statement), self.depth + 1
         if isinstance(statement, ast.While):
-            self.sink("tested", self.value(statement.test))
+            self.sink(because(matches.VALUE_TESTED, how="tested"), self.value(statement.test))
         elif source is not None:
             self.bind(statement.target, self.unknown("an element", source))
         if self.block(statement.body):
@@ -166,7 +168,7 @@ class Blocks(Assignments):
         for name, head in heads.items():
             if head is not None and self._read(head):
                 left = [v for e in loop.continues if (v := e.get(name)) is not None and v is not head]
-                self.sink("carried to the next round of a loop", *dict.fromkeys(left))
+                self.sink(because(matches.VALUE_CARRIED), *dict.fromkeys(left))
 
     def _read(self, head: Value) -> bool:
         """Whether anything but a join uses `head`."""

@@ -14,6 +14,8 @@ from autofuse.ir.facts import named_ranks
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, GLOBAL, ITEM, PARAMETER, SYNTAX, TUPLE, Value
 from autofuse.ir.rows import Op
 from autofuse.ir.vocabulary import HARMLESS, MODULES, NAMES, OPS
+from autofuse.reasons import matches
+from autofuse.reasons.reason import because
 from autofuse.source.capture.captured import Chain
 from autofuse.source.capture.criteria import LossModule, criterion_of
 from autofuse.source.capture.elements import Elements
@@ -120,7 +122,7 @@ class Calls(Inlining, Elements):
         ):
             return self.graph.value(CALL, function, *inputs, data=data)
         if name in _SEES_NAMES:
-            self.sink(f"seen by {name}()", *(v for _, v in self.names.held()))
+            self.sink(because(matches.VALUE_SEEN, call=name), *(v for _, v in self.names.held()))
         if function in self.inner_functions:
             inputs = [*inputs, self.nested(self.inner_functions[function])]
         self.effect()

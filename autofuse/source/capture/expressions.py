@@ -21,6 +21,8 @@ from autofuse.ir.graph import (
     Value,
 )
 from autofuse.ir.vocabulary import METADATA, NAMES, OPS
+from autofuse.reasons import matches
+from autofuse.reasons.reason import because
 from autofuse.source.capture.bindings import free_names
 from autofuse.source.capture.calls import Calls
 from autofuse.source.capture.forms import buffer_form
@@ -245,7 +247,8 @@ class Expressions(Calls):
     def suspended(self, node: ast.Await | ast.Yield | ast.YieldFrom) -> Value:
         """Anything may happen before control comes back."""
         values = list(map(self.value, _children(node)))
-        self.sink("yielded" if not isinstance(node, ast.Await) else "awaited", *values)
+        how = "yielded" if not isinstance(node, ast.Await) else "awaited"
+        self.sink(because(matches.VALUE_YIELDED, how=how), *values)
         self.forget("other code runs")
         self.effect()
         return self.unknown(type(node).__name__.lower(), *values)

@@ -11,6 +11,8 @@ import ast
 from collections.abc import Iterable
 
 from autofuse.ir.graph import ATTRIBUTE, CONST, PARAMETER, Value
+from autofuse.reasons import matches
+from autofuse.reasons.reason import because
 from autofuse.source.capture.bindings import Function, bound_names, called_only, declared, free_names, nested_scopes
 from autofuse.source.capture.blocks import Blocks
 from autofuse.source.capture.captured import CapturedFunction
@@ -78,7 +80,7 @@ class _Statements(Blocks):
         """What the top level of a file leaves in names that others may import."""
         if function.name == SYMBOL:
             held = (self.names.get(name) for name in sorted(exported(function.body)))
-            self.sink("left in a name of the module, which other files may import", *filter(None, held))
+            self.sink(because(matches.VALUE_EXPORTED), *filter(None, held))
 
     def result_of(self, body: Iterable[ast.stmt]) -> Value | None:
         self.block(body)
@@ -111,17 +113,17 @@ class _Statements(Blocks):
             case ast.Match():
                 return self.cases(statement)
             case ast.Return(value=value):
-                self.leave("returned", value)
+                self.leave(value)
                 return False
             case ast.Raise(exc=raised, cause=cause):
-                self.sink("raised", *(self.value(e) for e in (raised, cause) if e))
+                self.sink(because(matches.VALUE_TESTED, how="raised"), *(self.value(e) for e in (raised, cause) if e))
                 return False
             case ast.Continue() | ast.Break():
                 self.jump(statement)
                 return False
             case ast.Assert(test=test, msg=message):
                 asserted = [self.value(e) for e in (test, message) if e]
-                self.sink("asserted", *asserted)
+                self.sink(because(matches.VALUE_TESTED, how="asserted"), *asserted)
                 self.learn(asserted[0])
                 self.effect()
             case ast.Delete(targets=targets):
@@ -133,7 +135,7 @@ class _Statements(Blocks):
             case ast.Pass() | ast.Global() | ast.Nonlocal() | ast.AnnAssign():
                 pass
             case _:
-                self.sink("read by a statement that is not understood", *(v for _, v in self.names.held()))
+                self.sink(because(matches.VALUE_READ_BY_STATEMENT), *(v for _, v in self.names.held()))
         return True
 
     def learn(self, asserted: Value) -> None:
@@ -147,12 +149,12 @@ class _Statements(Blocks):
 
     # Leaving.
 
-    def leave(self, how: str, node: ast.expr | None) -> None:
+    def leave(self, node: ast.expr | None) -> None:
         result = self.value(node) if node else self.graph.const(None)
         self.returned = result
         if not self.inlining:
             self.out.returned = result
-            self.sink(how, result)
+            self.sink(because(matches.VALUE_RETURNED), result)
 
     def jump(self, statement: ast.stmt) -> None:
         if self.loops:

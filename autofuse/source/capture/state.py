@@ -12,6 +12,8 @@ from dataclasses import replace
 from autofuse.ir.facts import Facts, Known
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, MODULE, OPAQUE, SINK, TUPLE, Graph, Value
 from autofuse.ir.vocabulary import OPS
+from autofuse.reasons import matches
+from autofuse.reasons.reason import Reason, because
 from autofuse.source.capture.bindings import Function, free_names
 from autofuse.source.capture.captured import CapturedFunction, Region, ValuePosition
 from autofuse.source.capture.names import HeldNames, NameTable
@@ -60,13 +62,13 @@ class CaptureState(ABC):
     def hold(self, name: str, value: Value) -> None:
         """`name` holds `value` from now on."""
         if name in self.declared:
-            self.sink("stored in a global or nonlocal name", value)
+            self.sink(because(matches.VALUE_STORED, place="a global or nonlocal name"), value)
             self.forget("a global or nonlocal name is assigned")
             self.effect()
             return
         self.names.set(name, value)
         if name in self.closed_over:
-            self.sink("read by a nested function", value)
+            self.sink(because(matches.VALUE_READ_BY_FUNCTION), value)
         self._shares(name, value)
 
     def _shares(self, name: str, value: Value) -> None:
@@ -119,17 +121,17 @@ class CaptureState(ABC):
 
     # Escapes.
 
-    def sink(self, how: str, *values: Value) -> None:
-        """`values` leave the function, or are looked at."""
+    def sink(self, why: Reason, *values: Value) -> None:
+        """`values` leave the function, or are looked at: `why` they must stay."""
         if values:
-            made = self.graph.fresh(SINK, *values, data=how)
+            made = self.graph.fresh(SINK, *values, data=why)
             if self.statement is not None:
                 self.out.lines[made] = self.statement.lineno
 
     def nested(self, node: ast.AST) -> Value:
         """A function, lambda or class: what it reads escapes, for it may run at any time."""
         read = [v for name in sorted(free_names(node)) if (v := self._held(name)) is not None]
-        self.sink("read by a nested function", *read)
+        self.sink(because(matches.VALUE_READ_BY_FUNCTION), *read)
         return self.unknown("a function or class", *read)
 
     def _held(self, name: str) -> Value | None:
@@ -148,7 +150,7 @@ class CaptureState(ABC):
         for written in dict.fromkeys((target, *bases, *wholes)):
             self.graph.write(written, result)
         if not all(map(_owned, bases | wholes)):
-            self.sink("written to memory that others may hold", result)
+            self.sink(because(matches.VALUE_WRITTEN_TO_MEMORY), result)
             self.effect()
         for name, held in self._overlapping(bases, wholes):
             # through the table: a nested function that reads the name has seen the value escape already

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.match.matcher import LoadedRule
+from autofuse.reasons import matches
+from autofuse.reasons.reason import because
 from autofuse.rule import CallRule, Fails, Holds, Verdict
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import FileScope, functions
@@ -178,11 +180,8 @@ def _site(loaded: LoadedRule, rule: type[CallRule], symbol: str, call: PlacedCal
         return None
     verdict = rule.at(call)
     if change.added and call.starred and verdict is not None:
-        verdict = Fails(
-            f"what `{call.starred}` holds is not written here",
-            advice=f"give {_spelled(change.added)} where it is put together, unless the choice is made there already",
-        )
-    if verdict is None or call.around.is_test and verdict != Holds("safe", verdict.why):
+        verdict = Fails(because(matches.ARGUMENTS_STARRED, starred=call.starred, added=_spelled(change.added)))
+    if verdict is None or call.around.is_test and not (isinstance(verdict, Holds) and verdict.safety == "safe"):
         return None
     edited = isinstance(verdict, Holds)
     return CallSite(loaded, symbol, call.node, verdict, change.added if edited else (), gone if edited else ())

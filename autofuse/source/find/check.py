@@ -19,6 +19,8 @@ from autofuse.match.engine import every_site
 from autofuse.match.matcher import LoadedRule
 from autofuse.match.refusals import Refusal, refusal
 from autofuse.match.site import Site
+from autofuse.reasons import matches
+from autofuse.reasons.reason import because
 from autofuse.results.findings import Finding
 from autofuse.rule import Fails, Holds, Unknown, Verdict
 from autofuse.source.capture.captured import CapturedFunction, Chain, ValuePosition
@@ -113,13 +115,23 @@ def proposals(
 def _of_call(site: CallSite, path: str) -> Proposal:
     """The finding for a call, with the edit of its arguments if there is one."""
     call, rule = site.call, site.rule.rule
+    told = _told_of_call(site.verdict)
     finding = Finding(
         rule.code, rule.__name__, path, call.lineno, call.end_lineno or call.lineno, call.col_offset + 1, site.symbol,
-        _status(site.verdict), _message_of_call(site), site.verdict.why, getattr(site.verdict, "advice", ""),
+        _status(site.verdict), _message_of_call(site), told.reason, told.advice,
+        reason_code=told.code,
     )  # fmt: skip
     additions = tuple((span_of(call), name, text) for name, text in site.added)
     omissions = tuple((span_of(call), span_of(value)) for value in site.omitted)
     return Proposal(finding, Edit((), additions=additions, omissions=omissions) if additions or omissions else None)
+
+
+def _told_of_call(verdict: Verdict) -> Refusal:
+    """What to say of a call: the advice stands alone, as there is nothing to be fused."""
+    if isinstance(verdict, Holds):
+        return Refusal(verdict.why)
+    reason = verdict.reason
+    return Refusal(str(reason), verdict.advice or reason.advice(), code=reason.code.name)
 
 
 def _message_of_call(site: CallSite) -> str:
@@ -219,8 +231,8 @@ def _edit(placement: Placement, site: Site) -> Edit | Verdict:
         return crossing
     try:
         return placement.edit(site)
-    except (Unwritable, NotInTarget) as reason:
-        return Unknown(str(reason), getattr(reason, "value", None))
+    except (Unwritable, NotInTarget) as error:
+        return Unknown(error.reason, error.value if isinstance(error, Unwritable) else None)
 
 
 def _crossed(captured: CapturedFunction, site: Site) -> Fails | None:
@@ -231,7 +243,7 @@ def _crossed(captured: CapturedFunction, site: Site) -> Fails | None:
         if places and root and not any(p.region == root.region for p in places):
             block = next(iter((*places[0].region, *root.region)))
             kind = {ast.With: "with", ast.AsyncWith: "with", ast.Try: "try"}.get(type(block), "loop")
-            return Fails(f"part of it stands in a `{kind}` block that the rest does not stand in", v)
+            return Fails(because(matches.PART_IN_BLOCK, block=kind), v)
     return None
 
 
@@ -248,7 +260,7 @@ def _proposal(
     finding = Finding(
         site.rule.rule.code, site.rule.rule.__name__, path, line, end_line, column, symbol, _status(verdict),
         _message(site, verdict, edit.becomes if edit else "", told), told.reason, told.advice, told.value, told.line,
-        "; ".join(site.notes),
+        "; ".join(site.notes), told.code,
     )  # fmt: skip
     return Proposal(finding, edit)
 

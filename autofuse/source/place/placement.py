@@ -16,6 +16,8 @@ from autofuse.ir.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK
 from autofuse.ir.vocabulary import HARMLESS, MODULES, OPS
 from autofuse.match.legality import is_metadata, written_in_place
 from autofuse.match.site import Site
+from autofuse.reasons import matches, writing
+from autofuse.reasons.reason import because
 from autofuse.source.capture.bindings import bindings
 from autofuse.source.capture.captured import CapturedFunction, ValuePosition, unconditional
 from autofuse.source.capture.imports import Imports
@@ -64,11 +66,11 @@ class Placement:
             return self._edit_of_two(site)
         places = root_places(self.captured, site)
         if not places:
-            raise Unwritable("the result is computed in a helper or a comprehension, not at a place of its own")
+            raise Unwritable(because(writing.RESULT_INSIDE))
         if len({id(p.node) for p in places}) != 1:
-            raise Unwritable("the same computation is written out more than once")
+            raise Unwritable(because(writing.WRITTEN_TWICE))
         if (name := self._bound_inside(places[0].node)) is not None:
-            raise Unwritable(f"the expression also binds `{name}`, which is read elsewhere")
+            raise Unwritable(because(writing.BINDS_NAME, name=name))
         try:
             return self._edit_at(site, places[0], places[0], {})
         except Unwritable as reason:
@@ -97,13 +99,13 @@ class Placement:
         first = next(places_of(self.captured, site.results[0].value), None)
         root = next(iter(root_places(self.captured, site)), None)
         if first is None or root is None or len(site.results) > 2 or site.results[1].permutation:
-            raise Unwritable("the sum and its norm are not written at places of their own")
+            raise Unwritable(because(writing.SUM_NOT_APART))
         statement = first.statement
         whole = isinstance(statement, ast.Assign) and statement.value is first.node and len(statement.targets) == 1
         if not isinstance(statement, ast.Assign) or not whole or not isinstance(statement.targets[0], ast.Name):
-            raise Unwritable("the sum is not assigned to a name by a statement of its own")
+            raise Unwritable(because(writing.SUM_UNNAMED))
         if not self._dominates(first, root) or first.forgets != root.forgets or first.region != root.region:
-            raise Unwritable("the norm is not always computed right after the sum")
+            raise Unwritable(because(writing.NORM_ELSEWHERE))
         imports, target = Imports(self.scope), statement.targets[0]
         speller = self.speller(site, first, first, imports, {})
         call = call_of(self.target, site.rule.replacement, site.captures, speller)
@@ -217,14 +219,14 @@ class Placement:
             replacements += self._metadata(site, speller, imports)
             self._check_imports(imports, place)
         except SyntaxError as error:
-            raise Unwritable("an operand cannot be written on one line") from error
+            raise Unwritable(because(writing.OPERAND_OF_LINES)) from error
         self._check_in_place(root)
         dead = self._dead(site, speller.used | set(bound), root, place, [at for _, at in bound.values()])
         self._check_names(dead, root, place, {*site.doomed.metadata, *self._shape_reads(speller)})
         if place is not root and _gives_the_same_name(place, root):
             dead.add(root.statement)  # it would say `x = x`
         if not speller.removed <= dead:
-            raise Unwritable("a name that an operand needs is bound to something else by a statement that stays")
+            raise Unwritable(because(writing.NAME_REBOUND))
         insertions += [(span_of(place.statement), text) for text in call.before]
         for _, (name, at) in sorted(bound.items(), key=lambda b: span_of(b[1][1].node)):
             insertions.append((span_of(at.statement), f"{name} = {self.text.of(at.node)}"))
@@ -253,7 +255,7 @@ class Placement:
         """An import that is added stands after those that are there, which at the top level may be too late."""
         body = self.captured.function.body
         if imports.needed and self.captured.function.name == SYMBOL and imported_after(body, place.statement.lineno):
-            raise Unwritable("the import that it needs would come after it")
+            raise Unwritable(because(writing.IMPORT_TOO_LATE))
 
     def _followed(self, call: TargetCall, place: ValuePosition, root: Value) -> TargetCall:
         """`call`, and around it the layers of the Sequential that come after what it stands for."""
@@ -376,7 +378,7 @@ class Placement:
                 continue
             seen.add(v)
             if v in speller.gone:
-                raise Unwritable("an operand is itself computed from the scores")
+                raise Unwritable(because(matches.OPERAND_FROM_REMOVED, what="the scores", which="the scores"))
             touched = is_metadata(v) and any(i in speller.gone for i in v.inputs)
             reads |= {v} if touched else set()
             todo += [] if touched else v.inputs
@@ -403,7 +405,7 @@ class Placement:
             effect = effect or statement in (root.statement, place.statement)
             if hasattr(statement, "body"):  # its head binds something: `if (w := f(x)) is not None:`
                 if any(v in site.doomed.values for v in values):
-                    raise Unwritable("a part of it is computed by the head of a statement that stays")
+                    raise Unwritable(because(writing.HEAD_STAYS))
             elif values and not effect and all(v in gone for v in values):
                 found.add(statement)
         bound = {v for s in found for v in self.captured.assigned[s]}
@@ -412,7 +414,7 @@ class Placement:
             if values and all(v in bound for v in values):
                 found.add(statement)
             elif any(v in bound for v in values):
-                raise Unwritable("a `del` names a value that goes together with one that stays")
+                raise Unwritable(because(writing.DELETED_TOGETHER))
         return found
 
     def _moved_out(self, statement: ast.stmt, moved: Sequence[ValuePosition]) -> bool:
@@ -459,7 +461,7 @@ class Placement:
         end = (root.node.end_lineno or 0, root.node.end_col_offset or 0)
         reads = (n for n in ast.walk(self.captured.function) if isinstance(n, ast.Name) and n.id == name)
         if root.region or any((n.lineno, n.col_offset) > end for n in reads):
-            raise Unwritable(f"`{name}` is written in place by what would be replaced, and read afterwards")
+            raise Unwritable(because(writing.NAME_WRITTEN, name=name))
 
     def _check_names(self, dead: set[ast.stmt], root: ValuePosition, place: ValuePosition, reads: set[Value]) -> None:
         """Keep a statement whose name is still read by text that stays; `reads` are read off the operands instead."""

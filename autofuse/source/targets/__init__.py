@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autofuse.reasons import libraries
+from autofuse.reasons.reason import because
 from autofuse.rule import Replacement
 from autofuse.source.targets import apex, flash_attn, liger
 from autofuse.source.targets.autofuse import autofuse_call
@@ -39,9 +41,7 @@ def call_of(target: str, replacement: Replacement, captures: Arguments, s: Spell
     if replacement.operation in OPERATIONS and (target == "torch" or replacement.operation not in RECENT):
         return OPERATIONS[replacement.operation](named(replacement, captures, s), s)
     if target == "torch":
-        raise NotInTarget(
-            f"torch has no {replacement.operation}: use autofuse.optimize(), or another `--target`, which has one"
-        )
+        raise NotInTarget(because(libraries.TORCH_LACKS, operation=replacement.operation))
     call = autofuse_call(replacement, captures, s)
     return replace(call, unsafe="; ".join(filter(None, (_NEEDS_AUTOFUSE, call.unsafe))))
 
@@ -50,7 +50,7 @@ def _of_imported(target: str, replacement: Replacement, captures: Arguments, s: 
     """A call of what the rule's file imports: as it stands there."""
     others = [n for n in replacement.needs if n.package not in _ALWAYS_THERE]
     if target == "torch" and others:
-        raise NotInTarget(f"torch has no {others[0].name}: use autofuse.optimize(), or the target auto")
+        raise NotInTarget(because(libraries.TORCH_LACKS, operation=others[0].name))
     call = expression_call(replacement, captures, s)
     needed = [f"the file then needs {p} where it runs" for p in dict.fromkeys(n.package for n in others)]
     return replace(call, unsafe="; ".join(filter(None, (*needed, call.unsafe))))
@@ -59,5 +59,8 @@ def _of_imported(target: str, replacement: Replacement, captures: Arguments, s: 
 def _of_library(target: str, replacement: Replacement, captures: Arguments, s: Speller) -> TargetCall:
     operations = _LIBRARIES[target]
     if replacement.operation not in operations:
-        raise NotInTarget(f"the target {target} writes {', '.join(operations)}, not {replacement.operation}")
+        others = ", ".join(operations)
+        raise NotInTarget(
+            because(libraries.TARGET_LACKS, target=target, operations=others, operation=replacement.operation)
+        )
     return operations[replacement.operation](named(replacement, captures, s), s)

@@ -7,6 +7,8 @@ targets, for `padding_idx` (0 unless another is given) clears losses but stays i
 from __future__ import annotations
 
 from autofuse.ir.graph import is_const
+from autofuse.reasons import libraries, writing
+from autofuse.reasons.reason import because
 from autofuse.source.targets.call import Arguments, NotInTarget, TargetCall
 from autofuse.source.targets.express import Speller
 from autofuse.source.targets.losses import rows
@@ -22,7 +24,7 @@ _NO_CLASS = -100
 def layer_norm(a: Arguments, s: Speller) -> TargetCall:
     weight, bias = _given(a, "weight", s), _given(a, "bias", s)
     if (weight is None) != (bias is None):
-        raise NotInTarget("apex's layer norm takes a weight and a bias, or neither")
+        raise NotInTarget(because(libraries.APEX_AFFINE))
     affine = () if weight is None or bias is None else (weight, bias)
     return _norm("fused_layer_norm", affine, a, s, "1e-05")
 
@@ -34,7 +36,7 @@ def rms_norm(a: Arguments, s: Speller) -> TargetCall:
 
 def _norm(name: str, affine: tuple[str, ...], a: Arguments, s: Speller, default: str) -> TargetCall:
     if "eps" in a and is_const(a["eps"], None):
-        raise NotInTarget("apex's norms take an eps that is a number; here it is None, which depends on the dtype")
+        raise NotInTarget(because(libraries.EPS_IS_NONE, library="apex's"))
     x = s.text(a["x"])
     eps = s.text(a["eps"]) if "eps" in a else default
     function = s.imports.text(f"{_NORMS}.{name}_affine" if affine else f"{_NORMS}.{name}", s.place)
@@ -48,21 +50,18 @@ def _given(a: Arguments, name: str, s: Speller) -> str | None:
     if name not in a or is_const(a[name], None):
         return None
     if s.view.number(a[name]):
-        raise NotInTarget(f"apex's norms take a tensor as {name}, and this is a number")
+        raise NotInTarget(because(libraries.APEX_WEIGHT, name=name))
     return s.text(a[name])
 
 
 def cross_entropy(a: Arguments, s: Speller) -> TargetCall:
     if "weight" in a and not is_const(a["weight"], None):
-        raise NotInTarget("apex's cross entropy has no weights of classes")
+        raise NotInTarget(because(libraries.APEX_CLASS_WEIGHTS))
     if "ignore_index" not in a or not is_const(a["ignore_index"], None):  # left out, it is torch's -100
-        raise NotInTarget(
-            "apex's cross entropy keeps ignored targets in the mean, and looks up a class for each: whether any is "
-            "ignored cannot be read from the text"
-        )
+        raise NotInTarget(because(libraries.APEX_IGNORED))
     reduction = a["reduction"].data if "reduction" in a and is_const(a["reduction"]) else "mean"
     if "reduction" in a and not is_const(a["reduction"]):
-        raise NotInTarget("how the loss is reduced cannot be read from the text")
+        raise NotInTarget(because(writing.REDUCTION_UNREAD, so=""))
     logits, target, tail = rows(a, s)
     smoothing = s.text(a["label_smoothing"]) if "label_smoothing" in a else "0.0"
     function = s.imports.text("apex.contrib.xentropy.SoftmaxCrossEntropyLoss", s.place)

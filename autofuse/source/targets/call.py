@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autofuse.ir.graph import Value
+from autofuse.reasons.reason import Reason
 from autofuse.rule import Constant, Replacement
 from autofuse.source.targets.express import Speller
 
@@ -15,7 +16,11 @@ Arguments = dict[str, Value]  # argument name -> what was captured for it
 
 
 class NotInTarget(Exception):
-    """The target has no such operation; the message says what to do."""
+    """The target has no such operation; the message says why."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 @dataclass(frozen=True)

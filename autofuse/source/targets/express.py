@@ -35,6 +35,8 @@ from autofuse.ir.spelling import SPELLINGS
 from autofuse.ir.vocabulary import HARMLESS, OPS
 from autofuse.match.legality import is_metadata
 from autofuse.match.site import Site
+from autofuse.reasons import writing
+from autofuse.reasons.reason import Reason, because
 from autofuse.source.capture.captured import CapturedFunction, ValuePosition
 from autofuse.source.capture.imports import Imports
 from autofuse.source.capture.lengths import GraphSizes
@@ -50,9 +52,9 @@ Assumed = tuple[tuple[Value, bool], ...]  # canonical tests and what they were
 class Unwritable(Exception):
     """Why a value cannot be written at the place where it is needed; `value` is the program's, where there is one."""
 
-    def __init__(self, why: str, value: Value | None = None) -> None:
-        super().__init__(why)
-        self.value = value
+    def __init__(self, reason: Reason, value: Value | None = None) -> None:
+        super().__init__(str(reason))
+        self.reason, self.value = reason, value
         self.within: list[tuple[Value, Assumed]] = []  # the values it is part of, the innermost first
 
 
@@ -302,7 +304,7 @@ class Speller:
             return self.optional_attribute(v.data if isinstance(v.data, Value) else v)
         if v.op in SPELLINGS:
             return self.spelled(SPELLINGS[v.op], [self.text(i) for i in v.inputs])
-        raise Unwritable(f"a value the fused call needs ({v.op}) is not to be had where it would stand")
+        raise Unwritable(because(writing.VALUE_OUT_OF_REACH, operation=v.op))
 
     def permuted(self, v: Value, order: Tail) -> str:
         """A permutation of what can be written; of a product with numbers, that of the tensor in it."""
@@ -352,7 +354,7 @@ class Speller:
         reads = [o for o in self._originals(v) if o.op == ATTRIBUTE and not is_metadata(o)]
         held = [o for o in reads if any(a.op == PARAMETER for a in ancestors(o))]
         if held and not any(self.captured.current(o, self.place) for o in held):
-            raise Unwritable(f"`{held[0].data}` may be another one where the call would stand", held[0])
+            raise Unwritable(because(writing.ATTRIBUTE_CHANGES, name=held[0].data), held[0])
 
     def spelled(self, template: str, parts: list[str]) -> str:
         """`template` of the shared table filled in, its functions spelled as this file spells them."""
@@ -384,7 +386,7 @@ class Speller:
     def optional_attribute(self, v: Value) -> str:
         """`getattr(self.drop, "p", 0.0)`: the probability of what may be an Identity."""
         if v.data != "getattr":
-            raise Unwritable("an expression the fused call needs is not to be had where it would stand", v)
+            raise Unwritable(because(writing.VALUE_OUT_OF_REACH, operation=v.data), v)
         return "getattr(" + ", ".join(self.text(self.view.of(i)) for i in v.inputs).replace("'", '"') + ")"
 
     def shape(self, v: Value) -> str:
@@ -465,7 +467,7 @@ def _qualified(v: Value) -> str:
 def layer_text(text_of: SourceText, node: ast.expr, path: tuple[int, ...]) -> str:
     """One layer of the Sequential that `node` calls: self.net[2]."""
     if not isinstance(node, ast.Call) or isinstance(node.func, ast.Call):
-        raise Unwritable("the layers of the Sequential have no name")
+        raise Unwritable(because(writing.LAYERS_UNNAMED))
     return text_of.of(node.func) + "".join(f"[{i}]" for i in path)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from autofuse.canonical import PERMUTE
 from autofuse.ir.graph import Value
+from autofuse.reasons import libraries
+from autofuse.reasons.reason import because
 from autofuse.source.targets.attention import dropout, drops, scale_of, three_dimensional
 from autofuse.source.targets.call import Arguments, NotInTarget, TargetCall
 from autofuse.source.targets.express import Speller, Unwritable
@@ -25,13 +27,10 @@ _HEADS_THIRD = (0, 2, 1, 3)
 def attention(a: Arguments, s: Speller) -> TargetCall:
     causal = is_causal(a, s)
     if "mask" in a and not causal:
-        raise NotInTarget(
-            "flash_attn_func takes no mask: only one that is proved causal, of as many queries as keys, becomes "
-            "`causal=True`"
-        )
+        raise NotInTarget(because(libraries.FLASH_ATTN_MASK))
     ranks = {s.view.rank(a[name]) for name in ("query", "key", "value")}
     if not ranks <= {3, 4, None} or {3, 4} <= ranks:
-        raise NotInTarget("flash_attn_func takes (batch, length, heads, head_dim); these have other dimensions")
+        raise NotInTarget(because(libraries.FLASH_ATTN_DIMENSIONS))
     flat = three_dimensional(a, s)
     query, scale = scale_of(a, _laid_out(a["query"], flat, s), s)
     rest = [text.replace("scale=", "softmax_scale=", 1) for text in scale]

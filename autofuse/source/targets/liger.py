@@ -8,6 +8,8 @@ gradients, where others may have kept the operands.
 from __future__ import annotations
 
 from autofuse.ir.graph import is_const
+from autofuse.reasons import libraries
+from autofuse.reasons.reason import because
 from autofuse.source.targets.call import Arguments, NotInTarget, TargetCall
 from autofuse.source.targets.express import Speller
 from autofuse.source.targets.losses import linear_rows, options_of, rows
@@ -60,7 +62,7 @@ def gated_mlp(a: Arguments, s: Speller) -> TargetCall:
 
 def cross_entropy(a: Arguments, s: Speller) -> TargetCall:
     if "weight" in a and not is_const(a["weight"], None):
-        raise NotInTarget("Liger's cross entropy is not written with weights of classes")
+        raise NotInTarget(because(libraries.LIGER_CLASS_WEIGHTS))
     logits, target, tail = rows(a, s)
     arguments = (fill("{0}.clone()", logits), target, *options_of(a, s, _LOSS_OPTIONS))
     why = f"{_NEEDS}; {_ONCE}; {_ALL_IGNORED}"
@@ -69,7 +71,7 @@ def cross_entropy(a: Arguments, s: Speller) -> TargetCall:
 
 def linear_cross_entropy(a: Arguments, s: Speller) -> TargetCall:
     if "reduction" in a and not is_const(a["reduction"], "mean", "sum"):
-        raise NotInTarget("Liger's fused linear cross entropy reduces to a mean or a sum")
+        raise NotInTarget(because(libraries.LIGER_REDUCTION))
     x, target = linear_rows(a, s)
     bias = [f"bias={s.text(a['bias'])}"] if "bias" in a and not is_const(a["bias"], None) else []
     arguments = (x, s.text(a["weight"]), target, *bias, *options_of(a, s, _LOSS_OPTIONS))
@@ -78,10 +80,7 @@ def linear_cross_entropy(a: Arguments, s: Speller) -> TargetCall:
 
 
 def rotary(a: Arguments, s: Speller) -> TargetCall:
-    raise NotInTarget(
-        "Liger's rope turns a query and a key in one call, and in place: a single rotation cannot be written with it; "
-        "use another `--target`"
-    )
+    raise NotInTarget(because(libraries.LIGER_ROPE))
 
 
 def _function(name: str, s: Speller) -> str:
@@ -93,13 +92,13 @@ def _gate(a: Arguments, s: Speller) -> str:
     activation = a["activation"].data if "activation" in a else None
     if not isinstance(activation, str) or activation not in _GATES:
         what = activation if isinstance(activation, str) else "one that cannot be read from the text"
-        raise NotInTarget(f"Liger gates by silu and by gelu's tanh approximation, not by {what}")
+        raise NotInTarget(because(libraries.LIGER_GATE, activation=what))
     return _function(_GATES[activation], s)
 
 
 def _tensor(a: Arguments, name: str, norm: str, s: Speller) -> str:
     if name not in a or is_const(a[name], None) or s.view.number(a[name]):
-        raise NotInTarget(f"Liger's {norm} wants a {name} that is a tensor")
+        raise NotInTarget(because(libraries.LIGER_WEIGHT, norm=norm, name=name))
     return s.text(a[name])
 
 
@@ -107,7 +106,7 @@ def _eps(a: Arguments, s: Speller, default: str) -> str:
     if "eps" not in a:
         return default
     if is_const(a["eps"], None):
-        raise NotInTarget("Liger's norms take an eps that is a number; here it is None, which depends on the dtype")
+        raise NotInTarget(because(libraries.EPS_IS_NONE, library="Liger's"))
     return s.text(a["eps"])
 
 

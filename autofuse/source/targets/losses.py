@@ -6,6 +6,8 @@ Knows what torch's functions take and what its versions have.
 from __future__ import annotations
 
 from autofuse.ir.graph import is_const
+from autofuse.reasons import libraries, writing
+from autofuse.reasons.reason import because
 from autofuse.source.targets.call import Arguments, TargetCall
 from autofuse.source.targets.express import Speller, Unwritable
 from autofuse.source.targets.printing import fill
@@ -27,10 +29,10 @@ def rows(a: Arguments, s: Speller) -> tuple[str, str, str]:
     if dim == 1 or rank is not None and type(dim) is int and dim % rank == (1 if rank > 1 else 0):
         return logits, target, tail
     if dim != -1:
-        raise Unwritable("the classes are not in the last dimension")
+        raise Unwritable(because(writing.CLASSES_NOT_LAST))
     if rank != 2:
         if "reduction" in a and not is_const(a["reduction"]):
-            raise Unwritable("how the loss is reduced, and so its shape, cannot be read from the text")
+            raise Unwritable(because(writing.REDUCTION_UNREAD, so=", and so its shape,"))
         logits = _flat(logits)
         if "reduction" in a and is_const(a["reduction"], "none") and s.view.rank(a["target"]) != 1:
             tail = f".view({fill('{0}.shape', target)})"
@@ -52,9 +54,9 @@ def log_likelihood(a: Arguments, s: Speller) -> TargetCall:
 def linear_cross_entropy(a: Arguments, s: Speller) -> TargetCall:
     """F.linear_cross_entropy, which without `options` would still form all logits."""
     if "reduction" in a and not is_const(a["reduction"], "mean", "sum"):
-        raise Unwritable("torch's linear_cross_entropy gives losses of another shape")
+        raise Unwritable(because(libraries.TORCH_LOSS_SHAPE))
     if "in_float32" in a:
-        raise Unwritable("torch's linear_cross_entropy has no way to cast the logits to float32")
+        raise Unwritable(because(libraries.TORCH_LOSS_DTYPE))
     x, target = linear_rows(a, s)
     bias = [f"linear_bias={s.text(a['bias'])}"] if "bias" in a and not is_const(a["bias"], None) else []
     chunks = f"options={s.imports.text('torch.nn.LinearCrossEntropyOptions', s.place)}()"

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from autofuse.canonical import CAST
 from autofuse.canonical.recognise.masks import BOOLEAN
 from autofuse.ir.graph import CHOICE, Value, is_const
+from autofuse.reasons import writing
+from autofuse.reasons.reason import because
 from autofuse.source.capture.lengths import lengths_of
 from autofuse.source.targets.call import Arguments
 from autofuse.source.targets.express import Speller, Unwritable
@@ -62,7 +64,7 @@ def mask_of(a: Arguments, s: Speller) -> WrittenMask:
 def _evenly(a: Arguments, text: str, lines: tuple[str, ...], s: Speller) -> WrittenMask:
     """The mask opened for rows that keep no key, and what makes their queries zero."""
     if not s.may_insert:
-        raise Unwritable("the mask is filled with a finite number, which takes a statement of its own to keep")
+        raise Unwritable(because(writing.MASK_FILLED))
     taken = s.taken
     name, rows, query = (unused(n, taken) for n in ("attn_mask", "kept_rows", "query"))
     if not lines and not text.isidentifier():

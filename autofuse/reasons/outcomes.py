@@ -1,0 +1,61 @@
+"""Reasons of a session: what was planned for a live model was not run, or was taken back."""
+
+from __future__ import annotations
+
+from autofuse.reasons.reason import Code
+
+NEVER_CALLED = Code(
+    "never-called",
+    "The example inputs do not reach the module.",
+    "never called with these inputs; it is looked at when it is called",
+    "give example inputs that reach it, or none: then it is looked at when called",
+)
+CALLED_IN_MANY_WAYS = Code(
+    "called-in-many-ways",
+    "The module is called with so many kinds of arguments that no more are looked at.",
+    "called in more than {count} ways: further ones run the original forward",
+    "call it with fewer combinations of flags, modes and optional arguments",
+)
+NOT_VERIFIED_YET = Code(
+    "not-verified-yet",
+    "The model could not be run on the example inputs, so nothing could be compared.",
+    "not verified yet ({why}): looked at again when it is called",
+    "give example inputs that the module can be called with",
+)
+NOT_VERIFIED = Code(
+    "not-verified",
+    "The module could not be compared with the original, as memory does not suffice.",
+    "not verified: {why}",
+)
+WHOLE_NOT_VERIFIED = Code(
+    "whole-not-verified",
+    "Modules were compared one by one, and the model was not, as memory does not suffice.",
+    "only its parts were verified: {why}",
+)
+DIFFERS = Code(
+    "differs",
+    "Verification compared the rewritten module with the original: an output or a gradient differs by more than "
+    "rounding explains.",
+    "{why}",
+)
+WHOLE_DIFFERS = Code(
+    "whole-differs",
+    "The modules hold one by one, and the model as a whole does not.",
+    "the whole model differs: {why}",
+)
+NOT_FASTER = Code(
+    "not-faster",
+    "Measured, the original is as fast as the fused operation, or faster.",
+    "{why}",
+    "nothing: it is fast as it is; tune=False fuses it unmeasured",
+)
+OTHER_RANK = Code(
+    "other-rank",
+    "Another rank of a distributed run did not fuse the place, and all ranks run the same.",
+    "rank {rank} did not fuse it: {why}",
+)
+GRAPH_UNREADABLE = Code(
+    "graph-unreadable",
+    "Reading a graph of torch.compile failed. The graph runs as it is.",
+    "a graph could not be read: {error}",
+)

@@ -1,0 +1,126 @@
+"""Writes docs/refusals.md: `python -m tools.refusals`, after a reason in autofuse/reasons/ has changed."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from autofuse.reasons.reason import Code, Reason
+from autofuse.reasons.table import GROUPS, codes_of
+
+PAGE = Path(__file__).parents[1] / "docs" / "refusals.md"
+_HEAD = """\
+# Why something is not fused
+
+Written by `python -m tools.refusals` from the table in `autofuse/reasons/`; a test holds it to that.
+
+Whatever autofuse leaves alone has a reason, and each reason has a code. `autofuse check --declined --format json`, the
+reports of `autofuse.optimize`, `autofuse.analysis` and profiles have it as `reason_code` ([json.md](json.md)). A code
+never changes its name or its meaning; new ones may come. The sentences may change.
+
+The sentences below are examples: what stands in them for a value, a name or an error depends on the code that is read.
+To advice about a declined place, which rule applies then is added.
+"""
+# What the examples are filled with.
+_COMMON = {
+    "value": "attn",
+    "what": "the matrix of probabilities",
+    "which": "the matrix of probabilities",
+    "name": "x",
+    "operation": "einsum",
+    "why": "…",
+    "error": "…",
+    "how": "tested",
+    "place": "an attribute",
+    "call": "print",
+    "block": "loop",
+}
+_SPECIAL = {
+    "value-yielded": {"how": "yielded"},
+    "value-seen": {"call": "locals"},
+    "other-arguments": {"operation": "softmax", "given": "-2", "wanted": "-1"},
+    "operand-written": {"value": "keys"},
+    "operand-passed-on": {"value": "keys"},
+    "result-written": {"value": "out"},
+    "step-writes": {"value": "scores"},
+    "arguments-starred": {"starred": "**options", "added": "`fused=True`"},
+    "rule-declined": {"why": "eps is a tensor; torch's norms take a number", "value": "eps"},
+    "rule-unknown": {"why": "whether the weight has the shape of the last dimension cannot be read from the text"},
+    "attribute-changes": {"name": "weight", "value": "self.weight"},
+    "value-out-of-reach": {"value": "keys"},
+    "reduction-unread": {"so": ", and so its shape,"},
+    "value-unspelled": {"error": "unsupported operand type(s) for +"},
+    "size-of-removed": {"name": "scores"},
+    "operands-refused": {"error": "expected a tensor of 4 dimensions"},
+    "other-shape": {"found": "(2, 4, 8)", "wanted": "(2, 1, 4, 8)"},
+    "torch-lacks-operation": {"operation": "gated_mlp"},
+    "target-lacks-operation": {"target": "apex", "operations": "layer_norm, rms_norm", "operation": "attention"},
+    "eps-is-none": {"library": "apex's"},
+    "liger-gate": {"activation": "relu"},
+    "liger-weight": {"norm": "rms_norm", "name": "weight"},
+    "apex-weight": {"name": "weight"},
+    "forward-raised": {"error": "TypeError (unsupported operand type(s) for +)"},
+    "model-raised": {"kind": "ValueError", "error": "expected 3 channels"},
+    "symbolic-size": {"name": "length"},
+    "forward-assigns": {"target": "self.last"},
+    "forward-changes": {"target": "self.maps"},
+    "forward-registers-buffer": {"name": "mask"},
+    "forward-reads-other-module": {"name": "scale"},
+    "forward-reads-computed-object": {"name": "length"},
+    "forward-uses-childs-number": {"how": "computes with"},
+    "forward-passes-object": {"kind": "DynamicCache"},
+    "forward-passes-module": {"kind": "Linear"},
+    "forward-calls-other-module": {"kind": "Linear"},
+    "forward-returns-object": {"kind": "Cache"},
+    "forward-needs-numbers": {"name": "bool"},
+    "forward-takes-number": {"name": "allclose"},
+    "forward-calls-unheld": {"name": "requires_grad"},
+    "forward-reads-attribute": {"name": "grad_fn"},
+    "called-in-many-ways": {"count": "8"},
+    "not-verified-yet": {"why": "the model raised ValueError when it was run: expected 3 channels"},
+    "not-verified": {"why": "checking takes about 90.0 GiB of memory on cuda:0, and 40.0 GiB are free there"},
+    "whole-not-verified": {"why": "checking takes about 90.0 GiB of memory on cuda:0, and 40.0 GiB are free there"},
+    "differs": {"why": "Output 0 is off by 3.9e-03 of its largest entry; rounding explains 2.4e-07."},
+    "whole-differs": {"why": "Gradient of self.head.weight is off by 3.9e-03 of its largest entry"},
+    "not-faster": {"why": "the original stays: 1.2 ms, fused 1.5 ms"},
+    "other-rank": {"rank": "0", "why": "it found no such place"},
+    "graph-unreadable": {"error": "KeyError: 'x'"},
+}
+
+
+def page() -> str:
+    """The whole text of docs/refusals.md."""
+    return "\n".join([_HEAD, *(line for group in GROUPS for line in _section(group))]) + "\n"
+
+
+def _section(group: ModuleType) -> Iterator[str]:
+    title = (group.__doc__ or "").splitlines()[0].rstrip(".")
+    yield f"## {title}\n"
+    yield "| code | when it appears | for example | what to change |"
+    yield "| --- | --- | --- | --- |"
+    yield from (_row(code) for code in codes_of(group))
+    yield ""
+
+
+def _row(code: Code) -> str:
+    given = _COMMON | _SPECIAL.get(code.name, {})
+    fields = {name for t in (code.sentence, code.named, code.advice) for name in fields_of(t)} - {"value"}
+    reason = Reason(code, tuple((name, given[name]) for name in sorted(fields)))
+    value = given["value"] if code.named or "{value}" in code.advice else ""
+    advice = reason.advice(value) or "—"
+    return f"| `{code.name}` | {_cell(code.about)} | {_cell(reason.sentence(value))} | {_cell(advice)} |"
+
+
+def fields_of(template: str) -> set[str]:
+    """What a template of a reason wants to be filled with."""
+    return {name for _, name, _, _ in string.Formatter().parse(template) if name}
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
