@@ -16,7 +16,9 @@ def test_what_another_rank_did_not_fuse_is_left_out_with_its_reason() -> None:
     mine = Decisions(frozenset({ATTENTION, MLP}), rank=1)
     theirs = Decisions(frozenset({ATTENTION}), {MLP[:2]: ("rolled-back", "result[0] is off by 1.0")})
     assert left_out(mine, theirs) == {MLP}
-    assert reason_of(theirs, *MLP[:2]) == ("rolled-back", "rank 0 did not fuse it: result[0] is off by 1.0")
+    status, reason = reason_of(theirs, *MLP[:2])
+    assert (status, str(reason)) == ("rolled-back", "rank 0 did not fuse it: result[0] is off by 1.0")
+    assert reason.code.name == "other-rank"
 
 
 def test_what_another_rank_fused_and_this_one_may_not_is_an_error_that_names_both_reasons() -> None:
