@@ -34,12 +34,12 @@ import autofuse
 from autofuse.demo import gpt as demo
 from autofuse.measure.environment import environment
 from autofuse.measure.step import training_step
-from autofuse.profiling.live.calls import ModuleNames, around_calls
-from autofuse.profiling.live.costs import Costs
 from autofuse.profiling.live.gains import with_places
-from autofuse.profiling.live.places import read_places
+from autofuse.profiling.live.module_calls import ModuleNames, around_calls
+from autofuse.profiling.live.operator_costs import Costs
+from autofuse.profiling.live.operator_owner import Running
 from autofuse.profiling.live.roofs import roofs
-from autofuse.profiling.live.whose import Running
+from autofuse.profiling.live.rule_places import read_places
 from autofuse.results.before_after import Seconds, with_what_was_measured
 from autofuse.results.comparison import Interval
 from autofuse.results.profile import Layer, Profile, Timing, Work

@@ -1,6 +1,7 @@
 """The canonical form: one value for one meaning. See view.py; each other file knows one kind of spelling."""
 
-from autofuse.canonical import arithmetic, choices, folds, shapes
+from autofuse.canonical import arithmetic, choices, shapes
+from autofuse.canonical import mask_folds as folds
 from autofuse.canonical.recognise import (
     activations,
     likelihoods,

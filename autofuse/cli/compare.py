@@ -21,8 +21,8 @@ from autofuse.results.comparison import FORMAT_VERSION, Comparison
 from autofuse.results.conditions import ConditionOutcome, NotACondition, Quantity, condition
 from autofuse.results.data import dumped
 from autofuse.results.difference import Difference, of_comparison, of_comparisons, of_profiles
-from autofuse.results.parts import Memory
 from autofuse.results.profile import Profile
+from autofuse.results.profile_parts import Memory
 from autofuse.results.reading import NotOurs, read
 
 

@@ -18,11 +18,11 @@ from autofuse.cli.profile_results import FAILED, TRACE, CannotWriteResults, Resu
 from autofuse.display.progress import spoken
 from autofuse.profiling.live import program
 from autofuse.profiling.live.assemble import assembled
-from autofuse.profiling.live.conductor import Conductor, Schedule
 from autofuse.profiling.live.factories import NoSubject, load
-from autofuse.profiling.live.measured import Measurements
+from autofuse.profiling.live.measurements import Measurements
 from autofuse.profiling.live.profile import profile
 from autofuse.profiling.live.program import NoProgram, Program
+from autofuse.profiling.live.program_steps import Conductor, Schedule
 from autofuse.profiling.live.script import run
 from autofuse.profiling.live.workload import OnMeta
 from autofuse.results.profile import Profile

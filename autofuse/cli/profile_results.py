@@ -23,8 +23,8 @@ from autofuse.results import quantities
 from autofuse.results.comparison import Interval
 from autofuse.results.conditions import NotACondition, condition
 from autofuse.results.difference import of_profiles
-from autofuse.results.parts import Timing
 from autofuse.results.profile import Profile
+from autofuse.results.profile_parts import Timing
 from autofuse.results.reading import NotOurs, read
 
 DATA, PAGE, TRACE = "profile.json", "profile.html", "trace.json.gz"

@@ -10,7 +10,7 @@ from functools import reduce
 from typing import TypeVar
 
 from autofuse.results.analysis import where
-from autofuse.results.parts import Layer, Place, PlaceStatus, Regime, Work
+from autofuse.results.profile_parts import Layer, Place, PlaceStatus, Regime, Work
 
 _N = TypeVar("_N", int, float)
 _BLOCK = re.compile(r"(?<=[A-Za-z_]\.)\d+(?=\.|\b)")  # its number, within a dotted name

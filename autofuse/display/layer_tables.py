@@ -16,7 +16,7 @@ from autofuse.display.folding import (
     patterns_of,
 )
 from autofuse.results import units
-from autofuse.results.parts import OUTSIDE, Layer, Regime, Work
+from autofuse.results.profile_parts import OUTSIDE, Layer, Regime, Work
 from autofuse.results.table import Cell, Column, Table, Tone, without_columns, without_empty_columns
 
 if TYPE_CHECKING:

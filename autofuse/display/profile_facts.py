@@ -11,7 +11,7 @@ from rich.text import Text
 from autofuse.display import terminal
 from autofuse.display.profile_tables import BESIDE, MEMORY_PARTS, Sides, share_of, share_title
 from autofuse.results import units
-from autofuse.results.parts import Share
+from autofuse.results.profile_parts import Share
 
 if TYPE_CHECKING:
     from autofuse.results.profile import Profile

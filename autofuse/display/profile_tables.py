@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from autofuse.results import units
 from autofuse.results.ladder import RUNGS, Rung
-from autofuse.results.parts import Memory, Share
+from autofuse.results.profile_parts import Memory, Share
 from autofuse.results.table import Cell, Column, Table
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from html import escape
 
 from autofuse.display.bars import shortened
 from autofuse.results import units
-from autofuse.results.parts import Roof
+from autofuse.results.profile_parts import Roof
 
 _LETTER, _LINE = 6.8, 14  # pixels of an average letter, and of a line, at 12 px
 _LEFT, _RIGHT, _TOP, _BOTTOM = 92, 16, 40, 46

@@ -8,7 +8,7 @@ from html import escape
 
 from autofuse.display.bars import NARROW, letters_in, shortened
 from autofuse.results import units
-from autofuse.results.parts import Span
+from autofuse.results.profile_parts import Span
 
 _LABEL, _BAR, _BELOW, _AXIS = 18, 18, 8, 20
 _FINE = 2000  # spans that begin and end in the same of so many pieces of the axis are one to the eye

@@ -15,7 +15,7 @@ from torch import nn
 
 from autofuse.fx.session.optimize import optimize, report
 from autofuse.integrations.eager_first import EagerFirst, is_compiled
-from autofuse.integrations.told import tell
+from autofuse.integrations.run_summary import tell
 from autofuse.results.sites import Report
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.borrowed import Borrowed, once_differentiable, twice_differentiable, with_whole_gradient
+from autofuse.kernels.loss_arguments import as_rows, ignored, reduced, row_wise
+from autofuse.kernels.package_functions import Borrowed, once_differentiable, twice_differentiable, with_whole_gradient
 from autofuse.kernels.packages import APEX_DENSE, APEX_LOSSES, APEX_NORMS
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.requirements import a_number, affine, divides, first, lowered, no_autocast, no_dropout, one_dtype
-from autofuse.kernels.rows import as_rows, ignored, reduced, row_wise
 
 _NORMS = "apex.normalization.fused_layer_norm"
 _LAYER_NORM = Borrowed(

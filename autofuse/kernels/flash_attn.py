@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.borrowed import Borrowed, once_differentiable, twice_differentiable
-from autofuse.kernels.heads import attendable, by_heads, packed_misfit
+from autofuse.kernels.attention_layouts import attendable, by_heads, packed_misfit
+from autofuse.kernels.package_functions import Borrowed, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import FLASH_ATTN
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.requirements import HALVES, capability, device_capability, first, no_dropout

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.borrowed import Borrowed, once_differentiable, twice_differentiable
+from autofuse.kernels.loss_arguments import as_rows, ignored, reduced, row_wise
+from autofuse.kernels.package_functions import Borrowed, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import (
     FLASH_ATTN_ACTIVATIONS,
     FLASH_ATTN_DENSE,
@@ -40,8 +41,7 @@ from autofuse.kernels.requirements import (
     summands,
     width_at_most,
 )
-from autofuse.kernels.rows import as_rows, ignored, reduced, row_wise
-from autofuse.kernels.turning import turnable, turned
+from autofuse.kernels.rotary_arguments import turnable, turned
 
 _LEAST = (8, 0)
 _NORM = Borrowed(

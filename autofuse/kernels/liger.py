@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.borrowed import Borrowed, once_differentiable, twice_differentiable
+from autofuse.kernels.loss_arguments import as_rows, ignored, nan_where_none_counts, row_wise, with_gradients_kept
+from autofuse.kernels.package_functions import Borrowed, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import LIGER
 from autofuse.kernels.provider import Check, Provider
 from autofuse.kernels.requirements import (
@@ -30,8 +31,7 @@ from autofuse.kernels.requirements import (
     one_dtype,
     width_at_most,
 )
-from autofuse.kernels.rows import as_rows, ignored, nan_where_none_counts, row_wise, with_gradients_kept
-from autofuse.kernels.turning import turnable, turned
+from autofuse.kernels.rotary_arguments import turnable, turned
 
 _WIDEST = 65536  # one program holds a whole row
 _NORM = ("X", "W", "eps", "offset", "casting_mode", "in_place")

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.borrowed import Borrowed, once_differentiable, twice_differentiable, with_whole_gradient
+from autofuse.kernels.loss_arguments import as_rows, ignored, reduced, row_wise, with_gradients_kept
+from autofuse.kernels.package_functions import Borrowed, once_differentiable, twice_differentiable, with_whole_gradient
 from autofuse.kernels.packages import QUACK
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Check, Provider
 from autofuse.kernels.requirements import (
@@ -32,8 +33,7 @@ from autofuse.kernels.requirements import (
     one_dtype,
     summands,
 )
-from autofuse.kernels.rows import as_rows, ignored, reduced, row_wise, with_gradients_kept
-from autofuse.kernels.turning import turnable, turned
+from autofuse.kernels.rotary_arguments import turnable, turned
 
 _LEAST = (9, 0)
 _RMS_NORM = Borrowed("quack.rmsnorm", "rmsnorm", ("x", "weight", "bias"), ("residual", "eps", "prenorm"))

@@ -3,7 +3,7 @@
 Candidates are the operation's providers that can take the call, and whatever the caller adds: the code that the
 operation stands for. Each has to compute what torch's own code computes (autofuse/verify/functions.py); those that do
 are timed against each other (autofuse/measure/race.py), forward and backward together, and their memory is counted;
-the policy chooses (autofuse/kernels/choosing.py). The decision is kept (autofuse/kernels/decisions.py).
+the policy chooses (autofuse/kernels/ranking.py). The decision is kept (autofuse/kernels/decisions.py).
 The user's tensors, gradients, random states, modes and settings are left as they were.
 """
 
@@ -18,15 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.choosing import ORIGINAL, CandidateTime, ranked
+from autofuse.kernels.candidate_timing import WARM, raced
 from autofuse.kernels.decisions import Kind, decide, decision
 from autofuse.kernels.operation import OPERATIONS, Operation, is_plain, traced
 from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider
-from autofuse.kernels.racing import WARM, raced
+from autofuse.kernels.ranking import ORIGINAL, CandidateTime, ranked
+from autofuse.measure.available_memory import free_bytes
 from autofuse.measure.memory import held_by, peak_of
-from autofuse.measure.room import free_bytes
-from autofuse.measure.state import preserved
+from autofuse.measure.preserved_state import preserved
 from autofuse.measure.timing import seconds_of
 from autofuse.results.tuning import Trial, TuningResult
 from autofuse.verify.calls import Function, FunctionCall, tensors_in

@@ -28,9 +28,9 @@ from autofuse.ir.graph import (
 from autofuse.ir.vocabulary import OPS
 from autofuse.match.matcher import Pattern
 from autofuse.rule import Rule, RuleError
+from autofuse.source.capture.capture_state import qualified
 from autofuse.source.capture.function_capture import capture
 from autofuse.source.capture.scope import FileScope
-from autofuse.source.capture.state import qualified
 
 _TABLE = "autofuse/ir/vocabulary.py lists the operations that a rule can look for, and takes a row for another one"
 

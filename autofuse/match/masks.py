@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from autofuse.canonical import CAST, KEEP, View, fill_of
 from autofuse.canonical.arithmetic import total, without
-from autofuse.canonical.folds import expanded_and_folded, folds_back, splits
+from autofuse.canonical.mask_folds import expanded_and_folded, folds_back, splits
 from autofuse.canonical.recognise.masks import BOOLEAN, kept, unexpanded
 from autofuse.ir.graph import CHOICE, Value, is_const
 

@@ -14,8 +14,8 @@ from functools import cached_property
 
 from autofuse.canonical import CAST, PERMUTE, View, bare
 from autofuse.canonical.arithmetic import factors_of, terms_of, without
+from autofuse.canonical.recognise.class_rows import rows_of
 from autofuse.canonical.recognise.precision import changes_dtype, known_dtypes, known_to_keep_dtype, names_dtype
-from autofuse.canonical.recognise.rows import rows_of
 from autofuse.canonical.view import order_of
 from autofuse.ir import layout
 from autofuse.ir.graph import CONST, PARAMETER, Value, ancestors, is_const

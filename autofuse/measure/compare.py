@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from autofuse.measure.deciding import LOOKS, Decided, decided, warmed
 from autofuse.measure.environment import environment
 from autofuse.measure.memory import PeakMemory, peak_of
 from autofuse.measure.operators import operators_of
-from autofuse.measure.state import preserved
+from autofuse.measure.pair_count import LOOKS, Decided, decided, warmed
+from autofuse.measure.preserved_state import preserved
 from autofuse.measure.step import Inputs, Model, Step, clear_gradients, tensors_in, training_step
 from autofuse.results.comparison import Category, Comparison
 

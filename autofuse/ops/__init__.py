@@ -4,7 +4,7 @@ Each has a plain reference of the same signature in `autofuse.ops.reference`. Th
 which rule put them where they are.
 """
 
-from autofuse.kernels import others
+from autofuse.kernels import package_providers as others
 from autofuse.ops.activations import activation, gelu, gelu_tanh, glu, hardswish, mish, silu
 from autofuse.ops.adamw import adamw
 from autofuse.ops.attention import attention
@@ -13,7 +13,7 @@ from autofuse.ops.cross_entropy import cross_entropy, log_likelihood, nll, rows
 from autofuse.ops.dropout_add_norm import dropout_add_norm
 from autofuse.ops.gated import gated_activation, gated_product
 from autofuse.ops.gated_mlp import gated_mlp
-from autofuse.ops.kernels import kernel_of
+from autofuse.ops.kernel_names import kernel_of
 from autofuse.ops.layer_norm import layer_norm
 from autofuse.ops.linear_cross_entropy import linear_cross_entropy
 from autofuse.ops.masks import masked

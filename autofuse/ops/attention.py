@@ -19,10 +19,10 @@ from autofuse.kernels.packages import FLEX, TORCH
 from autofuse.kernels.provider import Provider
 from autofuse.ops.attention_blocks import attention_by_blocks
 from autofuse.ops.attention_formula import attention_in_steps
+from autofuse.ops.attention_operands import Operands, computed_in, operands
+from autofuse.ops.attention_thresholds import blocks_are_slower, steps_are_slower
 from autofuse.ops.derivatives import beyond_kernels, differentiable_twice, unfused
-from autofuse.ops.operands import Operands, computed_in, operands
-from autofuse.ops.parts import attention_by_formula, attention_on_parts, is_distributed
-from autofuse.ops.thresholds import blocks_are_slower, steps_are_slower
+from autofuse.ops.distributed import attention_by_formula, attention_on_parts, is_distributed
 from autofuse.torch_private import get_unwrapped, is_batchedtensor
 
 

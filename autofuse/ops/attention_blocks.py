@@ -16,7 +16,7 @@ from torch import Tensor
 from autofuse.kernels import operators
 from autofuse.kernels.compiled import attention as kernel
 from autofuse.kernels.compiled import blocks
-from autofuse.kernels.draws import bits, drawn_seed, least_kept
+from autofuse.kernels.dropout_bits import bits, drawn_seed, least_kept
 
 _NOTHING = nullcontext()
 KEPT_BYTES = 2**25

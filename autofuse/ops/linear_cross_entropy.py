@@ -1,7 +1,7 @@
 """Cross entropy of a linear layer's output, without ever forming all of the logits.
 
 The logits of a language model are the largest tensor of its step, and need not be: their loss and their gradient are
-computed for a block of rows at a time (autofuse/kernels/blocks.py). Must not know which module owns the weight.
+computed for a block of rows at a time (autofuse/kernels/row_blocks.py). Must not know which module owns the weight.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autofuse.kernels import blocks
+from autofuse.kernels import row_blocks as blocks
+from autofuse.kernels.class_targets import out_of_range
 from autofuse.kernels.operation import Operation, is_plain
 from autofuse.kernels.operators import define, differentiate
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider
-from autofuse.kernels.targets import out_of_range
 from autofuse.ops.cross_entropy import autocast_is_on, check_reduction, ignored, wide
 from autofuse.torch_private import FakeTensor, keeps_graph
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.draws import kept
+from autofuse.kernels.dropout_bits import kept
 from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
 from autofuse.kernels.provider import HALVES_AND_SINGLE
 from autofuse.ops.affine import Affine, one_for_each_column

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels import operators
-from autofuse.kernels.folding import broadcasts_to, dense, fold, in_order_of_memory, whole
+from autofuse.kernels.folded_operands import broadcasts_to, dense, fold, in_order_of_memory, whole
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider

@@ -15,9 +15,9 @@ from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import FLEX, TORCH
 from autofuse.kernels.provider import Provider
 from autofuse.ops.attention_blocks import attention_by_blocks
-from autofuse.ops.operands import computed_in, operands
+from autofuse.ops.attention_operands import computed_in, operands
+from autofuse.ops.attention_thresholds import CAPPED, scores
 from autofuse.ops.softmax import masked_softmax
-from autofuse.ops.thresholds import CAPPED, scores
 
 
 def soft_capped_attention(

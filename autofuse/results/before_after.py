@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autofuse.results.comparison import Comparison
-from autofuse.results.parts import Layer, Place
 from autofuse.results.profile import Profile
+from autofuse.results.profile_parts import Layer, Place
 from autofuse.results.shown import Shown, drawing
 
 FORMAT_VERSION = 1

@@ -1,6 +1,6 @@
 """What profiling a training step found, whole. Plain data: it knows neither torch nor how to measure.
 
-Its parts are in autofuse/results/parts.py, and have their names here too: whoever fills a profile needs both.
+Its parts are in autofuse/results/profile_parts.py, and have their names here too: whoever fills a profile needs both.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from autofuse.results.comparison import Category
 from autofuse.results.data import Malformed, dumped, loaded
 from autofuse.results.ladder import Rung
-from autofuse.results.parts import (
+from autofuse.results.profile_parts import (
     OUTSIDE,
     Attribution,
     Flops,

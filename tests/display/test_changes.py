@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from autofuse.display.changes import changes, changes_table
 from autofuse.results.comparison import Interval
-from autofuse.results.parts import Layer, Timing, Work
 from autofuse.results.profile import Profile
+from autofuse.results.profile_parts import Layer, Timing, Work
 
 
 def profile(**seconds: float) -> Profile:

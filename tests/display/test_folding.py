@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autofuse.display.folding import folded, folded_places, gain_together, own_share, patterns_of
-from autofuse.results.parts import Layer, Place, Work
+from autofuse.results.profile_parts import Layer, Place, Work
 from tests.display.samples import gpt, layer, place, work
 
 

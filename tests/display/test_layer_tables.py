@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from autofuse.display import layer_tables as tables
 from autofuse.display.folding import folded_places
-from autofuse.results.parts import Place
+from autofuse.results.profile_parts import Place
 from autofuse.results.table import Table
 from tests.display.samples import ATTENTION, gpt, large, place
 

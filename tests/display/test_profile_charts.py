@@ -8,7 +8,7 @@ import pytest
 
 from autofuse.display import profile_charts as charts
 from autofuse.display.bars import BarChart
-from autofuse.results.parts import Roof
+from autofuse.results.profile_parts import Roof
 from tests.display.samples import almost_nothing, gpt, large, trace_of_a_job
 
 ONE, BOTH = {"": gpt()}, {"before": gpt(), "after": gpt(True)}

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from autofuse.display.profile_facts import end, facts_of, facts_of_both, step_of, title_of
 from autofuse.results.comparison import Interval
-from autofuse.results.parts import Power, Probe, Rank
 from autofuse.results.profile import Profile
+from autofuse.results.profile_parts import Power, Probe, Rank
 from tests.display.samples import almost_nothing, gpt, trace_of_a_job
 
 

@@ -9,7 +9,7 @@ from xml.dom.minidom import Element, parseString
 import pytest
 
 from autofuse.display.roofline import Dot, RooflineChart
-from autofuse.results.parts import Roof
+from autofuse.results.profile_parts import Roof
 
 ROOF = Roof(1e12, 1e11, "float32")  # they meet at 10 FLOPs a byte
 

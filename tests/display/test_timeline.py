@@ -7,7 +7,7 @@ from xml.dom.minidom import Element, parseString
 import pytest
 
 from autofuse.display.timeline import TimelineChart
-from autofuse.results.parts import Span
+from autofuse.results.profile_parts import Span
 
 
 def drawn(*spans: Span) -> Element:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from autofuse.kernels.operation import OPERATIONS
-from autofuse.kernels.others import PROVIDERS
+from autofuse.kernels.package_providers import PROVIDERS
 from autofuse.ops import reference
 from tests.kernels.standins import build, in_place_of_others
 

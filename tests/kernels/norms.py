@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.draws import kept
+from autofuse.kernels.dropout_bits import kept
 
 EPS = 1e-5
 SEED = 1234567890123456789

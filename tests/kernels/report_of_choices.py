@@ -15,7 +15,7 @@ import torch
 
 import autofuse.ops as ops
 from autofuse.kernels.operation import OPERATIONS
-from autofuse.kernels.others import PROVIDERS
+from autofuse.kernels.package_providers import PROVIDERS
 from tests.kernels.operands import classes, tensor
 
 OF_OTHERS = ("apex", "cutlass", "flash_attn", "flash_attn_2_cuda", "fused_layer_norm_cuda", "liger_kernel", "quack")

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from autofuse.kernels import borrowed, packages
+from autofuse.kernels import package_functions as borrowed
+from autofuse.kernels import packages
 
 SIGNATURES = Path(__file__).parent / "signatures"
 RECORDED: dict[str, Any] = {

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from autofuse.kernels import flash_attn, flash_attn_cute, flash_attn_parts, others, quack, requirements
+from autofuse.kernels import flash_attn, flash_attn_cute, flash_attn_parts, quack, requirements
+from autofuse.kernels import package_providers as others
 from autofuse.kernels.provider import Provider
 
 Make = Callable[..., Tensor]

@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from autofuse import ops
 from autofuse.kernels.compiled import attention as kernel
-from autofuse.ops import reference, thresholds
+from autofuse.ops import attention_thresholds as thresholds
+from autofuse.ops import reference
 from autofuse.ops.attention import _OP as OP
 
 B, H, T, S, D = 2, 3, 5, 7, 4

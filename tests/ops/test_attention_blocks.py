@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from autofuse.kernels.compiled import attention as kernel
 from autofuse.kernels.compiled import blocks as cut
-from autofuse.kernels.regions import region
+from autofuse.kernels.compiled_regions import region
 from autofuse.ops import attention_blocks as blocks
 from autofuse.ops import reference
 

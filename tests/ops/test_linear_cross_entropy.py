@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from autofuse import ops
-from autofuse.kernels import blocks, packages, policy
+from autofuse.kernels import packages, policy
+from autofuse.kernels import row_blocks as blocks
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.ops import reference
 

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
-from autofuse.kernels.draws import drawn_seed, kept
+from autofuse.kernels.dropout_bits import drawn_seed, kept
 from autofuse.ops.norm_operators import dtype_of, normed_by, refused
 
 pytest.importorskip("triton")

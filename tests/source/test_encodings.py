@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autofuse.cli import main
-from autofuse.source.write.pieces import Text, lines_of
+from autofuse.source.write.statement_ranges import Text, lines_of
 
 ATTENTION = """\
 import torch

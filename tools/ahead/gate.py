@@ -17,7 +17,7 @@ from types import ModuleType
 
 from triton.runtime.jit import JITFunction
 
-from autofuse.kernels.ahead import Ahead
+from autofuse.kernels.ahead_of_time import Ahead
 from tools.ahead.launches import Launch, launches
 from tools.ahead.resources import SHARED
 

@@ -17,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from autofuse.kernels.ahead import Ahead
+from autofuse.kernels.ahead_of_time import Ahead
 from tools.ahead.resources import Resources, resources
 
 

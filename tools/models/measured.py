@@ -26,7 +26,7 @@ from autofuse.fx.session.state import is_candidate
 from autofuse.fx.trace.twin import copied_object
 from autofuse.loading.registry import load_rules
 from autofuse.measure.operators import operators_of
-from autofuse.ops import plain
+from autofuse.ops import lowered as plain
 from autofuse.verify import bounds
 from autofuse.verify.arithmetic import AsWritten, InDouble, RandomlyRounded
 from autofuse.verify.modules import verify

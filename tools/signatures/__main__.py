@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from autofuse.kernels import apex, flash_attn, flash_attn_cute, flash_attn_parts, liger, packages, quack
-from autofuse.kernels.borrowed import Borrowed
+from autofuse.kernels.package_functions import Borrowed
 from tools.signatures.reading import Facts, function_facts, module_file
 from tools.signatures.sources import SOURCES, Source, fetched
 

@@ -18,7 +18,7 @@ from autofuse.canonical.arithmetic import (
     total,
     without,
 )
-from autofuse.canonical.recognise.pairs import HALVES, Part, part_of
+from autofuse.canonical.recognise.rotary_pairs import HALVES, Part, part_of
 from autofuse.canonical.view import View, literal, rewrites
 from autofuse.ir.graph import ITEM, Value, is_const
 

@@ -3,13 +3,13 @@
 Introduces log_softmax(x, dim), picked(x, dim, target), which is what stands at the target, and
 cross_entropy(log_softmax, target, weight, ignore_index, reduction, label_smoothing, dim). `dim` is where the classes
 are: 1 where they lie as torch wants them, whatever the rank. An `ignore_index` of None says that every target counts.
-Knows losses; the arithmetic that leads to them stands in likelihoods.py, and rows.py knows where the classes are.
+Knows losses; the arithmetic that leads to them stands in likelihoods.py, and class_rows.py knows where the classes are.
 """
 
 from __future__ import annotations
 
 from autofuse.canonical.arithmetic import factors_of, product, without
-from autofuse.canonical.recognise.rows import ClassRows, is_whole, second_or_last, straightened
+from autofuse.canonical.recognise.class_rows import ClassRows, is_whole, second_or_last, straightened
 from autofuse.canonical.recognise.softmax import unshifted
 from autofuse.canonical.shapes import elements, from_end
 from autofuse.canonical.view import CAST, LEAF, View, bare, literal, rewrites

@@ -2,7 +2,7 @@
 
 A pair (a, b) of `x` becomes (a * cos - b * sin, b * cos + a * sin). The pairs are entry i of either half of the last
 dimension, or entries 2i and 2i + 1. People write it with the rotated vector (-b, a), entry by entry, or as a product of
-complex numbers. Source: Su et al., arXiv:2104.09864. Knows these formulas; what pairs are made of is pairs.py's.
+complex numbers. Source: Su et al., arXiv:2104.09864. Knows these formulas; what pairs are made of is rotary_pairs.py's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_SUMS, factors_of, product, terms_of, without
-from autofuse.canonical.recognise.pairs import HALVES, PAIRS, Part, merges_last_two, part_of, split_in_two
+from autofuse.canonical.recognise.rotary_pairs import HALVES, PAIRS, Part, merges_last_two, part_of, split_in_two
 from autofuse.canonical.shapes import elements, from_end
 from autofuse.canonical.view import CAST, View, rewrites
 from autofuse.ir.graph import ATTRIBUTE, TUPLE, Value, is_const

@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from autofuse import ops
 from autofuse.fx.trace.ambient_state import Ambient
 from autofuse.fx.trace.tracer import ForwardTrace
-from autofuse.ops import plain
+from autofuse.ops import lowered as plain
 
 _FOUR = 4  # batch, heads, length, width
 

@@ -16,7 +16,7 @@ from autofuse.fx.rewrite.causal_mask import guard_buffers, is_square
 from autofuse.fx.rewrite.excerpt import Excerpt, excerpt
 from autofuse.fx.rewrite.graph_capture import CapturedTrace
 from autofuse.fx.rewrite.node_builder import Builder, CannotBuild
-from autofuse.fx.rewrite.resize import sizes_elsewhere
+from autofuse.fx.rewrite.size_reads import sizes_elsewhere
 from autofuse.fx.trace.attribute_reads import is_known
 from autofuse.fx.trace.operation_names import dead
 from autofuse.match.site import ReplacedValue, Site

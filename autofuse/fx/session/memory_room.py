@@ -11,7 +11,7 @@ from itertools import chain
 import torch
 from torch import nn
 
-from autofuse.measure.room import free_bytes
+from autofuse.measure.available_memory import free_bytes
 
 # Two copies, their gradients, the original in double and its gradient, in both modes. Measured: GPT-2 of 475 MiB in
 # float32 took 5.2 GiB above itself.

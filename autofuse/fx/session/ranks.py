@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from autofuse.fx.trace.sharding import tensors_of
-from autofuse.ops.parts import is_distributed
+from autofuse.ops.distributed import is_distributed
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
 from autofuse.torch_private import get_default_store

@@ -18,10 +18,10 @@ from torch import Tensor, fx, nn
 
 from autofuse import ops
 from autofuse.fx.rewrite.excerpt import Excerpt
-from autofuse.kernels.choosing import ORIGINAL, ranked
+from autofuse.kernels.candidate_timing import raced
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.policy import settings
-from autofuse.kernels.racing import raced
+from autofuse.kernels.ranking import ORIGINAL, ranked
 from autofuse.kernels.tuning import SHORTEST, SHORTEST_ELSEWHERE, tune
 from autofuse.measure.memory import held_by, peak_of
 from autofuse.measure.timing import seconds_of

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from autofuse.fx.trace.stand_ins import Form, Forms, filled, is_sharded_unit
-from autofuse.ops.parts import is_distributed
+from autofuse.ops.distributed import is_distributed
 
 ForwardArguments = tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace.twin import World
 from autofuse.fx.trace.wrappers import FSDP1
-from autofuse.ops.parts import is_distributed
+from autofuse.ops.distributed import is_distributed
 from autofuse.torch_private import FakeTensorMode
 
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from autofuse.kernels.regions import region
+from autofuse.kernels.compiled_regions import region
 
 _TANH_SCALE, _TANH_CUBE = math.sqrt(2.0 / math.pi), 0.044715
 _REGULAR, _SHORTEST = 4096, 64  # entries in a row

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.compiled.blocks import AttentionBlock, blocks
-from autofuse.kernels.draws import bits, least_kept
-from autofuse.kernels.regions import region
+from autofuse.kernels.compiled_regions import region
+from autofuse.kernels.dropout_bits import bits, least_kept
 from autofuse.torch_private import softmax_backward_data
 
 

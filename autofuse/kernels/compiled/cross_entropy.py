@@ -6,8 +6,8 @@ torch.compile 5.5), 3.4 in bf16 (4.3 and 5.9).
 
 from __future__ import annotations
 
-from autofuse.kernels import likelihoods
-from autofuse.kernels.regions import region
+from autofuse.kernels import cross_entropy_formula as likelihoods
+from autofuse.kernels.compiled_regions import region
 
 losses = region(rows="logits target")(likelihoods.losses)
 gradient = region(rows="logits target share normalizers")(likelihoods.gradient)

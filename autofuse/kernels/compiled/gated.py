@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.compiled.activations import regular, value, value_and_slope
-from autofuse.kernels.regions import region
+from autofuse.kernels.compiled_regions import region
 
 
 def forward(gate: Tensor, up: Tensor, activation: str) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.compiled.activations import value, value_and_slope
-from autofuse.kernels.regions import region
+from autofuse.kernels.compiled_regions import region
 
 
 @region(rows="x")

@@ -12,8 +12,8 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
-from autofuse.kernels.draws import kept
-from autofuse.kernels.regions import region
+from autofuse.kernels.compiled_regions import region
+from autofuse.kernels.dropout_bits import kept
 
 _WHOLE = 2**21  # elements: up to here both passes of a gradient find what they read in a cache of 32 MiB
 _PART = 2**17  # elements of the rows that a core's second-level cache holds, in the two tensors that are read twice

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from autofuse.kernels.folding import folded
-from autofuse.kernels.free_regions import free_region
+from autofuse.kernels.dynamic_regions import free_region
+from autofuse.kernels.folded_operands import folded
 
 
 def forward(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool, dtype: torch.dtype) -> Tensor:

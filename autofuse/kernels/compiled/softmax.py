@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from autofuse.kernels.folding import dense, folded, unexpanded
-from autofuse.kernels.free_regions import free_region
+from autofuse.kernels.dynamic_regions import free_region
+from autofuse.kernels.folded_operands import dense, folded, unexpanded
 
 
 def forward(scores: Tensor, mask: Tensor | None, scale: float, fill: float) -> Tensor:

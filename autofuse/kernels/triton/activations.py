@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from autofuse.kernels.ahead import Ahead, sample
+from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.devices import multiprocessors
 
 _TILE = 2048  # entries of a program: with 4 warps, 16 for each thread, two loads of 8 halves or four of 4 floats

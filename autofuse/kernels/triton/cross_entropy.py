@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from autofuse.kernels.ahead import Ahead, sample
+from autofuse.kernels.ahead_of_time import Ahead, sample
 
 # A thread holds 8 entries of a block, 16 bytes in half precision, which one load fetches; of the largest block 16.
 _LARGEST_BLOCK = 4096

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from autofuse.kernels.ahead import Ahead, sample
+from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.triton.activations import sloped, tile
 
 _WARPS = 4

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, addmm, mm
 
-from autofuse.kernels.ahead import Ahead
+from autofuse.kernels.ahead_of_time import Ahead
 from autofuse.kernels.triton import activations
 
 

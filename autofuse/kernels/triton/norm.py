@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from autofuse.kernels.ahead import Ahead, sample
+from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.devices import multiprocessors
-from autofuse.kernels.draws import least_kept
+from autofuse.kernels.dropout_bits import least_kept
 from autofuse.kernels.triton.norm_tiles import affine, normalised, store_gradients, total_of
 
 _WIDEST = 8192  # columns of a row that is kept in registers: eight for each of 1024 threads

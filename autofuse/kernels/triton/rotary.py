@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from autofuse.kernels.ahead import Ahead, sample
-from autofuse.kernels.folding import FoldedShape, folded
+from autofuse.kernels.ahead_of_time import Ahead, sample
+from autofuse.kernels.folded_operands import FoldedShape, folded
 
 _PAIRS = 128  # of a row in one program; wider heads take several programs
 _ELEMENTS = 1024  # pairs in one program: 4 warps with 8 pairs a thread; with 16, an angle an entry took 143 registers

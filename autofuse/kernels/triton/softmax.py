@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from autofuse.kernels.ahead import Ahead, sample
-from autofuse.kernels.folding import FoldedShape, dense, folded, unexpanded
+from autofuse.kernels.ahead_of_time import Ahead, sample
+from autofuse.kernels.folded_operands import FoldedShape, dense, folded, unexpanded
 
 _NONE, _BOOLEAN, _ADDED = 0, 1, 2
 _WHOLE = 8192  # entries of the longest row that one program holds: 32 registers of 8 warps for each operand

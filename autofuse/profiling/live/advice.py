@@ -11,12 +11,12 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from autofuse.profiling.live.calls import joined
-from autofuse.profiling.live.costs import Costs
 from autofuse.profiling.live.gains import with_places
-from autofuse.profiling.live.places import Reading, read_places
+from autofuse.profiling.live.module_calls import joined
+from autofuse.profiling.live.operator_costs import Costs
 from autofuse.profiling.live.roofs import roofs
-from autofuse.profiling.live.roots import StepArguments
+from autofuse.profiling.live.root_models import StepArguments
+from autofuse.profiling.live.rule_places import Reading, read_places
 from autofuse.results.profile import Layer
 
 

@@ -8,20 +8,20 @@ from statistics import median
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.measure.environment import environment
 from autofuse.profiling.live.advice import advised
-from autofuse.profiling.live.measured import Measurements
+from autofuse.profiling.live.measurements import Measurements
 from autofuse.profiling.live.ranks import gathered, this_rank
 from autofuse.profiling.live.roofline import regimes, rungs
 from autofuse.profiling.live.roofs import Roofs, roofs
 from autofuse.profiling.trace.categories import categories_of
+from autofuse.profiling.trace.layer_totals import layers, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
 from autofuse.profiling.trace.overhead import corrected
-from autofuse.profiling.trace.pieces import calm
+from autofuse.profiling.trace.owned_time import calm
 from autofuse.profiling.trace.rungs import rungs_of
 from autofuse.profiling.trace.scope import scope_of
-from autofuse.profiling.trace.shares import shares_of
-from autofuse.profiling.trace.spans import spans_of
 from autofuse.profiling.trace.steps import steps_of
-from autofuse.profiling.trace.tree import layers, sm_efficiency_of
+from autofuse.profiling.trace.time_shares import shares_of
+from autofuse.profiling.trace.timeline import spans_of
 from autofuse.results.ladder import ladder, of_a_cpu
 from autofuse.results.medians import median_interval
 from autofuse.results.profile import Layer, Profile, Rank, Share, Timing

@@ -15,9 +15,9 @@ from torch import nn
 from autofuse.fx.session import optimize as live
 from autofuse.fx.trace.wrappers import unwrapped
 from autofuse.measure.compare import compare, device_of
-from autofuse.measure.state import preserved
+from autofuse.measure.preserved_state import preserved
 from autofuse.measure.step import Inputs, Step, tensors_in, training_step
-from autofuse.profiling.live.calls import ModuleNames
+from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.live.optimizers import preserved_optimizers
 from autofuse.profiling.live.profile import profile as profiled
 from autofuse.profiling.live.recording import Recording

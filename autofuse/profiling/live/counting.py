@@ -1,6 +1,7 @@
 """Counts what steps compute and move, module by module: FLOPs, bytes, operators. No clock: counting slows a step.
 
-Knows operators' costs (formulas.py) and whose they are (whose.py); must not know how fast a machine is. Hooks nothing.
+Knows operators' costs (formulas.py) and whose they are (operator_owner.py); must not know how fast a machine is. Hooks
+nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from autofuse.profiling.live.calls import ModuleNames, around_calls
 from autofuse.profiling.live.formulas import OperatorCost, can_count, cost, is_opaque
-from autofuse.profiling.live.whose import Owner, Running, gradients_wanted, is_an_optimizers
+from autofuse.profiling.live.module_calls import ModuleNames, around_calls
+from autofuse.profiling.live.operator_owner import Owner, Running, gradients_wanted, is_an_optimizers
 from autofuse.profiling.trace.work import Own, Phase
 from autofuse.results.profile import Flops, Work
 from autofuse.torch_private import HigherOrderOperator, TorchDispatchMode

@@ -18,7 +18,7 @@ from torch import Tensor
 from autofuse.kernels.operators import NAMESPACE
 from autofuse.kernels.packages import Unavailable, loaded
 from autofuse.ops.flops import SDPA_ON_CPU
-from autofuse.profiling.live.traffic import is_silent, moved, tensors_of
+from autofuse.profiling.live.bytes_moved import is_silent, moved, tensors_of
 from autofuse.torch_private import HigherOrderOperator
 
 Formula = Callable[..., int]  # of shapes in place of tensors, and of `out_shape`

@@ -26,10 +26,10 @@ from autofuse.fx.trace.stand_ins import stand_in
 from autofuse.fx.trace.tracer import quiet
 from autofuse.fx.trace.twin import World, set_mode
 from autofuse.kernels.operation import recorded
-from autofuse.profiling.live.calls import joined
-from autofuse.profiling.live.costs import Costs, is_product
-from autofuse.profiling.live.listing import ListedOperator, fresh, listed
-from autofuse.profiling.live.places import PlannedPlace, Reading
+from autofuse.profiling.live.listed_operators import ListedOperator, fresh, listed
+from autofuse.profiling.live.module_calls import joined
+from autofuse.profiling.live.operator_costs import Costs, is_product
+from autofuse.profiling.live.rule_places import PlannedPlace, Reading
 from autofuse.profiling.trace.work import Phase
 from autofuse.results.comparison import milliseconds
 from autofuse.results.profile import Layer, Place, Work

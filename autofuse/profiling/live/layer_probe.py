@@ -14,7 +14,7 @@ import torch
 from autofuse.measure.statistics import estimate
 from autofuse.measure.step import Inputs
 from autofuse.measure.timing import seconds_of
-from autofuse.profiling.live.calls import ModuleNames
+from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.live.probe import doubled
 from autofuse.profiling.live.recording import Recording
 from autofuse.profiling.trace.layers import step_by_step

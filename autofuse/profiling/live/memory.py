@@ -1,6 +1,6 @@
 """What memory is for at the moment of a step in which most of it is held, and whose it is.
 
-Knows what parameters, gradients and optimizer states are; the lives of storages it gets from storages.py.
+Knows what parameters, gradients and optimizer states are; the lives of storages it gets from storage_log.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from autofuse.profiling.live.calls import ModuleNames
-from autofuse.profiling.live.storages import Storages, StoredTensor
+from autofuse.profiling.live.module_calls import ModuleNames
+from autofuse.profiling.live.storage_log import Storages, StoredTensor
 from autofuse.results.profile import OUTSIDE, Memory
 from autofuse.torch_private import pytree
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from autofuse.display.progress import quietly, told
-from autofuse.measure.state import preserved
+from autofuse.measure.preserved_state import preserved
 from autofuse.measure.step import Inputs, Step, tensors_in
 from autofuse.profiling.live.assemble import assembled
-from autofuse.profiling.live.live import ProfilePasses, measured
 from autofuse.profiling.live.optimizers import preserved_optimizers
+from autofuse.profiling.live.passes import ProfilePasses, measured
 from autofuse.profiling.live.workload import Subject, workload_of
 from autofuse.results.profile import Profile
 

@@ -21,10 +21,10 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from autofuse.measure.memory import quiet_profiler
 from autofuse.measure.timing import synchronize
-from autofuse.profiling.live.calls import ModuleNames, around_calls
+from autofuse.profiling.live.module_calls import ModuleNames, around_calls
 from autofuse.profiling.trace import trace as traces
+from autofuse.profiling.trace.event_owners import MODULE, WINDOW
 from autofuse.profiling.trace.overhead import RecordingCost
-from autofuse.profiling.trace.owners import MODULE, WINDOW
 from autofuse.profiling.trace.trace import Trace
 from autofuse.results.atomic_files import put
 from autofuse.torch_private import RecordFunctionFast, is_profiler_enabled

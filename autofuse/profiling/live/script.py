@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from autofuse.profiling.live.boundaries import Boundaries
-from autofuse.profiling.live.conductor import Conductor, Finished
+from autofuse.profiling.live.program_steps import Conductor, Finished
+from autofuse.profiling.live.step_boundaries import Boundaries
 
 
 @dataclass

@@ -12,8 +12,8 @@ from torch import nn
 
 from autofuse.measure.compare import device_of
 from autofuse.measure.step import Inputs, Step, tensors_in, training_step
-from autofuse.profiling.live.calls import ModuleNames
-from autofuse.profiling.live.roots import Roots, StepArguments
+from autofuse.profiling.live.module_calls import ModuleNames
+from autofuse.profiling.live.root_models import Roots, StepArguments
 
 Subject = nn.Module | Callable[..., Any]
 

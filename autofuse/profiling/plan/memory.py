@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 
 from autofuse.fx.session.optimize import optimize, report
 from autofuse.measure.step import Step, called, clear_gradients, tensors_in
-from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.memory import PeakHoldings
+from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.plan.paper import Paper, Unplannable
 from autofuse.profiling.plan.sharding import KINDS, Spread, blocks, spread
 from autofuse.results.plan import Setting

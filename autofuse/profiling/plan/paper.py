@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.kernels.operation import on_paper
-from autofuse.profiling.live.batch import batch_of
+from autofuse.profiling.live.batch_size import batch_of
 from autofuse.profiling.live.factories import BuiltModel, NoSubject, found, made
 from autofuse.torch_private import LOCAL_SCALAR_DENSE, FakeTensorMode, TorchDispatchMode, pytree
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from autofuse.measure.step import Inputs, Step
-from autofuse.profiling.live.batch import batch_of
+from autofuse.profiling.live.batch_size import batch_of
 from autofuse.profiling.plan.memory import ERROR_BASIS, OPTIMIZERS, PlannedModel
 from autofuse.profiling.plan.paper import Paper, Unplannable
 from autofuse.profiling.plan.sharding import SOURCES, STRATEGIES

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from autofuse.profiling.trace.owners import NAMELESS, Owned
-from autofuse.profiling.trace.pieces import OwnedTime
+from autofuse.profiling.trace.event_owners import NAMELESS, Owned
+from autofuse.profiling.trace.owned_time import OwnedTime
 from autofuse.profiling.trace.work import Phase
 from autofuse.results.profile import OUTSIDE, Attribution
 

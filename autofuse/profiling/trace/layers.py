@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.profiling.trace.attribution import attribution_of
-from autofuse.profiling.trace.owners import NAMELESS, owners
-from autofuse.profiling.trace.pieces import OwnedTime, device_pieces, host_pieces
+from autofuse.profiling.trace.event_owners import NAMELESS, owners
+from autofuse.profiling.trace.launch_shapes import Device, device_number, shape_of
+from autofuse.profiling.trace.owned_time import OwnedTime, device_pieces, host_pieces
 from autofuse.profiling.trace.scope import Scope, scope_of
-from autofuse.profiling.trace.shapes import Device, device_number, shape_of
 from autofuse.profiling.trace.steps import Steps, steps_of
 from autofuse.profiling.trace.trace import Event, Trace
 from autofuse.profiling.trace.work import Own, Phase

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 
 from autofuse.ir.operator_categories import category_of
+from autofuse.profiling.trace.host_marks import MARKED, PHASES, Phase
 from autofuse.profiling.trace.intervals import Interval, difference, union
-from autofuse.profiling.trace.marks import MARKED, PHASES, Phase
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from autofuse.profiling.trace.categories import categories_of
 from autofuse.profiling.trace.flops import counted, hfu_of
+from autofuse.profiling.trace.layer_totals import layers, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
 from autofuse.profiling.trace.nsight import rungs_of_report
 from autofuse.profiling.trace.ranks import notes_of, numbered, ranks_of
 from autofuse.profiling.trace.rungs import rungs_of
 from autofuse.profiling.trace.scope import Scope, scope_of
-from autofuse.profiling.trace.shares import shares_of
-from autofuse.profiling.trace.spans import spans_of
+from autofuse.profiling.trace.time_shares import shares_of
+from autofuse.profiling.trace.timeline import spans_of
 from autofuse.profiling.trace.trace import Trace
-from autofuse.profiling.trace.tree import layers, sm_efficiency_of
 from autofuse.results.ladder import Rung, ladder
 from autofuse.results.medians import median_interval
 from autofuse.results.profile import Flops, Memory, Power, Probe, Profile, Timing

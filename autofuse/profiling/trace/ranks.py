@@ -15,9 +15,9 @@ from autofuse.profiling.trace.intervals import length
 from autofuse.profiling.trace.kernels import communicates
 from autofuse.profiling.trace.rungs import busy_of
 from autofuse.profiling.trace.scope import Scope
-from autofuse.profiling.trace.shares import communication
+from autofuse.profiling.trace.time_shares import communication
 from autofuse.profiling.trace.trace import Event
-from autofuse.results.parts import Rank
+from autofuse.results.profile_parts import Rank
 
 Key = tuple[str, ...]
 _RANK = re.compile(r"rank[-_. ]?(\d+)", re.IGNORECASE)

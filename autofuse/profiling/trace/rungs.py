@@ -15,9 +15,9 @@ from statistics import fmean
 
 from autofuse.profiling.trace.intervals import length
 from autofuse.profiling.trace.kernels import uses_tensor_cores
+from autofuse.profiling.trace.launch_shapes import Device, Shape, shape_of
 from autofuse.profiling.trace.phases import busy_on_host
 from autofuse.profiling.trace.scope import Scope
-from autofuse.profiling.trace.shapes import Device, Shape, shape_of
 from autofuse.profiling.trace.trace import Event
 from autofuse.results.ladder import RUNGS, Rung
 

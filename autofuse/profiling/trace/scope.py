@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from autofuse.profiling.trace.host_marks import Marks
 from autofuse.profiling.trace.intervals import Interval, difference, parts, union
-from autofuse.profiling.trace.marks import Marks
-from autofuse.profiling.trace.shapes import Device, device_number, devices_of, stream_number
+from autofuse.profiling.trace.launch_shapes import Device, device_number, devices_of, stream_number
 from autofuse.profiling.trace.steps import ANNOTATIONS, GPU_WORK, Steps, correlation, launches_of, steps_of
 from autofuse.profiling.trace.trace import Event, Trace
 

@@ -16,12 +16,12 @@ from autofuse.ir.rows import Op
 from autofuse.ir.vocabulary import HARMLESS, MODULES, NAMES, OPS
 from autofuse.reasons import matches
 from autofuse.reasons.reason import because
+from autofuse.source.capture.capture_state import qualified
 from autofuse.source.capture.captured import Chain
-from autofuse.source.capture.criteria import LossModule, criterion_of
-from autofuse.source.capture.elements import Elements
 from autofuse.source.capture.inlining import Inlining
+from autofuse.source.capture.loss_modules import LossModule, criterion_of
+from autofuse.source.capture.mapped_elements import Elements
 from autofuse.source.capture.modules import AppliedLayer, OwnLayer, child_called, constructor_of, layers_of
-from autofuse.source.capture.state import qualified
 
 _MUTATORS = frozenset(".append .extend .insert .add_ .update .setdefault .pop .clear .remove .sort .reverse".split())
 _SEES_NAMES = frozenset({"locals", "vars", "eval", "exec", "globals", "dir"})

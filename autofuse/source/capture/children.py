@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from autofuse.ir.vocabulary import MODULES
 from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.project_files import own_class
 from autofuse.source.capture.scope import ClassScope, FileScope
-from autofuse.source.capture.siblings import own_class
 
 _MODULE = ("torch.nn.Module", "torch.nn.modules.Module", "torch.nn.modules.module.Module")
 _WATCHED = ("__call__", "__getattr__", "__getattribute__", "_call_impl")

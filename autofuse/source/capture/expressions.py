@@ -24,9 +24,9 @@ from autofuse.ir.vocabulary import METADATA, NAMES, OPS
 from autofuse.reasons import matches
 from autofuse.reasons.reason import because
 from autofuse.source.capture.bindings import free_names
+from autofuse.source.capture.buffer_contents import buffer_form
 from autofuse.source.capture.calls import Calls
-from autofuse.source.capture.forms import buffer_form
-from autofuse.source.capture.numbers import number_assigned, parameter_rank, positive_assigned
+from autofuse.source.capture.module_numbers import number_assigned, parameter_rank, positive_assigned
 from autofuse.source.capture.syntax import children, walk
 
 _OPERATORS: dict[type[ast.AST], str] = {

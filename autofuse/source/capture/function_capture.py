@@ -16,8 +16,8 @@ from autofuse.reasons.reason import because
 from autofuse.source.capture.bindings import Function, bound_names, called_only, declared, free_names, nested_scopes
 from autofuse.source.capture.blocks import Blocks
 from autofuse.source.capture.captured import CapturedFunction
-from autofuse.source.capture.names import HeldNames
-from autofuse.source.capture.numbers import argument_number
+from autofuse.source.capture.held_names import HeldNames
+from autofuse.source.capture.module_numbers import argument_number
 from autofuse.source.capture.scope import ClassScope, FileScope, self_name
 from autofuse.source.capture.syntax import walk
 from autofuse.source.capture.toplevel import SYMBOL, exported, global_names

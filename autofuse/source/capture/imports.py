@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autofuse.ir.graph import Value
+from autofuse.source.capture.capture_state import qualified
 from autofuse.source.capture.captured import ValuePosition
 from autofuse.source.capture.scope import FileScope
-from autofuse.source.capture.state import qualified
 
 # What to import where a file has nothing to reach a module by: (module, the usual import, the name it binds).
 _USUAL = (

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from autofuse.ir.graph import ATTRIBUTE, Value
 from autofuse.source.capture.bindings import Function, bound_names, free_names
+from autofuse.source.capture.capture_state import CaptureState
 from autofuse.source.capture.children import Child
 from autofuse.source.capture.helpers import arguments_of
-from autofuse.source.capture.state import CaptureState
 
 
 class Inlining(CaptureState):

@@ -18,7 +18,7 @@ from autofuse.rule import CallRule, Fails, Holds, Verdict
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import FileScope, functions
 from autofuse.source.capture.syntax import children, walk
-from autofuse.source.find.surroundings import Surroundings
+from autofuse.source.find.call_context import Surroundings
 from autofuse.source.find.training_loops import NUMBERS, read_on_device
 
 _LONG = 60  # of a call in a message

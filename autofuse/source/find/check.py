@@ -26,15 +26,15 @@ from autofuse.rule import Fails, Holds, Unknown, Verdict
 from autofuse.source.capture.captured import CapturedFunction, Chain, ValuePosition
 from autofuse.source.capture.function_capture import capture
 from autofuse.source.capture.lambdas import expression_functions
-from autofuse.source.capture.lengths import record_lengths
 from autofuse.source.capture.scope import Defined, file_scope, functions
+from autofuse.source.capture.symbolic_lengths import record_lengths
 from autofuse.source.capture.toplevel import SYMBOL, top_level
 from autofuse.source.find.call_rules import CallSite, call_sites, may_concern
 from autofuse.source.find.landmarks import Hints, Landmarks
+from autofuse.source.place.author_text import written
 from autofuse.source.place.conflicts import Footprint, footprint
 from autofuse.source.place.edits import Edit, span_of
 from autofuse.source.place.placement import Placement
-from autofuse.source.place.reading import written
 from autofuse.source.targets import DEFAULT, NotInTarget
 from autofuse.source.targets.express import Unwritable, places_of, root_places
 from autofuse.source.targets.printing import SourceText

@@ -22,8 +22,8 @@ from autofuse.source.capture.bindings import bindings
 from autofuse.source.capture.captured import CapturedFunction, ValuePosition, unconditional
 from autofuse.source.capture.imports import Imports
 from autofuse.source.capture.lambdas import is_expression
-from autofuse.source.capture.lengths import GraphSizes
 from autofuse.source.capture.scope import FileScope, blocks_of
+from autofuse.source.capture.symbolic_lengths import GraphSizes
 from autofuse.source.capture.toplevel import SYMBOL, imported_after
 from autofuse.source.place.branches import Branch, KeptName, branches_before, wanted
 from autofuse.source.place.edits import Edit, NewText, TextSpan, span_of, start_of

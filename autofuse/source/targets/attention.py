@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from autofuse.canonical import PERMUTE
 from autofuse.ir.graph import ATTRIBUTE, ITEM, Value, is_const
-from autofuse.source.capture.lengths import lengths_of
+from autofuse.source.capture.symbolic_lengths import lengths_of
 from autofuse.source.targets.call import Arguments, TargetCall
 from autofuse.source.targets.express import Speller
 from autofuse.source.targets.masks import is_causal, mask_of

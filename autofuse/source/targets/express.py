@@ -39,7 +39,7 @@ from autofuse.reasons import writing
 from autofuse.reasons.reason import Reason, because
 from autofuse.source.capture.captured import CapturedFunction, ValuePosition
 from autofuse.source.capture.imports import Imports
-from autofuse.source.capture.lengths import GraphSizes
+from autofuse.source.capture.symbolic_lengths import GraphSizes
 from autofuse.source.targets.printing import SourceText, fill, literal_text, permuted_text
 
 _STRUCTURE = frozenset({CONST, PARAMETER, ATTRIBUTE, ITEM, TUPLE, IS_NONE, CHOICE, NOT, SLICE, MODULE, GLOBAL, SYNTAX})

@@ -13,7 +13,7 @@ from autofuse.canonical.recognise.masks import BOOLEAN
 from autofuse.ir.graph import CHOICE, Value, is_const
 from autofuse.reasons import writing
 from autofuse.reasons.reason import because
-from autofuse.source.capture.lengths import lengths_of
+from autofuse.source.capture.symbolic_lengths import lengths_of
 from autofuse.source.targets.call import Arguments
 from autofuse.source.targets.express import Speller, Unwritable
 from autofuse.source.targets.printing import fill, unused

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from autofuse.source.write.pieces import first_line, lines_of
+from autofuse.source.write.statement_ranges import first_line, lines_of
 
 
 def with_imports(text: str, statements: Iterable[str]) -> str:

@@ -12,8 +12,8 @@ from autofuse.canonical.recognise.rotary import ROTATION
 from autofuse.ir.facts import Facts
 from autofuse.ir.graph import Value
 from autofuse.source.capture.function_capture import capture
-from autofuse.source.capture.lengths import record_lengths
 from autofuse.source.capture.scope import file_scope, functions
+from autofuse.source.capture.symbolic_lengths import record_lengths
 
 HEAD = """
 import torch

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse import ops
-from autofuse.ops import plain
+from autofuse.ops import lowered as plain
 from tests.fx.conftest import assert_same, optimized
 from tests.spellings.harness import called
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse.fx.session import memory_room as room
-from autofuse.measure import room as measured_room
+from autofuse.measure import available_memory as measured_room
 from tests.fx.conftest import Gpt, assert_same
 
 

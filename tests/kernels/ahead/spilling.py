@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from autofuse.kernels.ahead import Ahead, sample
+from autofuse.kernels.ahead_of_time import Ahead, sample
 
 
 @triton.jit

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.counting import Counting
+from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.live.roofs import Roofs
 from autofuse.profiling.trace.work import Own
 from autofuse.results.profile import OUTSIDE, Work

@@ -29,8 +29,8 @@ from transformers import (
 
 from autofuse.demo.gpt import GPT, Config, configure_optimizer, train_step
 from autofuse.measure.step import Step, training_step
-from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.counting import Counting
+from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.results.profile import Flops
 
 LAYERS, HEADS, WIDTH, HIDDEN, VOCABULARY = 2, 4, 32, 48, 40

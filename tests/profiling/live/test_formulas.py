@@ -14,8 +14,8 @@ from autofuse.kernels.policy import using
 from autofuse.ops.attention_blocks import attention_by_blocks
 from autofuse.ops.linear_cross_entropy import linear_cross_entropy
 from autofuse.ops.mlp import mlp
-from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.counting import Counting
+from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.results.profile import Flops
 
 B, H, T, D = 2, 4, 24, 8

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from autofuse.demo import gpt
-from autofuse.profiling.live.costs import Costs
 from autofuse.profiling.live.gains import LEAST, Predictor, amdahl, with_places
-from autofuse.profiling.live.places import read_places
+from autofuse.profiling.live.operator_costs import Costs
+from autofuse.profiling.live.rule_places import read_places
 from autofuse.results.profile import Layer, Work
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.layer_probe import grown
+from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.live.probe import NotApplicable
 
 

@@ -20,8 +20,8 @@ from torch.utils.checkpoint import checkpoint
 import autofuse
 from autofuse.demo.gpt import GPT, Config
 from autofuse.measure.memory import allocation_events_peak
-from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.memory import PeakHoldings
+from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.results.profile import OUTSIDE, Memory
 
 KINDS = ("parameters", "buffers", "gradients", "optimizer", "activations", "inputs", "temporaries")

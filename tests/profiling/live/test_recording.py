@@ -19,12 +19,12 @@ from torch.utils.checkpoint import checkpoint
 import autofuse
 from autofuse.demo.gpt import GPT, Config
 from autofuse.measure.step import training_step
-from autofuse.profiling.live.calls import ModuleNames, around_calls
 from autofuse.profiling.live.counting import Counting
+from autofuse.profiling.live.module_calls import ModuleNames, around_calls
 from autofuse.profiling.live.recording import Recording
 from autofuse.profiling.trace import trace as traces
+from autofuse.profiling.trace.event_owners import MODULE
 from autofuse.profiling.trace.layers import LayerTimes, layers_of
-from autofuse.profiling.trace.owners import MODULE
 from autofuse.results.profile import OUTSIDE
 
 INPUT = torch.randn(8, 16, requires_grad=True)

@@ -9,8 +9,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, ViTConfig, ViTForImageCl
 
 import autofuse
 from autofuse.demo.gpt import GPT, Config
-from autofuse.profiling.live.calls import ModuleNames
 from autofuse.profiling.live.memory import PeakHoldings
+from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.plan import memory
 from autofuse.profiling.plan.capacity import capacity_given
 from autofuse.profiling.plan.paper import Unplannable

@@ -1,0 +1,48 @@
+"""Steps timed against each other until it is clear which is best, or that this machine, now, cannot tell.
+
+Knows clocks and what makes a choice unclear; must not know what the steps compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from autofuse.kernels.ranking import CandidateTime, ranked
+from autofuse.measure.race import Race, race, typical, typical_interval
+from autofuse.measure.timing import seconds_of
+from autofuse.results.tuning import Trial
+
+WARM = 3  # calls before the first that counts
+_LONGER = (1.0, 2.0)  # times as long again, for what is still open then
+
+Step = Callable[[], object]
+
+
+def raced(steps: Mapping[str, Step], trials: Sequence[Trial], seconds: float, device: torch.device) -> CandidateTime:
+    """The trials with their times, `seconds` for each, and up to four times that where noise leaves open who is best.
+
+    `trials` has one for each of the steps, by name, with what else is known of it.
+    """
+    warm = {name: min(seconds_of(step, device) for _ in range(WARM)) for name, step in steps.items()}
+    order = sorted(steps, key=lambda name: warm[name])  # the first is timed twice a round, and never let go
+    times = race({name: steps[name] for name in order}, seconds=seconds, seed=0, device=device)
+    measured = _summed(trials, times)
+    for seed, longer in enumerate(_LONGER, 1):
+        if not measured.unclear(ranked(measured, "speed")[0][0]):
+            break
+        left = [name for name in order if len(times.samples[name]) >= len(times.control)]
+        more = race({name: steps[name] for name in left}, seconds=longer * seconds, seed=seed, device=device)
+        times = times.followed_by(more)
+        measured = _summed(trials, times)
+    return measured
+
+
+def _summed(trials: Sequence[Trial], times: Race) -> CandidateTime:
+    done = []
+    for trial in trials:
+        own = times.samples[trial.name]
+        done.append(replace(trial, seconds=typical(own), interval=typical_interval(own), runs=len(own)))
+    return CandidateTime(done, times.samples, times.noise)

@@ -1,0 +1,56 @@
+"""What the instruments said about one step, before it is a profile. Filled by whoever runs the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from autofuse.profiling.live.module_calls import ModuleNames
+from autofuse.profiling.live.rule_places import Reading
+from autofuse.profiling.trace.overhead import LIKELY, RecordingCost
+from autofuse.profiling.trace.trace import Trace
+from autofuse.profiling.trace.work import Own
+from autofuse.results.comparison import Estimate
+from autofuse.results.ladder import Rung
+from autofuse.results.profile import Flops, Memory, Power, Probe, Share
+
+
+@dataclass
+class Measurements:
+    """Every field but the first four may stay empty: what was not measured is not told, and `notes` may say why.
+
+    seconds, yardstick: of every timed step, with no instrument on. shares: of the timed steps too, where their seconds
+    were clocked from outside (the wait for data). trace: of steps under the recorder; save writes it to a file; cost is
+    what recording took. own: FLOPs, bytes and operators by module and phase, of one step; not seconds. held: bytes
+    at the step's peak by the module that allocated them. grown: by module, its time with twice the batch / its time.
+    counters: rungs that the hardware itself counted.
+    readings: which rules apply where, one reading a model.
+    """
+
+    name: str
+    kind: Literal["live", "script"]
+    device: torch.device
+    names: ModuleNames
+    seconds: list[float] = field(default_factory=list)
+    yardstick: list[float] = field(default_factory=list)
+    shares: list[Share] = field(default_factory=list)
+    samples: int | None = None
+    tokens: int | None = None
+    trace: Trace | None = None
+    save: Callable[[Path], None] | None = None
+    cost: RecordingCost = LIKELY
+    flops: Flops = field(default_factory=Flops)
+    own: Own = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
+    held: Mapping[str, int] = field(default_factory=dict)
+    probe: Probe = field(default_factory=Probe)
+    grown: Mapping[str, Estimate] = field(default_factory=dict)
+    power: Power = field(default_factory=Power)
+    counters: Mapping[str, Rung] = field(default_factory=dict)
+    readings: list[Reading] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)

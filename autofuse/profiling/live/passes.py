@@ -1,0 +1,163 @@
+"""Runs a step that we may call as often as we like: bare and timed first, then under one instrument after the other.
+
+Knows the order of passes, and hands each what it needs. What a pass says is Measured; what that amounts to is not known
+here. A pass that fails is told in a note: the others are worth having without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from autofuse.display.progress import Tell
+from autofuse.measure.timing import seconds_of, synchronize, without_garbage_collection
+from autofuse.profiling.live.advice import readings
+from autofuse.profiling.live.batch_size import batch_of, batch_of_calls
+from autofuse.profiling.live.counting import Counting
+from autofuse.profiling.live.dcgm import Counters
+from autofuse.profiling.live.layer_probe import grown
+from autofuse.profiling.live.measurements import Measurements
+from autofuse.profiling.live.memory import PeakHoldings
+from autofuse.profiling.live.nvml import metered
+from autofuse.profiling.live.original_flops import is_rewritten, of_workload
+from autofuse.profiling.live.probe import probed
+from autofuse.profiling.live.recording import Recording
+from autofuse.profiling.live.roofline import total
+from autofuse.profiling.live.roofs import roofs
+from autofuse.profiling.live.workload import Workload
+from autofuse.profiling.live.yardstick import yardstick
+from autofuse.results.profile import Power, Probe
+
+FEWEST, LONGEST = 8, 30.0  # timed steps, and the seconds after which that many are enough
+METERED = 2.0  # seconds of steps over which power is measured
+
+
+@dataclass(frozen=True)
+class ProfilePasses:
+    """How often a step is run: untimed, timed, recorded; and which of the other passes are wanted."""
+
+    warmup: int = 3
+    steps: int = 20
+    traced: int = 3
+    places: bool = True
+    probe: bool = True
+    samples: int | None = None
+    tokens: int | None = None
+    timed: tuple[float, ...] = ()  # seconds of steps that were timed already
+
+
+def measured(workload: Workload, wishes: ProfilePasses, tell: Tell) -> Measurements:
+    """All passes over one workload, whose models are known: `look` was called."""
+    found = Measurements(workload.name, "live", workload.device, workload.names)
+    batch = batch_of(workload.inputs) if workload.inputs is not None else batch_of_calls(workload.calls.values())
+    batch = batch.given(wishes.samples, wishes.tokens)
+    found.samples, found.tokens = batch.samples, batch.tokens
+    for _ in tell("warming up", range(wishes.warmup), wishes.warmup):
+        workload.step()
+    _time(workload, wishes, found, tell)
+    passes: list[tuple[str, Callable[[Workload, ProfilePasses, Measurements], None]]] = [
+        ("recording", _record), ("counting", _count), ("memory", _hold), ("power", _meter),
+    ]  # fmt: skip
+    if wishes.places:
+        passes.append(("reading the model", _read))
+    if wishes.probe:
+        passes.append(("doubling the batch", _probe))
+    for name, run in tell("instruments", passes, len(passes)):
+        with _told(found, name):
+            run(workload, wishes, found)
+    return found
+
+
+def _time(workload: Workload, wishes: ProfilePasses, found: Measurements, tell: Tell) -> None:
+    """Whole steps, each with the yardstick next to it. Stops early where steps are very long."""
+    if wishes.timed:
+        found.seconds = list(wishes.timed)
+        return
+    measure, start, results = yardstick(found.device), time.perf_counter(), list[object]()
+    with without_garbage_collection():
+        for done in tell("timing", range(wishes.steps), wishes.steps):
+            if done >= FEWEST and time.perf_counter() - start > LONGEST:
+                found.notes.append(f"{done} steps were timed, and not {wishes.steps}: they took {LONGEST:.0f} seconds.")
+                break
+            found.yardstick.append(measure())
+            found.seconds.append(seconds_of(lambda: results.append(workload.step()), found.device))
+            results[-1] = results[-1].detach() if isinstance(results[-1], Tensor) else results[-1]  # not its graph
+    found.losses = _losses(results)
+
+
+def _losses(results: Sequence[object]) -> list[float]:
+    """What the steps returned, if that is one number each."""
+    numbers = [r.item() if isinstance(r, Tensor) and r.numel() == 1 else r for r in results]
+    return [float(n) for n in numbers if isinstance(n, (int, float))] if _are_numbers(numbers) else []
+
+
+def _are_numbers(values: Sequence[object]) -> bool:
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+
+
+def _record(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+    with Recording(found.names, found.device) as recording:
+        workload.step()  # recorded, and not looked at: the profiler's own first calls are slow
+        for _ in range(wishes.traced):
+            with recording.step():
+                workload.step()
+    found.trace, found.save, found.cost = recording.trace, recording.save, recording.cost
+
+
+def _count(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+    with Counting(found.names) as counting:
+        workload.step()
+    found.flops, found.own = counting.flops, counting.works(roofs(found.device))
+    if is_rewritten(workload.models.values()):
+        found.flops = found.flops.asked_by(of_workload(workload))
+
+
+def _hold(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+    with PeakHoldings(found.names, workload.optimizers, found.device, workload.inputs) as holding:
+        workload.step()
+    found.memory, found.held = holding.memory, holding.by_layer
+
+
+def _meter(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+    """Power and hardware counters over bare steps, long enough for both to be read several times."""
+    if found.device.type != "cuda":
+        found.power = Power(reason=f"it is read from NVIDIA GPUs (NVML), and the step ran on {found.device.type}")
+        return
+    uuid = str(torch.cuda.get_device_properties(found.device).uuid)
+    steps = max(1, round(METERED / median(found.seconds)))
+    synchronize(found.device)
+    with Counters(uuid) as counters, metered(uuid) as meter:
+        for _ in range(steps):
+            workload.step()
+        synchronize(found.device)
+    found.power, found.counters = meter.power(steps, found.tokens), counters.rungs()
+
+
+def _read(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+    found.readings = readings(workload.models, workload.calls)
+    found.notes += [note for reading in found.readings for note in reading.notes]
+
+
+def _probe(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
+    if workload.inputs is None or workload.run is None:
+        found.probe = Probe(reason="The step was given without its inputs, so its batch cannot be doubled: pass both.")
+        return
+    machine = roofs(found.device)
+    work = replace(total(found.own.values()), seconds=median(found.seconds))
+    found.probe = probed(workload.run, workload.inputs, found.device, work=work, roof=machine.roof(found.flops.dtype))
+    if found.probe.ratio is not None:
+        found.grown = grown(workload.run, workload.inputs, found.names, found.device)
+
+
+@contextmanager
+def _told(found: Measurements, name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # whatever an instrument meets in somebody's model must not cost the other numbers
+        found.notes.append(f"The pass for {name} failed and is left out: {type(error).__name__}: {error}")

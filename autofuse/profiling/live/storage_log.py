@@ -1,0 +1,256 @@
+"""Hears of every piece of memory that tensors take and give back, as it happens: when, where, and in which phase.
+
+Sees what torch's dispatcher returns, as torch.distributed._tools.mem_tracker.MemTracker does, and no hooks: MemTracker
+learns about modules from hooks on all of them, and an optimized model runs its original code where it is watched. What
+a kernel takes and gives back while it runs is not seen. Knows storages; must not know what they are for.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from autofuse.profiling.live.kernel_workspace import Workspace
+from autofuse.profiling.live.module_calls import ModuleNames, around_calls
+from autofuse.results.profile import OUTSIDE
+from autofuse.torch_private import (
+    TorchDispatchMode,
+    current_autograd_node,
+    current_graph_task_id,
+    fake_mode,
+    get_sequence_nr,
+    is_traceable_wrapper_subclass,
+    pytree,
+)
+
+Epoch = Literal["forward", "recomputation", "backward", "optimizer"]
+_BLOCK = 512  # bytes that torch's caching allocator for CUDA rounds up to: kMinBlockSize in CUDACachingAllocator.cpp
+
+
+class StoredTensor:
+    """The memory of one storage. layer: the module that took it. epoch, died_in: places in the list of epochs.
+
+    stood: it was there before an operator of the step returned it. mark: what it is, where somebody said so.
+    """
+
+    __slots__ = ("died_in", "epoch", "layer", "mark", "reference", "size", "stood")
+
+    def __init__(self, epoch: int, layer: str, stood: bool) -> None:
+        self.size, self.epoch, self.layer, self.stood = 0, epoch, layer, stood
+        self.died_in: int | None = None
+        self.mark: str | None = None
+        self.reference: Any = None  # weak, to the storage
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The end of an operator. place: how many changes there had been. held: bytes then, and `before` it began.
+
+    layer: the module that it ran for. workspace: what it took within, above what is held at its end.
+    """
+
+    place: int
+    held: int
+    layer: str
+    before: int = 0
+    workspace: int = 0
+
+    def with_workspace(self, most: int) -> Moment:
+        """The same of an operator that took `most` bytes at a moment, its results included."""
+        return replace(self, workspace=max(0, self.before + most - self.held))
+
+
+class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Around steps: every storage's life. Only those on `device`; fakes count as what they stand for.
+
+    total: bytes held now. peak: the most that were held, and at what place among the changes.
+    """
+
+    def __init__(self, names: ModuleNames, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names, self.device, self.workspace = names, device, Workspace()
+        self.epochs: list[Epoch] = ["forward"]
+        self.changes: list[tuple[StoredTensor, int]] = []
+        self.total = 0
+        self.moments = [Moment(0, 0, OUTSIDE)]
+        self.in_optimizer = False
+        self._known: Any = WeakIdKeyDictionary()
+        self._stack = [OUTSIDE]
+        self._numbers, self._owners = [-1], [OUTSIDE]  # from which sequence number on nodes belong to which module
+
+    # What is told.
+
+    def mark(self, tensor: Tensor, what: str, layer: str, over: tuple[str | None, ...] = (None,)) -> None:
+        """Say what a tensor's memory is, where nothing, or one of `over`, was said before."""
+        for storage in storages_of(tensor):
+            piece = self._known.get(storage)
+            if piece is None:
+                piece = self._add(storage, tensor.device, stood=True)
+            if piece is not None and piece.mark in over:
+                piece.mark, piece.layer = what, layer
+
+    def peak(self) -> Moment:
+        """The moment at which most was held, what its operator took within included."""
+        most = self.workspace.most
+        within = (m.with_workspace(most.get(number, 0)) for number, m in enumerate(self.moments))
+        return max(within, key=lambda m: m.held + m.workspace)
+
+    def alive_at(self, moment: Moment) -> Iterator[tuple[StoredTensor, int]]:
+        """What was held then, with the bytes that it had."""
+        sizes: dict[StoredTensor, int] = {}
+        for piece, change in self.changes[: moment.place]:
+            sizes[piece] = sizes.get(piece, 0) + change
+        return ((piece, size) for piece, size in sizes.items() if size)
+
+    def outlived_its_forward(self, piece: StoredTensor) -> bool:
+        """Whether it was made in a forward and was alive when the backward after it began."""
+        if self.epochs[piece.epoch] not in ("forward", "recomputation"):
+            return False
+        for index in range(piece.epoch + 1, len(self.epochs)):
+            if self.epochs[index] == "optimizer":
+                return False
+            if self.epochs[index] == "backward":
+                return piece.died_in is None or piece.died_in >= index
+        return False
+
+    # While steps run.
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Hear of everything in the block."""
+        storages: Any = torch.UntypedStorage
+        resize = storages.resize_
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+            made = resize(storage, size)
+            self._resized(storage)
+            return made
+
+        storages.resize_ = resize_
+        try:
+            self.moments[0] = Moment(len(self.changes), self.total, OUTSIDE)
+            workspace = nullcontext() if self._is_fake() else self.workspace.watching()
+            with workspace, around_calls(self.names, self._call), self:
+                yield
+        finally:
+            storages.resize_ = resize
+
+    @contextmanager
+    def _call(self, name: str, module: nn.Module) -> Iterator[None]:
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                self.mark(parameter, "parameters", name)
+        self._stack.append(name)
+        self._note_owner()
+        try:
+            yield
+        finally:
+            self._stack.pop()
+            self._note_owner()
+
+    def _note_owner(self) -> None:
+        number = get_sequence_nr()  # of the next node that this thread makes
+        if self._numbers[-1] == number:
+            self._owners[-1] = self._stack[-1]
+        elif self._numbers[-1] < number:  # a recomputation on a device's own thread counts from its own beginning
+            self._numbers.append(number)
+            self._owners.append(self._stack[-1])
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(_is_wrapper(t) for t in types):
+            return NotImplemented  # it is taken apart first, and its parts come by again
+        self._turn()
+        for x in pytree.arg_tree_leaves(*args, **(kwargs or {})):
+            if isinstance(x, Tensor):
+                self._see(x, stood=True)
+        before = self.total
+        with self.workspace.operator(len(self.moments)):
+            result = func(*args, **(kwargs or {}))
+        for x in pytree.tree_leaves(result):
+            if isinstance(x, Tensor):
+                self._see(x, stood=False)
+        self.moments.append(Moment(len(self.changes), self.total, self._layer(), before))
+        return result
+
+    def _turn(self) -> None:
+        now = _phase()
+        if now == "forward" and self.in_optimizer and len(self._stack) == 1:
+            now = "optimizer"
+        if now != self.epochs[-1]:
+            self.epochs.append(now)
+
+    def _see(self, x: Tensor, stood: bool) -> None:
+        for storage in storages_of(x):
+            if storage not in self._known:
+                self._add(storage, x.device, stood)
+            else:
+                self._resized(storage)
+
+    def _add(self, storage: torch.UntypedStorage, device: torch.device, stood: bool) -> StoredTensor | None:
+        if device.type != self.device.type or self.device.index not in (None, device.index):
+            return None
+        piece = StoredTensor(len(self.epochs) - 1, self._layer(), stood)
+        self._known[storage] = piece
+        piece.reference = weakref.ref(storage, lambda _: self._gone(piece))
+        self._change(piece, self._bytes(storage))
+        return piece
+
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        piece = self._known.get(storage)
+        if piece is not None and piece.size != self._bytes(storage):
+            self._change(piece, self._bytes(storage) - piece.size)
+
+    def _bytes(self, storage: torch.UntypedStorage) -> int:
+        size = int(storage.nbytes())
+        return -(-size // _BLOCK) * _BLOCK if self.device.type == "cuda" else size
+
+    def _gone(self, piece: StoredTensor) -> None:
+        piece.died_in = len(self.epochs) - 1
+        self._change(piece, -piece.size)
+
+    def _change(self, piece: StoredTensor, by: int) -> None:
+        piece.size += by
+        self.total += by
+        self.changes.append((piece, by))
+
+    def _is_fake(self) -> bool:
+        return fake_mode() is not None
+
+    def _layer(self) -> str:
+        """The module that runs, or whose backward runs."""
+        node: Any = current_autograd_node()
+        if node is None or len(self._stack) > 1:
+            return self._stack[-1]
+        return self._owners[bisect_right(self._numbers, node._sequence_nr()) - 1]
+
+
+def storages_of(x: Tensor) -> Iterator[torch.UntypedStorage]:
+    """Where a tensor's elements lie; of one that is made of others (a DTensor, a sparse one) those of its parts."""
+    if is_traceable_wrapper_subclass(x):
+        for name in x.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+            part = getattr(x, name)
+            if isinstance(part, Tensor):
+                yield from storages_of(part)
+    elif x.layout is torch.sparse_coo:
+        yield from (part.untyped_storage() for part in (x._indices(), x._values()))
+    elif x.layout is torch.strided:  # mkldnn's own layouts have no storage
+        yield x.untyped_storage()
+
+
+def _is_wrapper(kind: type) -> bool:
+    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+
+
+def _phase() -> Epoch:
+    """A backward that builds a graph is one that computes a forward again, or one that is to be differentiated."""
+    if current_graph_task_id() == -1:
+        return "forward"
+    return "recomputation" if torch.is_grad_enabled() else "backward"

@@ -1,0 +1,119 @@
+"""What a step's time goes to: forward, backward, optimizer, waiting for data, nothing; and what runs beside them.
+
+`shares_of(scope_of(trace))` is for live profiles too. Knows phases and kernels; each share says how it was told, and
+one that a trace does not tell says why.
+
+- **forward, backward, optimizer, data, idle** are disjoint (autofuse/profiling/trace/phases.py). On a GPU they are
+moments of
+  the GPU: idle is what is left when it runs neither a kernel nor a copy and no DataLoader is waited for.
+- **host** on a GPU: moments at which it runs nothing and nothing that was launched is still to come, so that it waits
+  for the host to launch; waiting for data is not among them. On a CPU: moments at which no operator computes and
+  nobody waits for data or for other ranks: Python, and dispatch outside of operators that compute.
+- **communication**: moments at which a collective runs; **exposed communication**: those at which no kernel (on a CPU,
+  no operator) that computes runs beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autofuse.ir.operator_categories import is_collective
+from autofuse.profiling.trace.host_marks import PHASES, Phase
+from autofuse.profiling.trace.intervals import Interval, difference, length, union
+from autofuse.profiling.trace.kernels import communicates
+from autofuse.profiling.trace.phases import computing_on_host, device_moments, host_moments
+from autofuse.profiling.trace.scope import Scope
+from autofuse.profiling.trace.steps import LAUNCHES
+from autofuse.results.profile_parts import Share
+
+UNKNOWN = 0.2  # of the steps, for which the phase may be untold
+_HOW: dict[str, str] = {
+    "forward": "what runs in no other phase, the loss included",
+    "backward": "nodes of the autograd engine",
+    "optimizer": "torch's own ranges Optimizer.step and zero_grad",
+    "data": "torch's own ranges of DataLoader",
+}
+
+
+def shares_of(scope: Scope) -> tuple[Share, ...]:
+    """Every share, in one order: the five disjoint ones, then host, communication, exposed communication."""
+    phases, unknown = _phases(scope)
+    alone, exposed = communication(scope)
+    known = [_phase(name, phases[name], unknown, scope) for name in PHASES]
+    idle = scope.rest(*phases.values(), unknown)
+    nothing = "neither a kernel nor a copy runs" if scope.has_gpu else "no operator runs"
+    ran = "kernels of collectives" if scope.has_gpu else "ranges of collectives"
+    return (
+        *known,
+        _share("idle", idle, scope, f"{nothing}, and no data is waited for"),
+        _host(scope),
+        _share("communication", alone, scope, ran if alone else "no collective is in the trace"),
+        _share("exposed communication", exposed, scope, f"{ran} that nothing that computes runs beside"),
+    )
+
+
+def communication(scope: Scope) -> tuple[list[Interval], list[Interval]]:
+    """The moments of the steps at which a collective runs, and those at which nothing computes beside it.
+
+    On a GPU kernels compute, not copies. With several GPUs in one trace a moment counts as on any of them.
+    """
+    if not scope.has_gpu:
+        events = scope.trace.of("user_annotation")
+        running = scope.moments(e for e in events if is_collective(e.name))
+        running = running or scope.moments(e for e in scope.trace.of("cpu_op") if is_collective(e.name))
+        return running, difference(running, computing_on_host(scope))
+    running = scope.moments(k for k in scope.kernels if communicates(k.name))
+    computing = scope.moments(k for k in scope.kernels if not communicates(k.name))
+    return running, difference(running, computing)
+
+
+def host_overhead(scope: Scope) -> list[Interval]:
+    """The moments of the steps at which the machine waits for the host."""
+    data = scope.rest(scope.rest(scope.marks.of("data")))
+    if not scope.has_gpu:
+        return scope.rest(computing_on_host(scope), data, communication(scope)[0])
+    queued = []
+    for work in scope.work:
+        launch = scope.launch_of(work)
+        queued.append((min(launch.end, work.start) if launch else work.start, work.end))
+    return scope.rest(union(queued), data)
+
+
+def _host(scope: Scope) -> Share:
+    if not scope.has_gpu:
+        basis = "no operator that computes runs: Python and dispatch, but for what operators spend before they compute"
+        return _share("host", host_overhead(scope), scope, basis)
+    untold = sum(scope.nanoseconds(work) for work in scope.work if scope.launch_of(work) is None)
+    if untold > UNKNOWN * sum(map(scope.nanoseconds, scope.work)):
+        why = "the trace does not tell when the host launched the GPU's work: take it with ProfilerActivity.CPU too"
+        return Share("host", None, None, reason=why)
+    return _share("host", host_overhead(scope), scope, f"the GPU runs nothing, nothing is queued; {_launches(scope)}")
+
+
+def _launches(scope: Scope) -> str:
+    calls = [e for e in scope.trace.of(*LAUNCHES) if "launch" in e.name.lower() and scope.begins(e)]
+    each, milliseconds = len(calls) / scope.steps.count, scope.seconds(sum(e.duration for e in calls)) * 1e3
+    return f"{each:,.0f} launches a step take {milliseconds:,.3g} ms of the host's time"
+
+
+def _phases(scope: Scope) -> tuple[dict[Phase, list[Interval]], list[Interval]]:
+    if scope.has_gpu:
+        return device_moments(scope)
+    return host_moments(scope), []
+
+
+def _phase(name: Phase, moments: list[Interval], unknown: list[Interval], scope: Scope) -> Share:
+    """Where much of the GPU's work cannot be followed to its launch, only waiting for data is still known."""
+    if name != "data" and scope.share(length(unknown)) > UNKNOWN:
+        why = f"for {scope.share(length(unknown)):.0%} of the step the trace does not tell what launched the GPU's work"
+        return Share(name, None, None, reason=f"{why} (a captured graph, or a trace without the host's calls)")
+    untold = scope.share(length(unknown))
+    part = f"; for {untold:.1%} of the step the trace does not tell" if untold >= 0.001 and name != "data" else ""
+    where = "GPU work launched in: " if scope.has_gpu and name != "data" else ""
+    beside = ", while the GPU runs nothing" if scope.has_gpu and name == "data" else ""
+    return _share(name, moments, scope, where + _HOW[name] + beside + part)
+
+
+def _share(name: str, moments: Sequence[Interval], scope: Scope, basis: str) -> Share:
+    nanoseconds = length(moments)
+    return Share(name, scope.seconds(nanoseconds), scope.share(nanoseconds), basis)

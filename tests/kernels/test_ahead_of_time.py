@@ -1,0 +1,115 @@
+"""Every Triton kernel is compiled for GPUs that are not here and keeps to its bounds; and the gate itself notices.
+
+The gate runs in a process of its own: in this one Triton may be set to interpret.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autofuse.kernels.ahead_of_time import Ahead, sample
+from tools.ahead.resources import Resources
+
+pytest.importorskip("triton")
+REPOSITORY = Path(__file__).parents[2]
+KERNELS = REPOSITORY / "autofuse" / "kernels" / "triton"
+
+
+def gate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, "-W", "ignore", "-m", "tools.ahead", *(str(a) for a in arguments)]
+    return subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
+    """The gate's verdict on tests/kernels/ahead/."""
+    file = tmp_path_factory.mktemp("gate") / "rows.json"
+    done = gate("--folder", REPOSITORY / "tests" / "kernels" / "ahead", "--arch", "90", "--quick", "--json", file)
+    return done, json.loads(file.read_text())["rows"]
+
+
+@pytest.mark.slow
+def test_every_kernel_keeps_to_its_bounds_on_every_architecture() -> None:
+    done = gate("--quick")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_kernel_that_spills_is_told_with_the_bytes_and_the_way_out(judged: Any) -> None:
+    done, rows = judged
+    assert done.returncode == 1
+    spilled = [row for row in rows if row["launch"]["resources"]["local"]]
+    assert [row["label"] for row in spilled] == ["4096 in one warp"]
+    assert "columns, 4096 in one warp, sm_90: It spills: a thread keeps" in done.stderr
+    assert "Use a smaller block or more warps." in done.stderr
+
+
+def test_a_kernel_that_keeps_to_its_bounds_is_not_told(judged: Any) -> None:
+    done, rows = judged
+    row = next(row for row in rows if row["label"] == "4096 in 16 warps")
+    assert row["trouble"] == "" and row["occupancy"] >= 0.25 and row["launch"]["resources"]["registers"] > 0
+    assert "4096 in 16 warps" not in done.stderr
+
+
+def test_a_promised_occupancy_is_held_to(judged: Any) -> None:
+    done, rows = judged
+    row = next(row for row in rows if row["label"].startswith("2048"))
+    assert row["occupancy"] < 1.0
+    assert f"Its occupancy is {row['occupancy']:.3f}" in done.stderr and "1.0 was promised" in done.stderr
+
+
+def test_a_kernel_that_no_entry_launches_is_told_and_a_helper_is_not(judged: Any) -> None:
+    done, _ = judged
+    assert "spilling.forgotten is not declared" in done.stderr
+    assert "_larger" not in done.stderr
+
+
+def test_entries_that_are_not_quick_are_left_to_the_whole_table(judged: Any) -> None:
+    _, rows = judged
+    assert {row["label"] for row in rows} == {
+        "4096 in 16 warps",
+        "4096 in one warp",
+        "2048 in 8 warps, all of it",
+    }
+
+
+def test_the_gate_refuses_to_judge_what_is_interpreted() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.ahead"],
+        cwd=REPOSITORY, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "unset it" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("used", "arch", "expected"),
+    [
+        (Resources(registers=32, local=0, shared=0, warps=8), 90, 1.0),
+        (Resources(registers=128, local=0, shared=0, warps=8), 80, 0.25),
+        (Resources(registers=255, local=0, shared=0, warps=8), 100, 0.125),
+        (Resources(registers=32, local=0, shared=100 * 1024, warps=4), 80, 1 / 16),
+        (Resources(registers=32, local=0, shared=100 * 1024, warps=4), 90, 2 / 16),
+        (Resources(registers=32, local=0, shared=200 * 1024, warps=4), 80, 0.0),
+        (Resources(registers=16, local=0, shared=0, warps=1), 90, 0.5),
+    ],
+)
+def test_occupancy_is_what_nvidias_calculator_gives(used: Resources, arch: int, expected: float) -> None:
+    assert used.occupancy(arch) == expected
+
+
+def test_a_sample_has_a_shape_and_a_type_and_no_data() -> None:
+    x = sample(8192, 4096)
+    assert x.shape == (8192, 4096) and str(x.dtype) == "torch.bfloat16" and x.is_meta
+
+
+def test_a_quarter_of_the_warps_is_promised_unless_said_otherwise() -> None:
+    entry = Ahead("nothing", lambda: None)
+    assert entry.occupancy == 0.25 and entry.quick

@@ -1,0 +1,70 @@
+"""A region gives what its function gives, whatever the number of rows, and compiles rarely."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from autofuse.kernels import packages
+from autofuse.kernels.compiled_regions import Region, region
+
+pytestmark = pytest.mark.skipif(bool(packages.COMPILER.missing()), reason="needs a C++ compiler")
+
+
+def _scaled(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    root = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+    return (x * root if weight is None else x * root * weight), root
+
+
+def _check(made: Region, x: Tensor, weight: Tensor | None) -> None:
+    expected = _scaled(x.double(), None if weight is None else weight.double(), 1e-6)
+    for found, exact in zip(made(x, weight, 1e-6), expected, strict=True):
+        torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def scaled() -> Region:
+    return region(rows="x")(_scaled)
+
+
+def test_any_number_of_rows_runs_in_few_compilations(scaled: Region) -> None:
+    for rows in (64, 65, 100, 511, 300):
+        _check(scaled, torch.randn(rows, 40), torch.randn(40))
+    assert len(scaled._made) <= 2
+    assert not packages.COMPILER.missing()
+
+
+def test_one_row_and_no_row(scaled: Region) -> None:
+    _check(scaled, torch.randn(1, 40), torch.randn(40))
+    assert scaled(torch.randn(0, 40), torch.randn(40), 1e-6)[0].shape == (0, 40)
+
+
+def test_an_argument_may_be_none_and_rows_may_lie_apart(scaled: Region) -> None:
+    _check(scaled, torch.randn(70, 80)[:, :40], None)
+
+
+def test_as_many_rows_as_columns(scaled: Region) -> None:
+    _check(scaled, torch.randn(40, 40), torch.randn(40))
+    _check(scaled, torch.randn(41, 40), torch.randn(40))
+
+
+def test_a_single_result_is_no_tuple() -> None:
+    doubled = region(rows="x")(lambda x: x + x)
+    assert torch.equal(doubled(torch.ones(4, 2)), torch.full((4, 2), 2.0))
+
+
+def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "_given_up", {})
+
+    def reads_numbers(x: Tensor) -> Tensor:
+        return x * 2 if x.sum() < 0 else x * 3
+
+    x = torch.randn(4, 2)
+    assert torch.equal(region(rows="x")(reads_numbers)(x), reads_numbers(x))
+    assert "could not be compiled" in packages.COMPILER.missing()
+
+
+def test_names_of_rows_are_checked() -> None:
+    with pytest.raises(ValueError, match="no argument called y"):
+        region(rows="y")(lambda x: x)

@@ -1,0 +1,82 @@
+"""Where rules would apply, read off models that stay as they are."""
+
+import torch
+from torch import nn
+
+import autofuse
+from autofuse.demo import gpt
+from autofuse.profiling.live.rule_places import read_places
+
+CONFIG = gpt.Config(vocab_size=16, block_size=16, n_layer=2, n_head=2, n_embd=16)
+
+
+class Chatty(nn.Module):
+    """A norm that prints a number of its input first, which no trace can hold."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        if x.sum() > 1e9:
+            return self.inner(x)
+        return (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + 1e-5)
+
+
+def tokens():
+    return torch.zeros(2, 16, dtype=torch.long)
+
+
+def test_attention_norm_and_gelu_of_the_demo_are_named_in_the_layers_that_hold_them():
+    sites = {(s.fqn, s.rule) for s in read_places(gpt.GPT(CONFIG), tokens()).sites if s.status == "applies"}
+    for layer in range(2):
+        for place in ((f"h.{layer}.attn", "AF101"), (f"h.{layer}.ln_1", "AF201"), (f"h.{layer}.mlp.gelu", "AF301")):
+            assert place in sites
+
+
+def test_a_site_says_where_it_stands_and_what_would_stand_there():
+    site = next(s for s in read_places(gpt.GPT(CONFIG), tokens()).sites if s.rule == "AF101")
+    assert site.operation == "autofuse.ops.attention"
+    assert site.file.endswith("gpt.py") and site.line
+
+
+def test_what_a_larger_place_takes_in_says_so():
+    sites = {(s.fqn, s.rule): s for s in read_places(gpt.GPT(CONFIG), tokens()).sites}
+    assert sites["h.0.mlp.gelu", "AF301"].part_of == "AF304 in h.0.mlp"
+    assert sites["h.1.ln_2", "AF201"].part_of == "AF203 in h.1"
+    assert not sites["h.0.attn", "AF101"].part_of
+
+
+def test_reading_changes_nothing():
+    model = gpt.GPT(CONFIG)
+    kinds, numbers = [type(m) for m in model.modules()], torch.get_rng_state()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    read_places(model, tokens())
+    assert [type(m) for m in model.modules()] == kinds
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not autofuse.report(model).sites
+
+
+def test_a_model_that_is_optimized_is_read_as_it_was_and_keeps_its_reports_words():
+    model = gpt.GPT(CONFIG)
+    expected = {(s.fqn, s.rule) for s in read_places(model, tokens()).sites}
+    autofuse.optimize(model, tokens(), tune=False)
+    sites = read_places(model, tokens()).sites
+    assert {(s.fqn, s.rule) for s in sites} == expected
+    assert {s.status for s in sites if s.rule == "AF101"} == {"fused"}
+
+
+def test_what_cannot_be_read_or_does_not_apply_says_why():
+    sites = read_places(nn.Sequential(Chatty(), nn.Linear(8, 8)), torch.ones(2, 8)).sites
+    assert [(s.fqn, s.status) for s in sites] == [("0", "declined")]
+    assert sites[0].reason
+
+
+def test_without_inputs_there_is_a_note_in_place_of_sites():
+    reading = read_places(gpt.GPT(CONFIG))
+    assert not reading.sites and "inputs" in reading.notes[0]
+
+
+def test_a_model_without_anything_to_fuse_has_no_sites():
+    assert not read_places(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), torch.ones(2, 8)).sites

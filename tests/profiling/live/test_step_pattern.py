@@ -1,0 +1,45 @@
+"""Where a step ends, told from who acts."""
+
+from autofuse.profiling.live.step_pattern import Rhythm
+
+
+def ends(acts: str) -> str:
+    """A bar after each act that a step ends with."""
+    rhythm = Rhythm()
+    return "".join(who + ("|" if rhythm.heard(who) else "") for who in acts)
+
+
+def test_one_actor_ends_a_step_with_each_act():
+    assert ends("aaa") == "a|a|a|"
+
+
+def test_two_who_take_turns_make_a_step_together():
+    assert ends("dgdgdgdgdg").endswith("dg|dg|dg|")
+    assert ends("gdgdgdgdgd").endswith("gd|gd|gd|")
+
+
+def test_five_turns_of_one_and_one_of_the_other_are_a_step():
+    assert ends("dddddg" * 5).endswith("dddddg|dddddg|")
+    assert ends("gddddd" * 5).endswith("gddddd|gddddd|")
+
+
+def test_what_was_believed_wrongly_is_counted():
+    rhythm = Rhythm()
+    for who in "aaaa":
+        rhythm.heard(who)
+    assert rhythm.changes == 0
+    rhythm.heard("b")
+    assert rhythm.changes == 1
+
+
+def test_another_stage_with_another_actor_is_a_new_rhythm():
+    assert ends("aaabbb") == "a|a|a|b|b|b|"
+
+
+def test_where_nothing_repeats_the_most_frequent_actor_is_followed():
+    irregular = "".join("a" * n + "b" for n in range(1, 14))
+    rhythm = Rhythm()
+    for who in irregular:
+        rhythm.heard(who)
+    assert rhythm.heard("a")
+    assert not rhythm.heard("b")

@@ -1,0 +1,78 @@
+"""How long steps wait for data and for their optimizer."""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from autofuse.profiling.live.waiting_times import Waiting, WaitingTimes, shares
+
+CPU = torch.device("cpu")
+
+
+class Slow(Dataset[Tensor]):
+    """Each item takes two milliseconds."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Tensor:
+        time.sleep(0.002)
+        return torch.ones(3)
+
+
+def test_the_time_in_next_is_the_data_s():
+    waiting = Waiting()
+    with waiting.clocked():
+        for batch in DataLoader(Slow(), batch_size=4):
+            time.sleep(0.001)
+            assert batch.shape == (4, 3)
+    waited = waiting.take()
+    assert waited.data >= 8 * 0.002
+    assert (waited.batches, waited.samples) == (2, 8)
+    assert waiting.take() == WaitingTimes(0.0, 0.0, 0, 0)
+
+
+def test_outside_of_the_block_nothing_is_clocked():
+    waiting = Waiting()
+    with waiting.clocked():
+        pass
+    list(DataLoader(Slow(), batch_size=8))
+    assert waiting.take().batches == 0
+
+
+def test_single_items_of_a_loader_without_batches_are_no_samples():
+    waiting = Waiting()
+    with waiting.clocked():
+        list(DataLoader(Slow(), batch_size=None))
+    assert waiting.take().samples is None
+
+
+def test_the_optimizer_s_step_is_clocked_and_a_closure_is_known():
+    waiting, model = Waiting(), nn.Linear(2, 2)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer = torch.optim.SGD(model.parameters())
+    with waiting.clocked():
+        optimizer.step()
+        assert waiting.take().optimizer > 0
+        assert not waiting.closures
+        optimizer.step(lambda: 0.0)
+    assert waiting.closures
+
+
+def test_shares_are_of_all_timed_steps_together():
+    data, optimizer = shares([WaitingTimes(0.1, 0.2, 1, 4), WaitingTimes(0.3, 0.2, 1, 4)], [1.0, 1.0], Waiting(), CPU)
+    assert (data.seconds, data.share) == (0.2, 0.2)
+    assert (optimizer.seconds, optimizer.share) == (0.2, 0.2)
+
+
+def test_what_cannot_be_told_says_why():
+    waiting: Any = Waiting()
+    data, optimizer = shares([WaitingTimes(0.0, 0.0, 0, 0)], [1.0], waiting, CPU)
+    assert data.share is None and "no torch DataLoader" in data.reason
+    assert optimizer.share is None and "no optimizer" in optimizer.reason
+    assert "launches" in shares([WaitingTimes(0.0, 0.1, 0, 0)], [1.0], waiting, torch.device("cuda"))[1].reason
+    waiting.closures = True
+    assert "closure" in shares([WaitingTimes(0.0, 0.1, 0, 0)], [1.0], waiting, CPU)[1].reason

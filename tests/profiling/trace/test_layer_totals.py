@@ -1,0 +1,69 @@
+"""Layers put together, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from autofuse.profiling.trace.layer_totals import layers, sm_efficiency_of
+from autofuse.profiling.trace.layers import LayerTimes
+from autofuse.profiling.trace.work import Own
+from autofuse.results.profile import OUTSIDE, Layer, Work
+
+TIMES: Own = {
+    ("", "forward"): Work(1.0, operators=1),
+    ("h.0.attn", "forward"): Work(2.0, operators=3),
+    ("h.0.attn", "backward"): Work(4.0, operators=5),
+    ("h.1", "forward"): Work(8.0),
+    (OUTSIDE, "forward"): Work(5.0, operators=2),
+}
+COUNTS: Own = {
+    ("h.0.attn", "forward"): Work(flops=100, bytes=10, operators=9, ideal_seconds=0.5),
+    ("h.1", "backward"): Work(flops=7, bytes=1, operators=4, ideal_seconds=0.25),
+}
+KINDS = {"": "GPT", "h": "ModuleList", "h.0": "Block", "h.0.attn": "Attention", "h.1": "Block"}
+
+
+def found() -> dict[str, Layer]:
+    return {layer.fqn: layer for layer in layers(TIMES, COUNTS, KINDS, {"": 1, "h.0.attn": 2}, 20.0)}
+
+
+def test_layers_come_in_the_models_order_and_what_is_outside_last() -> None:
+    assert list(found()) == ["", "h", "h.0", "h.0.attn", "h.1", OUTSIDE]
+
+
+def test_a_layer_has_what_is_below_it_and_what_is_its_own() -> None:
+    model = found()[""]
+    assert (model.forward.seconds, model.backward.seconds) == (11.0, 4.0)
+    assert model.own_forward == Work(1.0, operators=1)
+    assert model.share == pytest.approx(15 / 20)
+    assert found()["h"].forward.seconds == 10.0
+    assert found()["h"].own_seconds == 0.0
+    assert (model.kind, model.calls) == ("GPT", 1)
+
+
+def test_what_runs_outside_is_in_no_layer() -> None:
+    assert found()[OUTSIDE].forward.seconds == 5.0
+    assert found()[OUTSIDE].share == pytest.approx(1 / 4)
+
+
+def test_flops_and_bytes_join_seconds_and_operators_are_counted_once() -> None:
+    attention = found()["h.0.attn"]
+    assert attention.own_forward == Work(2.0, 100, 10, 3, 0.5)
+    assert found()["h.1"].own_backward == Work(0.0, 7, 1, 4, 0.25)
+    assert found()[""].work.flops == 107
+    assert found()[""].work.ideal_seconds == 0.75
+
+
+def test_a_module_that_only_the_trace_knows_is_a_layer_too() -> None:
+    (made, outside) = layers({("made", "forward"): Work(1.0)}, {}, {}, {}, 1.0)
+    assert (made.fqn, made.kind, outside.fqn) == ("made", "", OUTSIDE)
+
+
+def test_names_that_begin_alike_are_not_below_each_other() -> None:
+    own: Own = {("layer1", "forward"): Work(1.0), ("layer10", "forward"): Work(2.0)}
+    assert [layer.forward.seconds for layer in layers(own, {}, {}, {}, 3.0)] == [1.0, 2.0, 0.0]
+
+
+def test_sm_efficiency_is_weighted_by_the_time_of_kernels() -> None:
+    times = LayerTimes({}, {}, {}, {}, {}, 1.0, 1, True, {"a": 3.0, "a.b": 1.0}, {"a": 3.0, "a.b": 0.5})
+    assert sm_efficiency_of(times) == {"a": 3.5 / 4, "a.b": 0.5, "": 3.5 / 4}
