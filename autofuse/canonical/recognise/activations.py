@@ -19,8 +19,10 @@ from autofuse.canonical.arithmetic import (
     without,
 )
 from autofuse.canonical.recognise.rotary_pairs import HALVES, Part, part_of
-from autofuse.canonical.view import View, literal, rewrites
+from autofuse.canonical.view import Rewrite, View, literal, rewrites
 from autofuse.ir.graph import ITEM, Value, is_const
+from autofuse.ir.rows import Op
+from autofuse.ir.vocabulary import OUR_ACTIVATIONS
 
 _DIGITS = 1e-5  # people write 0.7978845608 and 0.79788 for sqrt(2 / pi)
 _CUBIC = 0.044715
@@ -28,30 +30,28 @@ _QUICK = 1.702
 _GATES = ("activation", "sigmoid")
 
 
+def _ours(op: Op) -> Rewrite:
+    """An activation of ours, and torch's function of that name, where its arguments are the defaults."""
+
+    def rewrite(view: View, x: Value, *options: Value) -> Value | None:
+        usual = all(is_const(v, default) for v, (_, default) in zip(options, op.options, strict=True))
+        return activation(view, x, op.name) if usual else None
+
+    return rewrite
+
+
+for _row in OUR_ACTIVATIONS.values():
+    rewrites(_row.name, f"fused_{_row.name}")(_ours(_row))
+
+
 @rewrites("gelu", "fused_gelu")
-def _gelu(view: View, x: Value, approximate: Value) -> Value | None:
-    name = {"none": "gelu", "tanh": "gelu_tanh"}.get(str(approximate.data))
-    return activation(view, x, name) if name else None
-
-
-@rewrites("silu", "fused_silu")
-def _silu(view: View, x: Value) -> Value:
-    return activation(view, x, "silu")
+def _gelu_by_tanh(view: View, x: Value, approximate: Value) -> Value | None:
+    return activation(view, x, "gelu_tanh") if is_const(approximate, "tanh") else None
 
 
 @rewrites("relu")
 def _relu(view: View, x: Value) -> Value:
     return activation(view, x, "relu")
-
-
-@rewrites("mish", "fused_mish")
-def _mish(view: View, x: Value) -> Value:
-    return activation(view, x, "mish")
-
-
-@rewrites("hardswish", "fused_hardswish")
-def _hardswish(view: View, x: Value) -> Value:
-    return activation(view, x, "hardswish")
 
 
 @rewrites("relu6")
@@ -70,6 +70,10 @@ def _clamp(view: View, x: Value, low: Value, high: Value) -> Value | None:
 
 def activation(view: View, x: Value, name: str) -> Value:
     return view.plain("activation", x, view.const(name))
+
+
+def _is(v: Value, name: str) -> bool:
+    return v.op == "activation" and is_const(v.inputs[1], name)
 
 
 def _silu_by_hand(view: View, factors: list[Value], constant: float) -> tuple[list[Value], float] | None:
@@ -128,8 +132,8 @@ def _mish_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
 
 
 def _of_softplus(v: Value) -> Value | None:
-    """x where `v` is log(1 + exp(x))."""
-    if v.op == "softplus" and literal(v.inputs[1]) == 1 and literal(v.inputs[2]) == 20:
+    """x where `v` is log(1 + exp(x)), or torch's softplus."""
+    if v.op == "softplus" and literal(v.inputs[1]) == 1 and literal(v.inputs[2]) == 20 or _is(v, "softplus"):
         return v.inputs[0]
     inner = v.inputs[0] if v.op == "log" else None
     if inner is None or inner.op != "add" or len(inner.inputs) != 2 or literal(inner.inputs[1]) != 1:

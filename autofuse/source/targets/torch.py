@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autofuse.ir.graph import is_const
+from autofuse.ir.rows import Op
+from autofuse.ir.vocabulary import OUR_ACTIVATIONS
 from autofuse.source.targets.attention import attention
 from autofuse.source.targets.call import Arguments, TargetCall
 from autofuse.source.targets.express import Speller
@@ -15,17 +17,13 @@ from autofuse.source.targets.losses import cross_entropy, linear_cross_entropy, 
 from autofuse.source.targets.printing import fill
 
 
-def _gelu(a: Arguments, s: Speller) -> TargetCall:
-    approximate = a.get("approximate")
-    extra = (
-        [f"approximate={s.text(approximate)}"] if approximate is not None and not is_const(approximate, "none") else []
-    )
-    return TargetCall(s.imports.text("torch.nn.functional.gelu", s.place), (s.text(a["x"]), *extra))
+def _activation(op: Op) -> Callable[[Arguments, Speller], TargetCall]:
+    """torch's function of the same name, with what the rule gives it besides the default."""
 
-
-def _of_one(function: str) -> Callable[[Arguments, Speller], TargetCall]:
     def call(a: Arguments, s: Speller) -> TargetCall:
-        return TargetCall(s.imports.text(f"torch.nn.functional.{function}", s.place), (s.text(a["x"]),))
+        given = [(name, a[name]) for name, default in op.options if name in a and not is_const(a[name], default)]
+        options = (f"{name}={s.text(v)}" for name, v in given)
+        return TargetCall(s.imports.text(op.names[0], s.place), (s.text(a["x"]), *options))
 
     return call
 
@@ -51,13 +49,10 @@ OPERATIONS: dict[str, Callable[[Arguments, Speller], TargetCall]] = {
     "cross_entropy": cross_entropy,
     "linear_cross_entropy": linear_cross_entropy,
     "log_likelihood": log_likelihood,
-    "gelu": _gelu,
     "glu": _glu,
-    "hardswish": _of_one("hardswish"),
-    "mish": _of_one("mish"),
-    "silu": _of_one("silu"),
     "layer_norm": _norm("layer_norm"),
     "rms_norm": _norm("rms_norm"),
+    **{name: _activation(op) for name, op in OUR_ACTIVATIONS.items()},
 }
 
 # torch has these only lately, and autofuse.ops has them for every torch: `auto` does not write them.
