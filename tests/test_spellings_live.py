@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import autofuse
+from autofuse.ir.vocabulary import OUR_ACTIVATIONS
 from tests.spellings.harness import (
     LOOKALIKES,
     SPELLED,
@@ -82,7 +83,7 @@ def runs_fused(s: Spelling, module: nn.Module, case: Case) -> bool:
     for training in (True, False):
         module.train(training)
         ran = called(lambda: module(*args))  # torch's own functions have no file
-        found = {name for name, file in ran if file.startswith(folder) or not file and name in ("gelu", "silu")}
+        found = {name for name, file in ran if file.startswith(folder) or not file and name in OUR_ACTIVATIONS}
         if not found & OPERATIONS[s.rule]:
             return False
     return True

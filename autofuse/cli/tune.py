@@ -48,7 +48,7 @@ def main(options: Namespace) -> int:
 
 def _calls(options: Namespace) -> list[tuple[str, Shape]]:
     """Operations with shapes: those that are named, or all of them at the sizes of a model."""
-    operations = options.op or [name for name in SAMPLES if name in OPERATIONS]
+    operations = options.op or [name for name in SAMPLES if name in OPERATIONS and OPERATIONS[name].has_choice]
     if unknown := [name for name in operations if name not in SAMPLES]:
         raise ValueError(f"No sample call of {unknown[0]!r} is known. There are some of {', '.join(sorted(SAMPLES))}.")
     if options.shape and len(operations) != 1:

@@ -136,6 +136,11 @@ class Operation:
         names = ", ".join(p.name for p in self.providers)
         raise ValueError(f"{self.name} has no provider called {name!r}. It has {names}.")
 
+    @property
+    def has_choice(self) -> bool:
+        """Whether anybody but plain torch code computes it."""
+        return len(self.providers) > 1
+
     def taker(self, x: Tensor, *args: Any, **kwargs: Any) -> Provider:
         """Who would compute such a call in plain eager execution; fakes of its tensors do as well."""
         if x.numel() >= self.least:

@@ -4,14 +4,19 @@ Each has a plain reference of the same signature in `autofuse.ops.reference`. Th
 which rule put them where they are.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from autofuse.kernels import package_providers as others
-from autofuse.ops.activations import activation, gelu, gelu_tanh, glu, hardswish, mish, silu
+from autofuse.ops.activations import FUNCTIONS, activation
 from autofuse.ops.adamw import adamw
 from autofuse.ops.attention import attention
 from autofuse.ops.bias_gelu import bias_gelu
 from autofuse.ops.cross_entropy import cross_entropy, log_likelihood, nll, rows
 from autofuse.ops.dropout_add_norm import dropout_add_norm
-from autofuse.ops.gated import gated_activation, gated_product
+from autofuse.ops.gated import gated_activation, gated_product, glu
 from autofuse.ops.gated_mlp import gated_mlp
 from autofuse.ops.kernel_names import kernel_of
 from autofuse.ops.layer_norm import layer_norm
@@ -34,25 +39,28 @@ __all__ = [
     "gated_activation",
     "gated_mlp",
     "gated_product",
-    "gelu",
-    "gelu_tanh",
     "glu",
-    "hardswish",
     "kernel_of",
     "layer_norm",
     "linear_cross_entropy",
     "log_likelihood",
     "masked",
     "masked_softmax",
-    "mish",
     "mlp",
     "nll",
     "rms_norm",
     "rotary",
     "rows",
-    "silu",
     "soft_capped_attention",
     "varlen_attention",
 ]
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    def __getattr__(name: str) -> Callable[..., Tensor]: ...
+
+
+globals().update(FUNCTIONS)  # each file of autofuse/ops/activations/ says what it has
+__all__ += sorted(FUNCTIONS)
 others.offer()  # to the operations that the modules above have made

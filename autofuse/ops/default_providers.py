@@ -28,7 +28,8 @@ def markdown() -> str:
     for name in sorted(OPERATIONS):
         operation = OPERATIONS[name]
         orders = [", then ".join(default_order(operation, d)) for d in (*_DEVICES, "elsewhere")]
-        lines.append(f"| `{name}` | {' | '.join(orders)} | {operation.least:,} elements |")
+        below = f"{operation.least:,} elements" if operation.has_choice else "any number"
+        lines.append(f"| `{name}` | {' | '.join(orders)} | {below} |")
     return "\n".join(lines) + "\n"
 
 

@@ -12,12 +12,18 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
 
+_BY_TORCH: dict[str, Callable[..., Tensor]] = {}
+BY_TORCH: Mapping[str, Callable[..., Tensor]] = MappingProxyType(_BY_TORCH)
 _KERNELS = Kernels(triton="autofuse.kernels.triton.activations", compiled="autofuse.kernels.compiled.activations")
+
+
+def enter(name: str, function: Callable[..., Tensor]) -> None:
+    """Say how torch computes the activation `name`."""
+    _BY_TORCH[name] = function
 
 
 def biased_by(kernel: str, x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
@@ -89,36 +95,3 @@ def beaten_by_torch(x: Tensor, name: str) -> str:
     if name != "gelu" or x.dtype is torch.float32:
         return ""
     return "torch's own kernel of the exact GELU is as fast in 16 bits."
-
-
-def _gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
-def _quick_gelu(x: Tensor) -> Tensor:
-    return x * torch.sigmoid(1.702 * x)  # the sigmoid approximation of the GELU paper, as CLIP uses it
-
-
-def _relu_squared(x: Tensor) -> Tensor:
-    return F.relu(x).square()  # So et al., arXiv:2109.08668
-
-
-def _identity(x: Tensor) -> Tensor:
-    return x
-
-
-BY_TORCH: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {
-        "gelu": F.gelu,
-        "gelu_tanh": _gelu_tanh,
-        "quick_gelu": _quick_gelu,
-        "silu": F.silu,
-        "relu": F.relu,
-        "relu_squared": _relu_squared,
-        "mish": F.mish,
-        "hardswish": F.hardswish,
-        "sigmoid": torch.sigmoid,
-        "tanh": torch.tanh,
-        "identity": _identity,
-    }
-)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.operation import Operation
@@ -42,6 +43,14 @@ def gated_activation(x: Tensor, *, activation: Activation = "silu", gate_first: 
     """
     made: Tensor = _HALVES(x, activation=activation, gate_first=gate_first)
     return made
+
+
+def glu(x: Tensor) -> Tensor:
+    """The first half of the last dimension times the sigmoid of the second: Dauphin et al., arXiv:1612.08083.
+
+    Shapes: x (..., 2 * hidden); the result is (..., hidden). Raises RuntimeError for an odd last dimension.
+    """
+    return F.glu(x, dim=-1)
 
 
 # Torch's own.

@@ -7,9 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from autofuse.kernels.operation import OPERATIONS
+from autofuse.ops.activations import FUNCTIONS
 
 _KERNELS: Mapping[str, str] = MappingProxyType(
     {
+        **{name: f"torch {name}" for name in FUNCTIONS},
         "adamw": "torch AdamW, fused",
         "attention": "torch scaled_dot_product_attention",
         "masked": "torch masked_fill or add",
@@ -20,17 +22,13 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "rms_norm": "torch rms_norm",
         "dropout_add_norm": "torch add, layer_norm or rms_norm",
         "rotary": "torch mul, addcmul, or a product of complex numbers",
-        "gelu": "torch gelu",
         "gelu_tanh": "torch gelu",
-        "silu": "torch silu",
         "activation": "torch activation",
         "bias_gelu": "torch add, gelu",
         "gated_mlp": "torch linear, activation, mul",
         "gated_activation": "torch activation, mul",
         "gated_product": "torch activation, mul",
         "glu": "torch glu",
-        "hardswish": "torch hardswish",
-        "mish": "torch mish",
         "mlp": "torch linear, activation, linear",
         "cross_entropy": "torch cross_entropy",
         "log_likelihood": "torch cross_entropy, neg",

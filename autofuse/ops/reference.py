@@ -174,30 +174,24 @@ def activation(x: Tensor, name: Activation) -> Tensor:
     """The activation called `name`, or `name(x)`."""
     if not isinstance(name, str):
         return name(x)
-    match name:
-        case "gelu":
-            return gelu(x)
-        case "gelu_tanh":
-            return gelu_tanh(x)
-        case "quick_gelu":
-            return x * torch.sigmoid(1.702 * x)
-        case "silu":
-            return silu(x)
-        case "relu":
-            return x.clamp(min=0.0)
-        case "relu_squared":
-            return x.clamp(min=0.0) * x.clamp(min=0.0)
-        case "mish":
-            return mish(x)
-        case "hardswish":
-            return hardswish(x)
-        case "sigmoid":
-            return 1.0 / (1.0 + torch.exp(-x))
-        case "tanh":
-            return torch.tanh(x)
-        case "identity":
-            return x
-    raise ValueError(f"There is no activation called {name!r}.")
+    if name not in _ACTIVATIONS:
+        raise ValueError(f"There is no activation called {name!r}.")
+    return _ACTIVATIONS[name](x)
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": silu,
+    "relu": lambda x: x.clamp(min=0.0),
+    "relu_squared": lambda x: x.clamp(min=0.0) * x.clamp(min=0.0),
+    "mish": mish,
+    "hardswish": hardswish,
+    "sigmoid": lambda x: 1.0 / (1.0 + torch.exp(-x)),
+    "tanh": torch.tanh,
+    "identity": lambda x: x,
+}
 
 
 def gated_mlp(

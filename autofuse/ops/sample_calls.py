@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from autofuse import ops
-from autofuse.kernels.operation import RecordedCall, recorded
+from autofuse.kernels.operation import OPERATIONS, RecordedCall, recorded
+from autofuse.ops.activation_table import ACTIVATIONS
 from autofuse.verify.calls import drawn
 
 Shape = tuple[int, ...]
@@ -143,9 +144,9 @@ def _packed(t: Maker, n: int, h: int, d: int) -> Any:
 _MLP = "rows x width x inner width"
 _ROWS, _INNER = "rows x width", "rows x inner width"
 _ATTENTION = "batch x heads x tokens x head width"
-_ACTIVATIONS = ("gelu", "gelu_tanh", "mish", "quick_gelu", "relu_squared")
+_LISTED = sorted(ACTIVATIONS.keys() & OPERATIONS.keys())
 SAMPLES: Mapping[str, Sample] = {
-    **{name: Sample(_INNER, _rows_and_inner, partial(_activated, name)) for name in _ACTIVATIONS},
+    **{name: Sample(_INNER, _rows_and_inner, partial(_activated, name)) for name in _LISTED},
     "bias_gelu": Sample(_INNER, _rows_and_inner, lambda t, r, w: ops.bias_gelu(t(r, w), t(w))),
     "layer_norm": Sample(_ROWS, _rows_and_width, lambda t, r, w: ops.layer_norm(t(r, w), t(w), t(w))),
     "rms_norm": Sample(_ROWS, _rows_and_width, lambda t, r, w: ops.rms_norm(t(r, w), t(w))),

@@ -10,7 +10,7 @@ import torch
 
 from autofuse import ops
 from autofuse.ops import reference
-from autofuse.ops.activations import ACTIVATIONS
+from autofuse.ops.activation_table import ACTIVATIONS
 
 Agree = Callable[..., None]
 

@@ -19,7 +19,9 @@ from torch import Tensor, fx
 from autofuse import ops
 from autofuse.fx.trace.ambient_state import Ambient
 from autofuse.fx.trace.tracer import ForwardTrace
+from autofuse.kernels.operation import OPERATIONS
 from autofuse.ops import lowered as plain
+from autofuse.ops.activations import FUNCTIONS
 
 _FOUR = 4  # batch, heads, length, width
 
@@ -29,11 +31,19 @@ def lower(trace: ForwardTrace) -> None:
     for node in list(trace.graph.nodes):
         if node.target is ops.attention and _is_plain(node, trace.around):
             _make_plain(trace, node)
-        elif node.target is ops.gelu and len(node.args) == 1 and node.kwargs.get("approximate", "none") == "none":
-            node.target = F.gelu
-        elif node.target is ops.silu:
-            node.target = F.silu
+        elif node.target is ops.gelu:
+            if len(node.args) == 1 and node.kwargs.get("approximate", "none") == "none":  # the exact one is torch's
+                node.target = F.gelu
+        elif (torchs := _plain_torch(node.target)) is not None:
+            node.target = torchs
     _ask_sizes_at_once(trace.graph)
+
+
+def _plain_torch(target: Any) -> Any:
+    """torch's function where `target` is one of ours that nobody but torch computes; None for anything else."""
+    name = getattr(target, "__name__", "")
+    ours = FUNCTIONS.get(name) is target and name in OPERATIONS and not OPERATIONS[name].has_choice
+    return OPERATIONS[name].torch.run if ours else None
 
 
 def _is_plain(node: fx.Node, around: Ambient) -> bool:

@@ -139,7 +139,7 @@ class _Site:
 def _best_kernel(excerpt: Excerpt, after: fx.GraphModule, values: Sequence[Any], training: bool) -> tuple[str, str]:
     """Measure who computes the operation best, for these arguments: what will run it, and why as a clause."""
     operation = OPERATIONS.get(excerpt.operation)
-    if operation is None:
+    if operation is None or not operation.has_choice:
         return excerpt.kernel, ""
     args, kwargs = _Arguments(after, getattr(ops, excerpt.operation)).of(values)
     result = tune(operation, args, kwargs, training=training, seconds=SECONDS)

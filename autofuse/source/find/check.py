@@ -14,6 +14,7 @@ from pathlib import Path
 from autofuse.canonical import PERMUTE, View
 from autofuse.ir.facts import Facts
 from autofuse.ir.graph import Value
+from autofuse.ir.vocabulary import OUR_ACTIVATIONS
 from autofuse.match.choice import chosen, extent
 from autofuse.match.engine import every_site
 from autofuse.match.matcher import LoadedRule
@@ -40,7 +41,9 @@ from autofuse.source.targets.express import Unwritable, places_of, root_places
 from autofuse.source.targets.printing import SourceText
 
 # What every pattern of dataflow contains, however it is spelled: a word, and what has to stand beside it.
+_ACTIVATIONS = "|".join(name for op in OUR_ACTIVATIONS.values() for name in (op.name, op.module)).encode()
 _HINTS = Hints(
+    (_ACTIVATIONS, rb""),
     (rb"oftmax|exp\(|erf\(|tanh|igmoid|wish|LU\b|lu\b|ish\b|relu|ACT2|get_activation|LU6|lu6|ntropy|complex", rb""),
     (rb"Norm\b|norm\(", rb"[+/]|\badd|\bdiv|sqrt|pow|\.5"),
     (rb"sqrt|\.5\b|std\b", rb"mean|sum|var|[Nn]orm"),

@@ -1,0 +1,40 @@
+"""GELU: exact, by its tanh approximation, and by its sigmoid approximation."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from autofuse.ops.activation_table import define
+
+__all__ = ["gelu", "gelu_tanh"]
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """x * P(X <= x) for a standard normal X, elementwise.
+
+    `approximate="none"` is 0.5 * x * (1 + erf(x / sqrt(2))); "tanh" is section 2 of the same paper,
+    0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))).
+
+    Source: Hendrycks & Gimpel, arXiv:1606.08415. Raises RuntimeError for another `approximate`, or an integer `x`.
+    """
+    return gelu_tanh(x) if approximate == "tanh" else _GELU(x, approximate=approximate)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """`gelu` by its tanh approximation."""
+    return _GELU_TANH(x)
+
+
+def _tanh_by_torch(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def _quick(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)  # the sigmoid approximation of the GELU paper, as CLIP uses it
+
+
+_GELU = define("gelu", F.gelu, in_kernels=True)
+_GELU_TANH = define("gelu_tanh", _tanh_by_torch, in_kernels=True, wins_from=2**18)
+define("quick_gelu", _quick, in_kernels=True, wins_from=2**20, on_cuda=True)

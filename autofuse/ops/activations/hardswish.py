@@ -1,0 +1,18 @@
+"""Hard swish."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from autofuse.ops.activation_table import define
+
+__all__ = ["hardswish"]
+
+
+def hardswish(x: Tensor) -> Tensor:
+    """x * clamp(x + 3, 0, 6) / 6, elementwise: Howard et al., arXiv:1905.02244."""
+    return _OP(x)
+
+
+_OP = define("hardswish", F.hardswish, in_kernels=True)

@@ -1,0 +1,18 @@
+"""ReLU and its square: as names for `activation`, gates and MLPs only."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from autofuse.ops.activation_table import define
+
+__all__: list[str] = []
+
+
+def _squared(x: Tensor) -> Tensor:
+    return F.relu(x).square()  # So et al., arXiv:2109.08668
+
+
+define("relu", F.relu, in_kernels=True)
+define("relu_squared", _squared, in_kernels=True, wins_from=2**20, on_cuda=True)
