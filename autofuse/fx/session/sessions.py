@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -34,11 +34,10 @@ def begun(
     """A new session for `model`, in place of any that it has. If the block fails, the model is as it was: its own."""
     drop(model)
     session = _SESSIONS[model] = Session(options, states, ranks)
-    try:
+    with ExitStack() as failed:
+        failed.callback(drop, model)  # half of a session is worse than none
         yield session
-    except BaseException:
-        drop(model)  # half of a session is worse than none
-        raise
+        failed.pop_all()
 
 
 def session_of(model: nn.Module) -> Session | None:

@@ -40,17 +40,46 @@ class Trial:
         return ModuleReference(original, *self._call, unread=places, copy_object=copied_object)
 
     def outcome(self, running: Iterable[nn.Module] | None = None) -> Verification:
-        """Whether a copy computes the same in which these modules run what they run now; by default, in which the
-        module and the children that it narrows run what is planned for this very call."""
+        """Whether a copy computes the same in which these modules, and the children that they narrow, run their plans.
+
+        By default only the module itself does, for this very call.
+        """
         made: dict[nn.Module, nn.Module] = {}
         rewritten = copied(self._module, made, self._planner.sharded)
-        wanted = [self._module] if running is None else running
-        _install_relaxed(self._planner, wanted, made, self._module if running is None else None)
-        if self._unread:
-            plan = self._planner.plans[self._module, (self._module.training, self._unread)]
-            assert plan.variant is not None
-            install(rewritten, (plan.variant.relaxed,), {}, _original, {})
+        checked = self._module if running is None else None
+        for module in self._with_narrowed([self._module] if running is None else running):
+            if module in made:
+                self._install(module, made[module], module is checked)
         return self._reference.check(rewritten)
+
+    def _with_narrowed(self, modules: Iterable[nn.Module]) -> list[nn.Module]:
+        """These, and the children of which their plans call narrow forwards, and theirs."""
+        found = list(modules)
+        for module in found:
+            plans = [p for _, p in self._planned(module)]
+            found += [child for child in {c for p in plans for c, _ in p.narrowed} if child not in found]
+        return found
+
+    def _planned(self, module: nn.Module) -> list[tuple[frozenset[Path], ModulePlan]]:
+        plans = self._planner.plans.items()
+        return [(dropped, p) for (m, (_, dropped)), p in plans if m is module and p.variant is not None]
+
+    def _install(self, module: nn.Module, copy: nn.Module, checked: bool) -> None:
+        """Give a copy the planned forwards of `module`, with guards that hold for the copy.
+
+        `checked`: it is called itself, as it was planned. Any other may be called in several ways on the way, and only
+        one of them was planned, so it keeps the guards that tell its calls apart.
+        """
+        called = self._unread if checked else frozenset()
+        forwards: dict[frozenset[Path], list[Variant]] = {}
+        for dropped, plan in self._planned(module):
+            assert plan.variant is not None
+            alone = checked and dropped == called
+            forwards.setdefault(dropped, []).append(plan.variant.relaxed if alone else plan.variant.loosened)
+        full = tuple(forwards.pop(called, ()))
+        forwards.pop(frozenset(), None)
+        if full or forwards:
+            install(copy, full, {dropped: tuple(made) for dropped, made in forwards.items()}, _original, {})
 
 
 def copied(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Forms | None = None) -> nn.Module:
@@ -73,32 +102,6 @@ def copied(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Forms |
     for original in module.modules():
         register_views(original, world.of(original))
     return twin
-
-
-def _install_relaxed(
-    planner: Planner, modules: Iterable[nn.Module], made: dict[nn.Module, nn.Module], checked: nn.Module | None = None
-) -> None:
-    """Give copies the planned forwards of `modules` and of the children they narrow, for repeating the very call.
-
-    `checked` is the module that is called itself. Any other may be called in several ways on the way, and only one of
-    them was planned.
-    """
-    todo = list(modules)
-    wanted = set(todo)
-    for module in todo:
-        mine = [(dropped, p) for (m, (_, dropped)), p in planner.plans.items() if m is module and p.variant is not None]
-        for child in {c for _, p in mine for c, _ in p.narrowed} - wanted:
-            wanted.add(child)
-            todo.append(child)
-        full = tuple(_with_relaxed_guards(p, module is checked) for dropped, p in mine if not dropped)
-        narrow = {d: tuple(_with_relaxed_guards(p, False) for e, p in mine if e == d) for d, _ in mine if d}
-        if module in made and mine:
-            install(made[module], full, narrow, _original, {})
-
-
-def _with_relaxed_guards(plan: ModulePlan, checked: bool) -> Variant:
-    assert plan.variant is not None
-    return plan.variant.relaxed if checked else plan.variant.loosened
 
 
 def _original(
