@@ -12,6 +12,7 @@ from random import Random
 import hypothesmith
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.strategies import deferred
 
 from autofuse.loading.registry import load_rules
 from autofuse.source.find.check import proposals
@@ -40,13 +41,13 @@ def read(text: str) -> None:
 
 
 @_QUICKLY
-@given(hypothesmith.from_grammar("file_input", auto_target=False))
+@given(deferred(lambda: hypothesmith.from_grammar("file_input", auto_target=False)))
 def test_what_the_grammar_allows_is_read(text: str) -> None:
     read(text + _HINTS)
 
 
 @_QUICKLY
-@given(hypothesmith.from_node(auto_target=False))
+@given(deferred(lambda: hypothesmith.from_node(auto_target=False)))
 def test_whatever_syntax_tree_is_read(text: str) -> None:
     read(text + _HINTS)
 

@@ -101,7 +101,7 @@ class Spelling:
 
     @property
     def drops(self) -> bool:
-        return "p" in inspect.signature(self.cls).parameters and "drop" in inspect.getsource(self.cls).lower()
+        return "p" in inspect.signature(self.cls).parameters and "drop" in _own_text(self.path, self.name).lower()
 
     def module(
         self, cls: type[nn.Module] | None = None, dtype: torch.dtype = torch.float32, p: float = 0.0
@@ -116,7 +116,7 @@ class Spelling:
 
     def text(self) -> str:
         """A file with this class and what it uses."""
-        return _extract(self.path.read_text(), self.name)
+        return _extract(self.path, self.name)
 
 
 @cache
@@ -146,21 +146,36 @@ def _gap(door: str, s: Spelling) -> tuple[pytest.MarkDecorator, ...]:
     return (pytest.mark.xfail(reason=reason, strict=True),) if reason else ()
 
 
-def _extract(text: str, name: str) -> str:
-    """`text` without the classes and functions that `name` does not need."""
-    lines, tree = text.splitlines(keepends=True), ast.parse(text)
-    defined = {n.name: n for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef))}
+@cache
+def _extract(path: Path, name: str) -> str:
+    """The file's text without the classes and functions that `name` does not need."""
+    text, uses, places = _definitions(path)
+    lines = text.splitlines(keepends=True)
     wanted, todo = set[str](), [name]
     while todo:
         current = todo.pop()
-        if current in defined and current not in wanted:
+        if current in uses and current not in wanted:
             wanted.add(current)
-            todo += [n.id for n in ast.walk(defined[current]) if isinstance(n, ast.Name)]
-    for node in reversed(tree.body):
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name not in wanted:
-            assert node.end_lineno is not None
-            del lines[node.lineno - 1 : node.end_lineno]
+            todo += uses[current]
+    for defined, first, last in reversed(places):
+        if defined not in wanted:
+            del lines[first:last]
     return "".join(lines)
+
+
+def _own_text(path: Path, name: str) -> str:
+    """The lines of one class or function alone."""
+    text, _, places = _definitions(path)
+    return "".join("".join(text.splitlines(keepends=True)[first:last]) for d, first, last in places if d == name)
+
+
+@cache
+def _definitions(path: Path) -> tuple[str, dict[str, list[str]], list[tuple[str, int, int]]]:
+    """The file's text, the names that each class and function of it mentions, and the lines where each stands."""
+    text = path.read_text()
+    defined = [n for n in ast.parse(text).body if isinstance(n, (ast.ClassDef, ast.FunctionDef))]
+    uses = {d.name: [n.id for n in ast.walk(d) if isinstance(n, ast.Name)] for d in defined}
+    return text, uses, [(d.name, d.lineno - 1, d.end_lineno or d.lineno) for d in defined]
 
 
 @dataclass(frozen=True)
