@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 from pathlib import Path
@@ -46,3 +47,8 @@ def _walked() -> list[str]:
     """The same where there is no git, as in an unpacked archive."""
     files = (f.relative_to(REPOSITORY) for f in REPOSITORY.rglob("*"))
     return [str(f) for f in files if not any(p in _LEFT_BEHIND or p.endswith("_cache") for p in f.parts)]
+
+
+def pytest_collection_finish() -> None:
+    """Ten thousand collected tests are not garbage: what goes through the heap need not go through them every time."""
+    gc.freeze()
