@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import selection
+
 # pytest-xdist runs a process for each core, so a process that used them all would only be in the others' way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Triton's kernels are run by its interpreter, which has to be said before Triton is imported: no GPU is needed.
@@ -20,8 +22,23 @@ REPOSITORY = Path(__file__).parents[1]
 _LEFT_BEHIND = ("__pycache__", ".venv", ".git", ".hypothesis", "build", "dist", "autofuse-demo", "autofuse.egg-info")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    selection.add_option(parser)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if selection.left_out(collection_path, config) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    selection.mark_fast(items)
+    selection.leave_the_night_out(config, items)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many programs the metamorphic suite executed, in all processes."""
+    """What the run has used where it was to be fast, and how many programs the metamorphic suite executed."""
+    selection.tell_seconds(terminalreporter)
     reports = [r for found in terminalreporter.stats.values() for r in found if isinstance(r, pytest.TestReport)]
     properties = [p for r in reports if r.when == "call" for p in r.user_properties]
     if programs := sum(int(str(n)) for name, n in properties if name == "programs"):

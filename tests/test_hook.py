@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,9 @@ def committed(folder: Path, files: dict[str, bytes]) -> Path:
 @pytest.fixture(scope="module")
 def hooks(tree: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """This tree as a repository that a hook can be installed from, whether or not it is committed."""
-    return committed(tmp_path_factory.mktemp("hooks"), tree)
+    folder = tmp_path_factory.mktemp("hooks") / "autofuse"
+    folder.mkdir()
+    return committed(folder, tree)
 
 
 @pytest.fixture
@@ -48,9 +51,15 @@ def project(tmp_path: Path) -> Path:
     return committed(tmp_path, {"model.py": ATTENTION.encode(), "plain.py": b"x = 1\n", "readme.md": b"softmax\n"})
 
 
-def try_repo(hooks: Path, hook: str, project: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pre_commit", "try-repo", str(hooks), hook, "--all-files", "--verbose"]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
+def ran(hooks: Path, hook: str, project: Path) -> subprocess.CompletedProcess[str]:
+    """The hook in a project that asks for it; both share an environment, which takes its time to be installed."""
+    config = hooks.parent / f"{hook}.yaml"
+    revision = git("rev-parse", "HEAD", cwd=hooks).strip()
+    asked = {"repos": [{"repo": str(hooks), "rev": revision, "hooks": [{"id": hook}]}]}
+    config.write_text(yaml.safe_dump(asked))
+    command = [sys.executable, "-m", "pre_commit", "run", "--config", str(config), "--all-files", "--verbose"]
+    environment = {**os.environ, "PRE_COMMIT_HOME": str(hooks.parent / "pre-commit")}
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
     if "No matching distribution" in done.stdout + done.stderr:
         pytest.skip("pip reaches no package index, and a hook's environment is installed from one")
     return done
@@ -66,7 +75,7 @@ def test_both_hooks_run_one_process_on_python_files_and_notebooks() -> None:
 
 @pytest.mark.slow
 def test_the_check_hook_fails_on_a_finding_and_changes_nothing(hooks: Path, project: Path) -> None:
-    done = try_repo(hooks, "autofuse-check", project)
+    done = ran(hooks, "autofuse-check", project)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "model.py:5:" in done.stdout and "AF101" in done.stdout
     assert git("status", "--porcelain", cwd=project) == ""
@@ -74,7 +83,7 @@ def test_the_check_hook_fails_on_a_finding_and_changes_nothing(hooks: Path, proj
 
 @pytest.mark.slow
 def test_the_rewrite_hook_rewrites_and_leaves_nothing_to_do(hooks: Path, project: Path) -> None:
-    done = try_repo(hooks, "autofuse-rewrite", project)
+    done = ran(hooks, "autofuse-rewrite", project)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "files were modified by this hook" in done.stdout
     assert git("status", "--porcelain", cwd=project).split() == ["M", "model.py"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -30,6 +31,7 @@ from tests.spellings.harness import (
 )
 from tests.spellings.not_yet import NOT_YET
 
+pytestmark = pytest.mark.spellings  # the default run samples them (tests/spellings/sampled.txt)
 OPERATIONS = {
     "AF101": {"attention"},
     "AF102": {"masked_softmax"},

@@ -32,6 +32,7 @@ from tests.spellings.harness import (
 )
 from tests.spellings.not_yet import NOT_YET
 
+pytestmark = pytest.mark.spellings  # the default run samples them (tests/spellings/sampled.txt)
 ATTENTION = ("attention", "scaled_dot_product_attention")
 FUNCTIONS = {
     "AF101": ("scaled_dot_product_attention",),

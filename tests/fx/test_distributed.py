@@ -14,39 +14,43 @@ pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="th
 TWO = (
     "DDP, static_graph, before",
     "DDP, no_sync over 3 micro batches, clipped, after",
-    "FSDP1 per block, use_orig_params=True, before",
     "FSDP1 per block, use_orig_params=False, after",
-    "FSDP1, checkpoint_wrapper per block, after",
-    "FSDP2 per block, midway",
     "FSDP2 per attention, MLP and norm, before",
-    "FSDP2 per block, checkpoint_wrapper, after",
     "FSDP2 per block, bf16 MixedPrecisionPolicy, after",
     "FSDP2, DCP between plain and optimized, before",
-    "FSDP2, meta device, to_empty, load, before",
     "tensor parallel, after",
     "ranks that would decide otherwise, before",
+)
+BY_NIGHT = (
+    "FSDP1 per block, use_orig_params=True, before",
+    "FSDP1, checkpoint_wrapper per block, after",
+    "FSDP2 per block, midway",
+    "FSDP2 per block, checkpoint_wrapper, after",
+    "FSDP2, meta device, to_empty, load, before",
 )
 FOUR = ("FSDP2 x tensor parallel (2 x 2), after",)
 
 
 @pytest.fixture(scope="module")
-def two() -> dict[str, Result]:
-    return _results(2, TWO)
+def two(request: pytest.FixtureRequest) -> dict[str, Result]:
+    """Of one launch: the rows that this run takes."""
+    night = any(item.get_closest_marker("night") and "two" in item.fixturenames for item in request.session.items)
+    return _results(2, (*TWO, *BY_NIGHT) if night else TWO)
 
 
-@pytest.mark.parametrize("name", TWO)
+@pytest.mark.parametrize("name", [*TWO, *(pytest.param(name, marks=pytest.mark.night) for name in BY_NIGHT)])
 def test_two_ranks_train_as_the_plain_model_does_and_run_the_fused_path(two: dict[str, Result], name: str) -> None:
     _holds(two[name])
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("name", FOUR)
 def test_so_do_four_ranks_on_a_mesh_of_two_dimensions(name: str) -> None:
     _holds(_results(4, (name,))[name])
 
 
 def test_every_name_here_is_a_row() -> None:
-    for ranks, names in ((2, TWO), (4, FOUR)):
+    for ranks, names in ((2, (*TWO, *BY_NIGHT)), (4, FOUR)):
         assert {f"{way.name}, {order}" for way, order in rows_of(ranks, names)} >= set(names)
 
 

@@ -41,9 +41,9 @@ def run(heading: str, folder: Path, processes: int) -> dict[str, Any]:
     [
         ("transformers", "transformers", 1),
         ("Lightning", "lightning", 1),
-        ("accelerate with FSDP2", "accelerate", 2),
+        pytest.param("accelerate with FSDP2", "accelerate", 2, marks=pytest.mark.night),
         ("torchrun", "torch", 2),
-        ("Like torchtitan", "torch", 2),
+        pytest.param("Like torchtitan", "torch", 2, marks=pytest.mark.night),
     ],
 )
 def test_a_job_with_the_added_line_fuses_and_has_the_losses_and_the_checkpoint_of_the_job_without(

@@ -45,7 +45,14 @@ def trained(folder: Path, fused: bool, resume: Path | None = None, **options: An
     return losses, {e.key for e in profiler.key_averages() if "flash_attention_for_cpu_backward" in e.key}
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True}, {"bf16": True}], ids=str)
+OPTIONS = [
+    pytest.param({}, id="plain"),
+    pytest.param({"gradient_checkpointing": True}, id="gradient checkpointing", marks=pytest.mark.night),
+    pytest.param({"bf16": True}, id="bf16", marks=pytest.mark.night),
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
 def test_a_run_is_resumed_by_the_other(options: dict[str, Any], tmp_path: Path) -> None:
     bound = 2.0**-7 if options.get("bf16") else 64 * 2.0**-22  # losses of four; Trainer rounds none of them
     plain, none = trained(tmp_path / "plain", False, **options)

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
+from tools.ahead.gate import ARCHITECTURES
 from tools.ahead.resources import Resources
 
 pytest.importorskip("triton")
 REPOSITORY = Path(__file__).parents[2]
 KERNELS = REPOSITORY / "autofuse" / "kernels" / "triton"
+BY_DAY = 90  # the default run compiles for one architecture, the night for all
 
 
 def gate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -37,8 +39,11 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Complet
 
 
 @pytest.mark.slow
-def test_every_kernel_keeps_to_its_bounds_on_every_architecture() -> None:
-    done = gate("--quick")
+@pytest.mark.parametrize(
+    "arch", [pytest.param(a, marks=[pytest.mark.night] if a != BY_DAY else []) for a in ARCHITECTURES]
+)
+def test_every_kernel_keeps_to_its_bounds_on_every_architecture(arch: int) -> None:
+    done = gate("--quick", "--arch", str(arch))
     assert done.returncode == 0, done.stderr
 
 

@@ -43,6 +43,7 @@ from torch import Tensor, nn
 from tests.spellings.not_yet import NOT_YET
 
 HERE = Path(__file__).parent
+SAMPLED = HERE / "sampled.txt"  # written by `python -m tools.spellings`
 HEADS, HEAD_DIM = 3, 8
 DIM = HEADS * HEAD_DIM
 CLASSES = 11
@@ -132,13 +133,29 @@ def _spellings(path: Path) -> Iterator[Spelling]:
             yield Spelling(path, node.name)
 
 
+def family(s: Spelling) -> tuple[str, str]:
+    """The file that a spelling stands in, and the rule that it is about."""
+    return s.path.stem, s.rule
+
+
+@cache
+def sampled() -> frozenset[tuple[str, str]]:
+    """(file, class) of the spellings that the default run takes; the others are for the night."""
+    return frozenset((file, name) for file, name in map(str.split, SAMPLED.read_text().splitlines()))
+
+
 def each(wanted: tuple[Spelling, ...]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("spelling", [pytest.param(s, id=s.name) for s in wanted])
+    return pytest.mark.parametrize("spelling", [pytest.param(s, id=s.name, marks=_night(s)) for s in wanted])
 
 
 def each_but_not_yet(door: str, wanted: tuple[Spelling, ...]) -> pytest.MarkDecorator:
     """Known gaps must fail: one that is closed has to leave the table."""
-    return pytest.mark.parametrize("spelling", [pytest.param(s, id=s.name, marks=_gap(door, s)) for s in wanted])
+    found = [pytest.param(s, id=s.name, marks=(*_night(s), *_gap(door, s))) for s in wanted]
+    return pytest.mark.parametrize("spelling", found)
+
+
+def _night(s: Spelling) -> tuple[pytest.MarkDecorator, ...]:
+    return () if (s.path.stem, s.name) in sampled() else (pytest.mark.night,)
 
 
 def _gap(door: str, s: Spelling) -> tuple[pytest.MarkDecorator, ...]:

@@ -15,6 +15,7 @@ from autofuse.fx.install.subclass import is_installed
 from tests.fx.conftest import Attention, Block, Gpt, assert_same, fused_rules, optimized
 
 
+@pytest.mark.fast
 def test_a_model_is_fused_verified_and_computes_the_same(tokens: Tensor) -> None:
     model = Gpt()
     fused = autofuse.optimize(copy.deepcopy(model), tokens)
@@ -25,6 +26,7 @@ def test_a_model_is_fused_verified_and_computes_the_same(tokens: Tensor) -> None
             assert_same(model.train(training), fused.train(training), torch.randint(0, 20, shape))
 
 
+@pytest.mark.fast
 def test_the_same_model_is_returned_as_it_was(tokens: Tensor) -> None:
     model = Gpt(p=0.1).train()
     fired = []
@@ -43,6 +45,7 @@ def test_the_same_model_is_returned_as_it_was(tokens: Tensor) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before.values(), model.state_dict().values(), strict=True))
 
 
+@pytest.mark.fast
 def test_batch_statistics_do_not_move() -> None:
     class Normed(nn.Module):
         def __init__(self) -> None:
@@ -77,6 +80,7 @@ def test_without_example_inputs_each_module_is_captured_and_checked_at_its_first
     assert "AF101" in {s.rule for s in sites} and all(s.max_error is not None for s in sites)
 
 
+@pytest.mark.fast
 def test_optimizing_twice_is_optimizing_once(tokens: Tensor) -> None:
     model = autofuse.optimize(Gpt(), tokens)
     classes, first = [type(m) for m in model.modules()], autofuse.report(model)
@@ -164,6 +168,7 @@ def test_select_and_ignore_take_prefixes(tokens: Tensor) -> None:
         autofuse.optimize(Gpt(), tokens, select="AF999")
 
 
+@pytest.mark.fast
 def test_wrong_arguments_are_told_in_a_sentence(tokens: Tensor) -> None:
     with pytest.raises(TypeError, match="takes a torch"):
         autofuse.optimize(lambda x: x, tokens)  # type: ignore[arg-type]

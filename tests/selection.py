@@ -1,0 +1,66 @@
+"""Which of the collected tests run: everything but what is for the night, unless one asks for it."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+FAST_SECONDS = 60  # of CPU, over all processes, for what is marked `fast`
+
+
+def not_fast() -> frozenset[Path]:
+    """The files that the fast loop leaves out; every other one is in it, a new one too."""
+    lines = (HERE / "not_fast.txt").read_text().splitlines()
+    return frozenset(HERE / line for line in lines if not line.startswith("#"))
+
+
+def add_option(parser: pytest.Parser) -> None:
+    parser.addoption("--night", action="store_true", help="run the variants marked `night` as well")
+
+
+def left_out(path: Path, config: pytest.Config) -> bool:
+    """Whether no test of a file can be asked for: it need not be imported then, which is most of what it would take."""
+    if config.option.markexpr != "fast" or not path.name.startswith("test_"):
+        return False
+    return path in not_fast() and "mark.fast" not in path.read_text()
+
+
+def mark_fast(items: list[pytest.Item]) -> None:
+    """Every test of a file that is not left out, unless the test itself is told to be slow."""
+    left_out = not_fast()
+    for item in items:
+        if item.path not in left_out and not any(item.get_closest_marker(mark) for mark in ("slow", "night")):
+            item.add_marker(pytest.mark.fast)
+
+
+def leave_the_night_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what is marked `night`, where neither an option, nor a mark, nor a test's own name asks for it."""
+    if config.option.night or any(mark in config.option.markexpr for mark in ("night", "spellings")):
+        return
+    named = [a for a in config.args if "::" in a]
+    night = {i for i in items if i.get_closest_marker("night") and not any(_names(a, i) for a in named)}
+    if night:
+        config.hook.pytest_deselected(items=[i for i in items if i in night])
+        items[:] = [i for i in items if i not in night]
+
+
+def _names(argument: str, item: pytest.Item) -> bool:
+    return item.nodeid == argument or item.nodeid.endswith(f"/{argument}")
+
+
+def seconds_of_cpu() -> float:
+    """What this process and those that it has waited for took."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used)
+
+
+def tell_seconds(reporter: pytest.TerminalReporter) -> None:
+    """How much of its time the fast loop has used, after a run of it."""
+    if reporter.config.option.markexpr != "fast":
+        return
+    used = seconds_of_cpu()
+    advice = f"; unmark the slowest (--durations=20) until it is below {FAST_SECONDS}" if used > FAST_SECONDS else ""
+    reporter.write_line(f"{used:.0f} of {FAST_SECONDS} seconds of CPU{advice}")

@@ -1,0 +1,52 @@
+"""What the fast loop, the default run and the night take: each has its part of every folder and of every family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.selection import HERE, left_out, not_fast
+from tests.spellings.harness import LOOKALIKES, SPELLED, Spelling, family, sampled
+
+# Their tests train models or draw programs, which no fast loop has the time for.
+WITHOUT_CORE = {"benchmarks", "examples", "metamorphic"}
+EVERY = (*SPELLED, *LOOKALIKES)
+FOLDERS = sorted({p.relative_to(HERE).parts[0] for p in HERE.rglob("test_*.py") if p.parent != HERE} - WITHOUT_CORE)
+
+
+def test_what_the_fast_loop_leaves_out_is_there() -> None:
+    assert [str(p) for p in sorted(not_fast()) if not p.is_file()] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_folder_has_its_core_in_the_fast_loop(folder: str) -> None:
+    files = set((HERE / folder).rglob("test_*.py"))
+    assert files - not_fast() or any("mark.fast" in f.read_text() for f in files)
+
+
+def test_a_file_that_is_left_out_is_imported_only_for_single_tests_that_bear_the_mark(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pytestconfig.option, "markexpr", "fast")
+    out, new = HERE / "test_spellings_text.py", HERE / "match" / "test_matcher.py"
+    assert (left_out(out, pytestconfig), left_out(new, pytestconfig)) == (True, False)
+    some = HERE / "fx" / "session" / "test_optimize.py"
+    assert some in not_fast() and not left_out(some, pytestconfig)
+    monkeypatch.setattr(pytestconfig.option, "markexpr", "")
+    assert not left_out(out, pytestconfig)
+
+
+def test_every_family_of_spellings_is_in_the_default_run() -> None:
+    chosen = {s for s in EVERY if (s.path.stem, s.name) in sampled()}
+    assert {family(s) for s in chosen} == {family(s) for s in EVERY}
+    assert {s.rule for s in SPELLED if s in chosen} == {s.rule for s in SPELLED}
+
+
+def test_what_is_sampled_is_a_spelling() -> None:
+    assert sampled() <= {_key(s) for s in EVERY}
+    assert len(EVERY) / 5 < len(sampled()) < len(EVERY) / 2
+
+
+def _key(s: Spelling) -> tuple[str, str]:
+    return s.path.stem, s.name
