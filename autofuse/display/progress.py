@@ -1,13 +1,17 @@
-"""How far long work has come, on a terminal and nowhere else. It knows numbers and words, not the work."""
+"""How far long work has come, on a terminal and nowhere else. It knows numbers and words, not the work.
+
+rich is imported where something is shown: the live door imports this, and shows nothing as it is imported.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _T = TypeVar("_T")
 
@@ -26,9 +30,11 @@ def quietly(stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
 @contextmanager
 def told(title: str, console: Console | None = None) -> Iterator[Tell]:
     """Show a bar on standard error, if that is a terminal, and take it away at the end."""
-    console = console or Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    console, rich = console or _standard_error(), import_module("rich.progress")
+    columns = (
+        rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeElapsedColumn()
+    )  # fmt: skip
+    with rich.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(title, total=None)
 
         def tell(stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
@@ -42,7 +48,7 @@ def told(title: str, console: Console | None = None) -> Iterator[Tell]:
 
 def spoken(name: str, console: Console | None = None) -> Tell:
     """Say each stage in a line on standard error, if that is a terminal: a bar would mix with what `name` prints."""
-    console = console or Console(stderr=True)
+    console = console or _standard_error()
 
     def tell(stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
         if console.is_terminal and total > 0:
@@ -51,3 +57,7 @@ def spoken(name: str, console: Console | None = None) -> Tell:
         yield from parts
 
     return tell
+
+
+def _standard_error() -> Any:
+    return import_module("rich.console").Console(stderr=True)

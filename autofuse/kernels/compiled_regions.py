@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from autofuse.kernels.packages import give_up
+from autofuse.kernels.packages import give_up, loaded
 from autofuse.torch_private import FakeTensorMode, on_demand
 
 _LOG = logging.getLogger("autofuse")
 _LOCK = threading.RLock()
+_SYMBOLS = "torch.fx.experimental.symbolic_shapes"  # imports sympy, which only compiling takes
 _SEEN = 4096  # different sizes that a region remembers
 _BUCKET = 3  # bits: one compilation serves row counts up to eight times each other
 
@@ -102,7 +102,7 @@ def _compile(function: Callable[..., Any], args: Sequence[Any], by_row: Sequence
     inductor, config = on_demand.compile_fx, on_demand.inductor_config
     spelled_out = on_demand.select_decomp_table()  # casts and ranges have no loop else
     places = [i for i, x in enumerate(args) if isinstance(x, Tensor)]
-    shapes, single = ShapeEnv(), list[bool]()
+    shapes, single = loaded(_SYMBOLS).ShapeEnv(), list[bool]()
     mode = FakeTensorMode(shape_env=shapes)
     fakes = [_fake(mode, args[i].detach(), by_row[i]) for i in places]
     with torch.no_grad(), torch.autocast("cpu", enabled=False), mode:  # what is compiled serves calls outside of it
@@ -126,8 +126,9 @@ def _compile(function: Callable[..., Any], args: Sequence[Any], by_row: Sequence
 
 def _fake(mode: FakeTensorMode, x: Tensor, by_row: bool) -> Tensor:
     symbolic = by_row and x.shape[0] > 1
-    sizes = [DimDynamic.DYNAMIC if symbolic and i == 0 else DimDynamic.STATIC for i in range(x.ndim)]
-    made: Tensor = mode.from_tensor(x, symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes))
+    symbols, kinds = loaded(_SYMBOLS), loaded(_SYMBOLS).DimDynamic
+    sizes = [kinds.DYNAMIC if symbolic and i == 0 else kinds.STATIC for i in range(x.ndim)]
+    made: Tensor = mode.from_tensor(x, symbolic_context=symbols.StatelessSymbolicContext(dynamic_sizes=sizes))
     return made
 
 

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from autofuse.kernels.packages import give_up
+from autofuse.kernels.packages import give_up, loaded
 from autofuse.torch_private import FakeTensorMode, on_demand
 
 _LOG = logging.getLogger("autofuse")
 _LOCK = threading.RLock()
+_SYMBOLS = "torch.fx.experimental.symbolic_shapes"  # imports sympy, which only compiling takes
 _MOST = 64  # compilations of one region in a process; what comes after runs as it is
 _REMEMBERED = 2**12  # shapes that were looked up before; the table is emptied when it has grown so large
 
@@ -108,7 +108,7 @@ class _Compilation:
     def __init__(self, function: Callable[..., Any], args: Sequence[Any], fixed: Sequence[Sequence[int]]) -> None:
         inductor, config = on_demand.compile_fx, on_demand.inductor_config
         self._places = [i for i, x in enumerate(args) if isinstance(x, Tensor)]
-        shapes, self._single = ShapeEnv(), False
+        shapes, self._single = loaded(_SYMBOLS).ShapeEnv(), False
         mode = FakeTensorMode(shape_env=shapes)
         fakes = [_fake(mode, args[i].detach(), fixed[i]) for i in self._places]
         self._layout = [_expressions(fake) for fake in fakes]  # tracing makes sizes that are compared one symbol
@@ -151,8 +151,9 @@ class _Compilation:
 
 def _fake(mode: FakeTensorMode, x: Tensor, fixed: Sequence[int]) -> Tensor:
     static = {i % x.ndim for i in fixed}
-    sizes = [DimDynamic.STATIC if i in static or n < 2 else DimDynamic.DYNAMIC for i, n in enumerate(x.shape)]
-    made: Tensor = mode.from_tensor(x, symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes))
+    symbols, kinds = loaded(_SYMBOLS), loaded(_SYMBOLS).DimDynamic
+    sizes = [kinds.STATIC if i in static or n < 2 else kinds.DYNAMIC for i, n in enumerate(x.shape)]
+    made: Tensor = mode.from_tensor(x, symbolic_context=symbols.StatelessSymbolicContext(dynamic_sizes=sizes))
     return made
 
 

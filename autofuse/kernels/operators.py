@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.packages import Unavailable, loaded
+from autofuse.kernels.packages import loaded
+from autofuse.kernels.when_imported import when_imported
 from autofuse.torch_private import (
     get_tracing_state,
     is_any_autocast_enabled,
@@ -100,12 +101,8 @@ def define(
 
 
 def _count(packet: Any, flops: Callable[..., int]) -> None:
-    """Tell torch's counter, which imports Triton and lets any error but its absence through: then nobody counts."""
-    try:
-        counter = loaded("torch.utils.flop_counter")
-    except Unavailable:
-        return
-    counter.register_flop_formula(packet)(flops)
+    """Tell torch's counter, once somebody imports it: that imports Triton, and may break there."""
+    when_imported("torch.utils.flop_counter", lambda counter: counter.register_flop_formula(packet)(flops))
 
 
 def differentiate(operator: RegisteredOperator, backward: Callable[..., Any], save: Callable[..., None]) -> None:

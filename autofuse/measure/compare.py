@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from autofuse.measure.environment import environment
@@ -115,14 +115,18 @@ def device_of(model: Model, inputs: Inputs) -> torch.device:
 
 @contextmanager
 def _bar(pairs: int | None, wanted: bool) -> Iterator[Callable[[], None]]:
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not (wanted and console.is_terminal)) as progress:
+    rich = import_module("rich.progress")  # here, for the live door imports this module and compares only when asked
+    console = import_module("rich.console").Console(stderr=True)
+    columns = (
+        rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeRemainingColumn()
+    )  # fmt: skip
+    shown = wanted and console.is_terminal
+    with rich.Progress(*columns, console=console, transient=True, disable=not shown) as progress:
         task = progress.add_task("pairs of steps", total=pairs or LOOKS[0])
         yield lambda: _advanced(progress, task)
 
 
-def _advanced(progress: Progress, task: TaskID) -> None:
+def _advanced(progress: Any, task: Any) -> None:
     """One pair further. Where the first look was not enough, the bar's end moves to the next."""
     progress.advance(task)
     state = progress.tasks[task]

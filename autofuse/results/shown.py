@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import random
 from typing import Any
 
 from autofuse.results.data import dumped
@@ -38,4 +39,8 @@ class Shown:
 
 def drawing() -> Any:
     """The module that draws results."""
-    return importlib.import_module(_DRAWING)
+    drawn = random.getstate()  # rich draws from Python's generator as it is imported, behind a seed of the user's
+    try:
+        return importlib.import_module(_DRAWING)
+    finally:
+        random.setstate(drawn)
