@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from importlib import import_module
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,7 +17,6 @@ from autofuse.fx.trace.twin import SCALARS
 from autofuse.kernels.policy import Policy, settings
 from autofuse.loading.selection import selected
 from autofuse.match.matcher import LoadedRule
-from autofuse.project.rules_here import rules_here
 from autofuse.torch_private import pytree
 
 Wanted = Callable[[str, nn.Module], bool]
@@ -52,7 +52,7 @@ def options_of(
 
     Raises TypeError and ValueError as optimize says.
     """
-    rules = selected(rules_here(), _codes(select, "select"), _codes(ignore, "ignore"))
+    rules = selected(_rules_here(), _codes(select, "select"), _codes(ignore, "ignore"))
     call, wanted = _call_of(example_inputs), _modules(modules)
     if isinstance(wanted, tuple):
         _require_modules(named, wanted)
@@ -61,6 +61,12 @@ def options_of(
     measured = wishes.measured if tune is None else tune
     codes = tuple(r.rule.code for r in rules)
     return Options(codes, wanted, verify, measured, wishes.policy, likeness(call), rules, call)
+
+
+def _rules_here() -> tuple[LoadedRule, ...]:
+    """Rules are read by the door for files, which is imported when the first model comes, and not with this one."""
+    found: tuple[LoadedRule, ...] = import_module("autofuse.project.rules_here").rules_here()
+    return found
 
 
 def _call_of(example_inputs: Any) -> ForwardArguments | None:
