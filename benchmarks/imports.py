@@ -75,7 +75,7 @@ def main() -> int:
             "python": platform.python_version(), "torch": version("torch"),
             "platform": f"{platform.system()} {platform.machine()}",
         }  # fmt: skip
-        data = {"version": 1, "benchmark": "imports", "torch_seconds": median(base), "met": met, "rounds": rows}
+        data = {"version": 1, "benchmark": "imports", "torch_seconds": median(base), "met": met, "measured": rows}
         options.output.write_text(json.dumps(data | {"environment": environment}, indent=2) + "\n")
     return 0 if met else 1
 
