@@ -188,6 +188,13 @@ class MishOfLogarithm(nn.Module):
         return torch.tanh(torch.log(1 + torch.exp(x))) * x
 
 
+class MishOfLog1p(nn.Module):
+    rule = "AF305"
+
+    def forward(self, x):
+        return x * torch.log1p(torch.exp(x)).tanh()
+
+
 class HardSwishOfRelu6(nn.Module):
     rule = "AF306"
 

@@ -20,7 +20,7 @@ from autofuse.canonical.arithmetic import (
 )
 from autofuse.canonical.recognise.rotary_pairs import HALVES, Part, part_of
 from autofuse.canonical.view import Rewrite, View, literal, rewrites
-from autofuse.ir.graph import ITEM, Value, is_const
+from autofuse.ir.graph import ITEM, Value, is_const, is_equal_const
 from autofuse.ir.rows import Op
 from autofuse.ir.vocabulary import OUR_ACTIVATIONS
 
@@ -34,7 +34,7 @@ def _ours(op: Op) -> Rewrite:
     """An activation of ours, and torch's function of that name, where its arguments are the defaults."""
 
     def rewrite(view: View, x: Value, *options: Value) -> Value | None:
-        usual = all(is_const(v, default) for v, (_, default) in zip(options, op.options, strict=True))
+        usual = all(is_equal_const(v, default) for v, (_, default) in zip(options, op.options, strict=True))
         return activation(view, x, op.name) if usual else None
 
     return rewrite
@@ -52,6 +52,12 @@ def _gelu_by_tanh(view: View, x: Value, approximate: Value) -> Value | None:
 @rewrites("relu")
 def _relu(view: View, x: Value) -> Value:
     return activation(view, x, "relu")
+
+
+@rewrites("log1p")
+def _log1p(view: View, x: Value) -> Value:
+    """log(1 + x), which is what people write as often; the one is rounded more than the other."""
+    return view.make("log", total(view, (x, view.const(1))))
 
 
 @rewrites("relu6")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autofuse.ir.graph import is_const
+from autofuse.ir.graph import is_const, is_equal_const
 from autofuse.ir.rows import Op
 from autofuse.ir.vocabulary import OUR_ACTIVATIONS
 from autofuse.source.targets.attention import attention
@@ -21,7 +21,7 @@ def _activation(op: Op) -> Callable[[Arguments, Speller], TargetCall]:
     """torch's function of the same name, with what the rule gives it besides the default."""
 
     def call(a: Arguments, s: Speller) -> TargetCall:
-        given = [(name, a[name]) for name, default in op.options if name in a and not is_const(a[name], default)]
+        given = [(name, a[name]) for name, default in op.options if name in a and not is_equal_const(a[name], default)]
         options = (f"{name}={s.text(v)}" for name, v in given)
         return TargetCall(s.imports.text(op.names[0], s.place), (s.text(a["x"]), *options))
 
