@@ -1,0 +1,81 @@
+"""Plans are made from rules, states and calls: no session, nothing installed."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from autofuse.display.progress import quietly
+from autofuse.fx.install.subclass import is_installed
+from autofuse.fx.session.planner import Planner, plan_calls
+from autofuse.fx.session.state import states_of
+from autofuse.fx.trace.module_calls import calls_of
+from autofuse.fx.trace.wrappers import user_modules
+from autofuse.loading.registry import load_rules
+from tests.fx.conftest import Gpt
+
+
+class Untold(nn.Module):
+    """Softmax by hand beside a branch on numbers, which no trace can hold."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(x, -1) if x.sum() > 0 else x
+
+
+def planned(model: nn.Module, *inputs: Tensor) -> Planner:
+    states = states_of(user_modules(model), lambda name, module: True)
+    calls = calls_of(model, (inputs, {}), to_check=())
+    return plan_calls(load_rules(), states, calls.by_mode, quietly)
+
+
+def fused(planner: Planner, module: nn.Module) -> set[str]:
+    return {found.rule for found in planner.fused_sites(module).values()}
+
+
+def test_a_model_is_planned_in_both_modes_and_nothing_is_installed() -> None:
+    model = Gpt()
+    before = copy.deepcopy(model.state_dict())
+    planner = planned(model, torch.randint(0, 20, (2, 8)))
+    attention = model.get_submodule("blocks.0.attn")
+    assert set(planner.whole(attention)) == {False, True} and "AF101" in fused(planner, attention)
+    assert not any(is_installed(m) for m in model.modules())
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+def test_planning_again_without_a_site_leaves_it_alone_there_and_nowhere_else() -> None:
+    model = Gpt()
+    planner = planned(model, torch.randint(0, 20, (2, 8)))
+    first, second = (model.get_submodule(f"blocks.{i}.attn") for i in (0, 1))
+    sites = [key for key, found in planner.fused_sites(first).items() if found.rule == "AF101"]
+    planner.plan_again(first, planner.states[first].exclusions.plus(sites=sites))
+    assert "AF101" not in fused(planner, first) and "AF101" in fused(planner, second)
+    assert set(planner.whole(first)) == {False, True}
+
+
+def test_planning_again_without_a_rule_leaves_all_its_sites_alone() -> None:
+    model = Gpt()
+    planner = planned(model, torch.randint(0, 20, (2, 8)))
+    attention = model.get_submodule("blocks.0.attn")
+    planner.plan_again(attention, planner.states[attention].exclusions.plus(rules=["AF101"]))
+    assert "AF101" not in fused(planner, attention)
+
+
+def test_exclusions_stay_for_what_is_planned_later() -> None:
+    model = Gpt()
+    inputs = torch.randint(0, 20, (2, 8))
+    states = states_of(user_modules(model), lambda name, module: True)
+    attention = model.get_submodule("blocks.0.attn")
+    states[attention].exclusions = states[attention].exclusions.plus(rules=["AF101"])
+    planner = plan_calls(load_rules(), states, calls_of(model, ((inputs,), {}), ()).by_mode, quietly)
+    assert "AF101" not in fused(planner, attention)
+    assert "AF101" in fused(planner, model.get_submodule("blocks.1.attn"))
+
+
+def test_what_cannot_be_traced_is_a_value() -> None:
+    model = Untold()
+    planner = planned(model, torch.ones(3, 3))
+    assert {module for module, _ in planner.untraceable} == {model}
+    assert all("numbers" in str(error) for _, error in planner.untraceable)
+    assert planner.whole(model) == {}

@@ -1,0 +1,42 @@
+"""Results are data until somebody looks at them: JSON needs no drawing, and drawing is loaded when it is asked for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from autofuse.results.shown import Shown
+
+LAZY = """
+import sys
+from autofuse.results.sites import Report, SiteReport
+report = Report((SiteReport("AF101", "block", "declined", "why"),))
+report.to_json(), report.summary, len(report)
+drawing = [m for m in sys.modules if m.split(".")[0] in ("rich", "jinja2") or m.startswith("autofuse.display")]
+assert drawing == [], drawing
+assert "AF101" in str(report) and "AF101" in report._repr_html_()
+assert "rich" in sys.modules
+"""
+
+
+class Numbers(Shown):
+    def to_dict(self) -> dict[str, Any]:
+        return {"a": float("inf"), "b": [float("nan"), 1.5], "c": {"d": None}}
+
+
+def test_nothing_that_draws_is_loaded_before_a_result_is_looked_at() -> None:
+    done = subprocess.run([sys.executable, "-c", LAZY], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_json_has_no_word_for_infinity_and_none_is_written_in_its_place() -> None:
+    assert json.loads(Numbers().to_json()) == {"a": None, "b": [None, 1.5], "c": {"d": None}}
+
+
+def test_a_result_without_a_form_of_its_own_says_so() -> None:
+    with pytest.raises(NotImplementedError):
+        Shown().to_json()
