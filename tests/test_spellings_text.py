@@ -47,6 +47,7 @@ FUNCTIONS = {
     "AF305": ("mish",),
     "AF306": ("hardswish",),
     "AF307": ("glu",),
+    "AF308": ("softplus",),
     "AF401": ("rotary",),
     "AF402": ("rotary",),
     "AF501": ("cross_entropy",),

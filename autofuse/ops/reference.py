@@ -164,6 +164,12 @@ def hardswish(x: Tensor) -> Tensor:
     return x * (x + 3.0).clamp(0.0, 6.0) / 6.0
 
 
+def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta * x)) / beta, and x itself where beta * x > threshold."""
+    scaled = beta * x
+    return torch.where(scaled > threshold, x, torch.logaddexp(scaled, torch.zeros_like(x)) / beta)
+
+
 def glu(x: Tensor) -> Tensor:
     """The first half of the last dimension times the sigmoid of the second."""
     first, second = x.chunk(2, dim=-1)
@@ -188,6 +194,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu_squared": lambda x: x.clamp(min=0.0) * x.clamp(min=0.0),
     "mish": mish,
     "hardswish": hardswish,
+    "softplus": softplus,
     "sigmoid": lambda x: 1.0 / (1.0 + torch.exp(-x)),
     "tanh": torch.tanh,
     "identity": lambda x: x,

@@ -35,6 +35,13 @@ def test_silu_is_the_activation_of_that_name() -> None:
     assert torch.equal(ops.silu(x), ops.activation(x, "silu"))
 
 
+@pytest.mark.parametrize("options", [{}, {"beta": 2.0}, {"threshold": 1.0}, {"beta": 0.5, "threshold": 3.0}])
+def test_softplus_takes_its_sharpness_and_threshold(assert_agree: Agree, options: dict[str, float]) -> None:
+    x = torch.cat((torch.linspace(-30, 30, 101), torch.tensor([1e4, -1e4])))
+    assert_agree(lambda x: ops.softplus(x, **options), lambda x: reference.softplus(x, **options), x, terms=4)
+    assert ops.softplus(x).isfinite().all()
+
+
 def test_extremes_stay_finite_or_infinite_as_they_should() -> None:
     x = torch.tensor([-math.inf, -1e30, 0.0, 1e30])
     for name in ("gelu", "gelu_tanh", "silu"):

@@ -611,3 +611,22 @@ class ActivationInPlaceBetween(TwoProjections):
         h = self.up(x)
         a = torch.relu_(h)
         return self.down(a) + h.sum()
+
+
+class SoftplusOfTwo(nn.Module):
+    def forward(self, x):
+        return torch.log(2 + torch.exp(x))
+
+
+class SoftplusOfAnother(nn.Module):
+    """Above the threshold it is another value."""
+
+    def forward(self, x, y):
+        return torch.where(x > 20, y, torch.log1p(torch.exp(x)))
+
+
+class SoftplusBelow(nn.Module):
+    """x below the threshold."""
+
+    def forward(self, x):
+        return torch.where(x > 20, torch.log1p(torch.exp(x)), x)

@@ -209,6 +209,37 @@ class HardSwishClamped(nn.Module):
         return x * ((x + 3).clamp(0, 6) / 6)
 
 
+class SoftplusByLogarithm(nn.Module):
+    rule = "AF308"
+    safety = "unsafe"
+
+    def forward(self, x):
+        return torch.log(1.0 + torch.exp(x))
+
+
+class SoftplusByLog1p(nn.Module):
+    rule = "AF308"
+    safety = "unsafe"
+
+    def forward(self, x):
+        return x.exp().log1p()
+
+
+class SoftplusWithThreshold(nn.Module):
+    rule = "AF308"
+    safety = "unsafe"
+
+    def forward(self, x):
+        return torch.where(x > 20.0, x, torch.log1p(torch.exp(x)))
+
+
+class SoftplusWithLowThreshold(nn.Module):
+    rule = "AF308"
+
+    def forward(self, x):
+        return torch.where(x > 10, x, torch.log(torch.exp(x) + 1))
+
+
 # Gated: SwiGLU, GeGLU, ReGLU, GLU.
 
 

@@ -1,0 +1,22 @@
+"""Softplus."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from autofuse.ops.activation_table import define
+
+__all__ = ["softplus"]
+
+
+def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta * x)) / beta, and x itself where beta * x > threshold, elementwise.
+
+    Finite wherever x is, in every floating dtype: where exp(x) alone would overflow, the result is x.
+    Source: Dugas et al., Incorporating Second-Order Functional Knowledge for Better Option Pricing, NIPS 2000.
+    """
+    return _OP(x, beta=beta, threshold=threshold)
+
+
+_OP = define("softplus", F.softplus)

@@ -1,0 +1,87 @@
+"""Softplus spelled out: what is safe to change in a file, and where the numbers become others."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autofuse
+from autofuse.loading.registry import load_rules
+from autofuse.results.findings import Finding
+from autofuse.source.find.check import proposals
+
+BARE = "torch.log(1 + torch.exp(x))"
+
+
+def finding(expression: str, parameters: str = "x") -> Finding:
+    source = f"import torch\n\n\ndef softplus({parameters}):\n    return {expression}\n"
+    (found,) = proposals(source.encode(), "file.py", rules=load_rules())
+    return found.finding
+
+
+def thresholded(threshold: str) -> str:
+    return f"torch.where(x > {threshold}, x, torch.log1p(torch.exp(x)))"
+
+
+@pytest.mark.parametrize(
+    "expression, why",
+    [
+        (BARE, "where exp(x) overflows the code gives infinity"),
+        ("torch.log1p(x.exp())", "where exp(x) overflows the code gives infinity"),
+        (thresholded("20"), "in float16, exp overflows below the threshold"),
+        (thresholded("100.0"), "below the threshold exp overflows"),
+    ],
+)
+def test_an_edit_that_takes_an_infinity_away_is_made_only_when_asked_for(expression: str, why: str) -> None:
+    found = finding(expression)
+    assert (found.code, found.status) == ("AF308", "unsafe") and why in found.message
+
+
+def test_a_threshold_below_which_nothing_overflows_is_safe() -> None:
+    assert finding(thresholded("11")).status == "safe"
+
+
+def test_where_the_threshold_may_be_a_tensor_only_what_stands_inside_is_offered() -> None:
+    found = finding(thresholded("limit"), "x, limit")
+    assert found.status == "unsafe" and "where exp(x) overflows" in found.message
+    assert found.column > finding(thresholded("11")).column
+
+
+class Bare(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.log(1.0 + torch.exp(x))
+
+
+class Thresholded(nn.Module):
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        self.threshold = threshold
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x > self.threshold, x, torch.log1p(torch.exp(x)))
+
+
+def test_live_the_numbers_stay_but_for_infinities_that_become_finite() -> None:
+    x = torch.tensor([-100.0, -20.0, -1.0, 0.0, 5.0, 19.0, 21.0, 80.0, 100.0])
+    fused = autofuse.optimize(Bare(), (x,), tune=False)
+    assert [s.rule for s in autofuse.report(fused).sites if s.status == "fused"] == ["AF308"]
+    expected, found = Bare()(x), fused(x)
+    assert expected[-1] == math.inf and found[-1] == 100.0
+    torch.testing.assert_close(found[:-1], expected[:-1])
+
+
+@pytest.mark.parametrize("threshold", [-1.0, 3.0, 20.0])
+def test_live_a_threshold_is_handed_on(threshold: float) -> None:
+    x = torch.linspace(-30.0, 30.0, 101)
+    fused = autofuse.optimize(Thresholded(threshold), (x,), tune=False)
+    assert [s.rule for s in autofuse.report(fused).sites if s.status == "fused"] == ["AF308"]
+    torch.testing.assert_close(fused(x), Thresholded(threshold)(x))
+
+
+@pytest.mark.parametrize("dtype, largest", [(torch.float16, 11.0), (torch.bfloat16, 88.0), (torch.float32, 88.0)])
+def test_exp_overflows_where_the_rule_says(dtype: torch.dtype, largest: float) -> None:
+    at, above = torch.tensor([largest, largest + 1], dtype=dtype).exp()
+    assert at.isfinite() and above.isinf()
