@@ -47,7 +47,7 @@ def test_a_threshold_below_which_nothing_overflows_is_safe() -> None:
 def test_where_the_threshold_may_be_a_tensor_only_what_stands_inside_is_offered() -> None:
     found = finding(thresholded("limit"), "x, limit")
     assert found.status == "unsafe" and "where exp(x) overflows" in found.message
-    assert found.column > finding(thresholded("11")).column
+    assert found.rule == "HandWrittenSoftplus" and finding(thresholded("11")).rule == "ThresholdedSoftplus"
 
 
 class Bare(nn.Module):
