@@ -28,6 +28,7 @@ class Softplus(Rule):
     """Softplus by hand."""
 
     code = "MY101"
+    benefit = 9  # more than AF308, which is about the same form
 
     @staticmethod
     def before(x, factor: float = 1.0):

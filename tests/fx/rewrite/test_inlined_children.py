@@ -87,7 +87,7 @@ class Offsets(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.mlp = nn.Sequential(nn.Linear(2, 8), nn.Softplus(), nn.Linear(8, 2))
+        self.mlp = nn.Sequential(nn.Linear(2, 8), nn.Softsign(), nn.Linear(8, 2))
         self.register_buffer("offsets", torch.randn(36, 2))
 
     def forward(self, scores: Tensor) -> Tensor:
