@@ -14,12 +14,14 @@ from autofuse.ir.vocabulary import SAME_SIZES, TENSOR_CALLS
 
 _SAME_RANK = SAME_SIZES | frozenset("transpose mT permute activation linear fused_attention".split())
 _RANK_CHANGE = {"stack": 1, "select": -1, "view_as_complex": -1, "view_as_real": 1}
-_BROADCAST = frozenset(
+_OF_TENSORS = frozenset("maximum minimum logaddexp xlogy atan2 hypot lerp addcmul addcdiv".split())
+_BROADCAST = _OF_TENSORS | frozenset(
     "add sub rsub mul div floordiv mod pow eq ne lt le gt ge and or logical_and logical_or where".split()
 )
 _NUMERIC = frozenset("add sub mul div floordiv mod pow number_pow neg".split())
 _MAKES_NUMBERS = frozenset("int len math.log math.exp math.ceil math.floor math.prod .numel .element_size".split())
-_TENSOR = _SAME_RANK | {"matmul", "view", "rearrange", "einsum", "einops_einsum", "baddbmm", "expand", "unsqueeze"}
+_PRODUCTS_AND_SHAPES = frozenset("matmul view rearrange einsum einops_einsum baddbmm expand unsqueeze".split())
+_TENSOR = _SAME_RANK | _OF_TENSORS | _PRODUCTS_AND_SHAPES
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,16 @@ def _clamp(view: View, x: Value, low: Value, high: Value) -> Value | None:
     return None if bounds == [low, high] else view.plain("clamp", x, *bounds)
 
 
+@rewrites("clamp_min")
+def _clamp_min(view: View, x: Value, low: Value) -> Value:
+    return view.make("clamp", x, low, view.const(None))
+
+
+@rewrites("clamp_max")
+def _clamp_max(view: View, x: Value, high: Value) -> Value:
+    return view.make("clamp", x, view.const(None), high)
+
+
 def activation(view: View, x: Value, name: str) -> Value:
     return view.plain("activation", x, view.const(name))
 

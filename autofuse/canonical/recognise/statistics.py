@@ -22,7 +22,7 @@ def _reducer(op: str) -> None:
         return view.make(op, x, last, keepdim) if last is not None and last is not dim else None
 
 
-for _op in ("mean", "sum", "amax", "max", "logsumexp"):
+for _op in ("mean", "sum", "amax", "amin", "prod", "all", "any", "max", "logsumexp"):
     _reducer(_op)
 
 
