@@ -32,7 +32,10 @@ from autofuse.source.capture.capture_state import qualified
 from autofuse.source.capture.function_capture import capture
 from autofuse.source.capture.scope import FileScope
 
-_TABLE = "autofuse/ir/vocabulary.py lists the operations that a rule can look for, and takes a row for another one"
+_TABLE = (
+    "Write it with operations that are in the table of autofuse/ir/vocabulary.py, or add a row there: one line says "
+    "what the operation is called and what it takes"
+)
 
 
 def pattern_of(rule: type[Rule], function: ast.FunctionDef, scope: FileScope) -> Pattern:
@@ -68,10 +71,14 @@ def _default(rule: type[Rule], name: str, default: object) -> Hashable:
 
 def _check_known(rule: type[Rule], results: tuple[Value, ...]) -> None:
     """Raise RuleError where a step is nothing that the vocabulary names: it would never be found."""
-    for leaf in (v for r in results for v in ancestors(r) if v.op == LEAF):
+    for v in (v for r in results for v in ancestors(r)):
+        leaf = v.inputs[0] if v.op == ATTRIBUTE and v.inputs[0].op == LEAF else v
+        if leaf.op != LEAF:
+            continue
         assert isinstance(leaf.data, Value), "a leaf stands for a value of the program"
-        if told := _unknown(leaf.data):
-            raise RuleError(f"{rule.__name__}.before uses {told}. {_TABLE[0].upper()}{_TABLE[1:]}.")
+        name = f"{qualified(leaf.data)}.{v.data}" if leaf is not v else ""
+        told = f"{name} as a value, which no match can tell" if leaf.data.op == MODULE else _unknown(leaf.data)
+        raise RuleError(f"{rule.__name__}.before uses {told}. {_TABLE}.")
 
 
 def _unknown(v: Value) -> str:
@@ -83,8 +90,6 @@ def _unknown(v: Value) -> str:
         return f"{name}, which is not in the vocabulary"
     if v.op == GLOBAL:
         return f"{v.data}, which its file neither imports nor assigns a number"
-    if v.op in (MODULE, ATTRIBUTE):
-        return f"{qualified(v) or v.data} as a value, which cannot be compared with another file's"
     if v.op == OPAQUE:
         return f"what cannot be followed ({v.data})"
     return f"an expression that cannot be looked for ({v.data if v.op == SYNTAX else v.op})"

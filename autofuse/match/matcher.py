@@ -86,6 +86,11 @@ class LoadedRule:
     change: CallChange | None = None
     assumes: str = ""
 
+    @property
+    def ships(self) -> bool:
+        """Whether the rule is one of autofuse's own."""
+        return self.rule.__module__.startswith("autofuse.rules.")
+
 
 @dataclass(frozen=True)
 class Bindings:

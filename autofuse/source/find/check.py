@@ -6,7 +6,6 @@ Knows statuses and messages. Knows nothing of how an edit is made (place/edits.p
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from pathlib import Path
 from autofuse.canonical import PERMUTE, View
 from autofuse.ir.facts import Facts
 from autofuse.ir.graph import Value
-from autofuse.ir.vocabulary import OUR_ACTIVATIONS
 from autofuse.match.choice import chosen, extent
 from autofuse.match.engine import every_site
 from autofuse.match.matcher import LoadedRule
@@ -31,7 +29,8 @@ from autofuse.source.capture.scope import Defined, file_scope, functions
 from autofuse.source.capture.symbolic_lengths import record_lengths
 from autofuse.source.capture.toplevel import SYMBOL, top_level
 from autofuse.source.find.call_rules import CallSite, call_sites, may_concern
-from autofuse.source.find.landmarks import Hints, Landmarks
+from autofuse.source.find.landmarks import Landmarks
+from autofuse.source.find.words import hints_of
 from autofuse.source.place.author_text import written
 from autofuse.source.place.conflicts import Footprint, footprint
 from autofuse.source.place.edits import Edit, span_of
@@ -39,19 +38,6 @@ from autofuse.source.place.placement import Placement
 from autofuse.source.targets import DEFAULT, NotInTarget
 from autofuse.source.targets.express import Unwritable, places_of, root_places
 from autofuse.source.targets.printing import SourceText
-
-# What every pattern of dataflow contains, however it is spelled: a word, and what has to stand beside it.
-_ACTIVATIONS = "|".join(name for op in OUR_ACTIVATIONS.values() for name in (op.name, op.module)).encode()
-_HINTS = Hints(
-    (_ACTIVATIONS, rb""),
-    (rb"oftmax|exp\(|erf\(|tanh|igmoid|wish|LU\b|lu\b|ish\b|relu|ACT2|get_activation|LU6|lu6|ntropy|complex", rb""),
-    (rb"Norm\b|norm\(", rb"[+/]|\badd|\bdiv|sqrt|pow|\.5"),
-    (rb"sqrt|\.5\b|std\b", rb"mean|sum|var|[Nn]orm"),
-    (rb"clamp|clip", rb"\b6\b"),
-    (rb"\bcat\b|\bconcat|\bstack\b", rb"-\s*[A-Za-z_(]|\bneg"),
-)
-_CALLS = re.compile(rb"optim|DataLoader|backward|zero_grad|GradScaler")  # what rules about calls speak of
-
 
 _LAYOUT = frozenset("transpose mT permute rearrange view contiguous expand unsqueeze".split())
 
@@ -93,15 +79,16 @@ def proposals(
     if b"torch" not in source:
         return []
     tree = ast.parse(source)  # first, so that a syntax error is told whatever the file is about
-    if not _HINTS.search(source) and not _CALLS.search(source):
+    of_calls = [r for r in rules if may_concern(r, source)]
+    of_dataflow = tuple(r for r in rules if r.change is None)
+    hints = hints_of(of_dataflow)
+    if not of_calls and not hints.search(source):
         return []
     scope = file_scope(tree, Path(path) if path else None)
     text = SourceText(source)
-    of_calls = [r for r in rules if may_concern(r, source)]
-    of_dataflow = tuple(r for r in rules if r.change is None)
     found: list[Proposal] = []
     defined = list(functions(scope))
-    landmarks = Landmarks(scope, text, defined, _HINTS)
+    landmarks = Landmarks(scope, text, defined, hints)
     inner = [f for d in defined if landmarks.mentioned(d.function) for f in expression_functions(d)]
     for d in filter(None, (*defined, *inner, top_level(scope))):
         if only is not None and d.symbol not in only or not landmarks.near(d.function):
