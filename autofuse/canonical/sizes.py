@@ -99,6 +99,29 @@ def is_size(view: View, v: Value, x: Value, dim: int) -> bool:
     )
 
 
+def asked(v: Value) -> tuple[Value, int | None] | None:
+    """The tensor of which `v` is a size, and of which dimension as it is written; None stands for all of them."""
+    if _is_shape(v):
+        return v.inputs[0], None
+    owner, index = v.inputs if v.op == "size" else (v, v)
+    if v.op == ITEM and _is_shape(v.inputs[0]):
+        owner, index = v.inputs[0].inputs[0], v.inputs[1]
+    return (owner, index.data) if owner is not v and index.op == CONST and type(index.data) is int else None
+
+
+def whole_shape(view: View, sizes: tuple[Value, ...]) -> Value | None:
+    """The tensor whose sizes these are, every one and in order: `N, C, H, W`, or `x.shape` itself."""
+    found = [asked(s) for s in sizes]
+    if not found or any(f is None for f in found):
+        return None
+    owners, places = {f[0] for f in found if f}, [f[1] for f in found if f]
+    if len(owners) != 1:
+        return None
+    (owner,) = owners
+    every = places == [None] or places == list(range(len(places))) and view.rank(owner) == len(places)
+    return owner if every else None
+
+
 def _is_shape(v: Value) -> bool:
     return v.op == ATTRIBUTE and v.data == "shape" or v.op == "size" and is_const(v.inputs[1], None)
 

@@ -33,7 +33,9 @@ def parser() -> argparse.ArgumentParser:
     explain = commands.add_parser("explain", help="say what a rule does, with examples")
     explain.add_argument("codes", nargs="+", metavar="CODE", type=str.upper, help="such as AF101, or AF1 for a family")
 
-    rules = commands.add_parser("rules", help="list the rules")
+    rules = commands.add_parser("rules", help="list the rules, or test those of your own")
+    rules.add_argument("folders", nargs="*", metavar="FOLDER", help="with --check: only the rules in these folders")
+    rules.add_argument("--check", action="store_true", help="try the examples of your own rules, in files")
     rules.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
 
     _add_kernel_commands(commands)

@@ -16,6 +16,8 @@ from autofuse.canonical import CAST, PERMUTE, View, bare
 from autofuse.canonical.arithmetic import factors_of, terms_of, without
 from autofuse.canonical.recognise.class_rows import rows_of
 from autofuse.canonical.recognise.precision import changes_dtype, known_dtypes, known_to_keep_dtype, names_dtype
+from autofuse.canonical.shapes import elements
+from autofuse.canonical.sizes import asked, whole_shape
 from autofuse.canonical.view import order_of
 from autofuse.ir import layout
 from autofuse.ir.graph import CONST, PARAMETER, Value, ancestors, is_const
@@ -231,6 +233,10 @@ class Matcher:
             yield from self._match_masked(pattern, value, bound, depth)
         elif pattern.op == "log_softmax" and pattern.inputs[0].op == "rows":
             yield from self._match_rows(pattern, value, bound, depth)
+        elif (size := asked(pattern)) is not None:
+            yield from self._match_size(size, asked(value), bound, depth)
+        elif pattern.op == "view" == value.op:
+            yield from self._match_view(pattern, value, bound, depth + 1)
         elif pattern.op in _PARTS and pattern.op == value.op:
             yield from self._match_parts(pattern, value, bound, depth + 1)
         elif pattern.op == value.op and pattern.data == value.data and len(pattern.inputs) == len(value.inputs):
@@ -259,6 +265,22 @@ class Matcher:
         if found.in_float32:
             bound = bound.with_capture(str(rows.inputs[1].data), self.view.const(True))
         yield from self._match_inputs((dim, rows.inputs[0]), (value.inputs[1], found.linear), bound, depth + 1)
+
+    def _match_size(
+        self, pattern: tuple[Value, int | None], found: tuple[Value, int | None] | None, bound: Bindings, depth: int
+    ) -> Iterator[Bindings]:
+        """`x.size(0)` and `x.shape[0]` are one, and so are `x.size()` and `x.shape`."""
+        if found is not None and found[1] == pattern[1]:
+            yield from self._match(pattern[0], found[0], bound, depth)
+
+    def _match_view(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
+        """A view of the same sizes; those of a whole shape may be named one by one, or at once."""
+        wanted, given = elements(pattern.inputs[1]), elements(value.inputs[1])
+        for partial in self._match(pattern.inputs[0], value.inputs[0], bound, depth):
+            if len(wanted) == len(given):
+                yield from self._match_inputs(wanted, given, partial, depth)
+            elif len(wanted) == 1 and asked(wanted[0]) is not None and (owner := whole_shape(self.view, given)):
+                yield from self._match_size((wanted[0].inputs[0], None), (owner, None), partial, depth)
 
     def _match_inputs(
         self, patterns: tuple[Value, ...], values: tuple[Value, ...], bound: Bindings, depth: int
