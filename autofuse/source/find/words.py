@@ -36,6 +36,7 @@ WRITTEN_AS: dict[str, tuple[Word, ...]] = {
     "dropout": ((r"[Dd]ropout", ""),),
     "layer_norm": _NORMS,
     "linear": ((r"[Ll]inear|addmm|@|matmul|\bb?mm\b|einsum", ""),),
+    "log": ((r"\blog_?\b|log1p", ""),),
     "log_softmax": ((_LIKELIHOODS, ""),),
     "logsumexp": ((_LIKELIHOODS, ""),),
     "matmul": ((r"@|matmul|\bb?mm\b|baddbmm|addmm|einsum|[Ll]inear", ""),),
