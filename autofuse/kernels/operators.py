@@ -35,11 +35,11 @@ class RegisteredOperator:
     a call that none of them looks at goes past the dispatcher.
     """
 
-    def __init__(self, overload: Any, function: Callable[..., Any]) -> None:
-        self.overload, self.function = overload, function
+    def __init__(self, overload: Any, function: Callable[..., Any], name: str) -> None:
+        self.overload, self.function, self.name = overload, function, name
         self._gradient: type[torch.autograd.Function] | None = None
-        tensors = [i for i, a in enumerate(overload._schema.arguments) if "Tensor" in str(a.type)]
-        self._tensors = tuple(tensors)
+        kinds = [str(kind) for argument, kind in function.__annotations__.items() if argument != "return"]
+        self._tensors = tuple(i for i, kind in enumerate(kinds) if "Tensor" in kind)
 
     def __call__(self, *args: Any) -> Any:
         if _is_observed() or not all(type(args[i]) in _PLAIN for i in self._tensors):
@@ -52,7 +52,7 @@ class RegisteredOperator:
 
     def differentiate(self, backward: Callable[..., Any], save: Callable[..., None]) -> None:
         """Give the gradient: `save(ctx, inputs, output)` in the forward pass, `backward(ctx, *gradients)`."""
-        torch.library.register_autograd(self.overload._name, backward, setup_context=save, lib=_LIBRARY)
+        torch.library.register_autograd(f"{NAMESPACE}::{self.name}", backward, setup_context=save, lib=_LIBRARY)
         function = self.function
 
         def forward(ctx: Any, *args: Any) -> Any:
@@ -61,7 +61,7 @@ class RegisteredOperator:
             return output
 
         members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        self._gradient = type(f"autofuse::{self.overload._opname}", (torch.autograd.Function,), members)
+        self._gradient = type(f"{NAMESPACE}::{self.name}", (torch.autograd.Function,), members)
 
 
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, type(None)})
@@ -97,7 +97,7 @@ def define(
     packet = getattr(getattr(torch.ops, NAMESPACE), name)
     if flops is not None:
         _count(packet, flops)
-    return RegisteredOperator(packet.default, function)
+    return RegisteredOperator(packet.default, function, name)
 
 
 def _count(packet: Any, flops: Callable[..., int]) -> None:

@@ -64,7 +64,7 @@ def look_up(name: str) -> Any:
 def assumed_constant(function: _F) -> _F:
     """torch.compiler.assume_constant_result, which would import all of Dynamo to set this mark.
 
-    Where Dynamo goes by another mark, it compiles what the function does; test_torch_private.py compares the two.
+    Where Dynamo goes by another mark, it compiles what the function does. A test compares the two.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function

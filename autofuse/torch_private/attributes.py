@@ -1,0 +1,82 @@
+"""Private attributes of torch's objects: whose, what for, and what happens where an object has none.
+
+They are read where the objects are, for a look-up on the way would cost each call. A capture that fails for lack of one
+leaves its module as it is, and a guard that fails counts as one that does not hold; both are in the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class PrivateAttribute(NamedTuple):
+    """`of` is the class, in words where it has no public name."""
+
+    of: str
+    use: str
+    missing: str
+
+
+_NOT_CAPTURED = "the module is left as it is"
+_NOT_SHARDED = "layers that FSDP shards are left as they are"
+_NO_PROFILE = "the profile ends with an AttributeError"
+_MODULE = "torch.nn.Module"
+_OVERLOAD, _NODE = "an operator's overload", "a node of autograd's graph"
+_of = PrivateAttribute
+
+# fmt: off
+ATTRIBUTES: Mapping[str, PrivateAttribute] = {
+    "_parameters": _of(_MODULE, "parameters by name, without a search; guards and the trace", _NOT_CAPTURED),
+    "_buffers": _of(_MODULE, "buffers by name, without a search; guards and the trace", _NOT_CAPTURED),
+    "_modules": _of(_MODULE, "children by name, without a search; guards and the trace", _NOT_CAPTURED),
+    "_forward_hooks": _of(_MODULE, "whether somebody sees a child's results", _NOT_CAPTURED),
+    "_forward_pre_hooks": _of(_MODULE, "whether somebody sees a child's arguments", _NOT_CAPTURED),
+    "_backward_hooks": _of(_MODULE, "whether somebody sees a child's gradients", _NOT_CAPTURED),
+    "_backward_pre_hooks": _of(_MODULE, "whether somebody sees a child's gradients", _NOT_CAPTURED),
+    "_compiled_call_impl": _of(_MODULE, "whether Module.compile was called", "it is taken not to have been"),
+    "_orig_mod": _of("torch._dynamo.OptimizedModule", "the module inside", "the wrapper counts as the user's module"),
+    "_fsdp_wrapped_module": _of("FullyShardedDataParallel", "the module inside",
+        "the wrapper counts as the user's module"),
+    "_checkpoint_wrapped_module": _of("the wrapper of activation checkpointing", "the module inside",
+        "the wrapper counts as the user's module"),
+    "_torchdynamo_orig_callable": _of("a compiled function", "the function inside",
+        "autofuse.analysis(compiled) finds no places: pass the function"),
+    "_version": _of("torch.Tensor", "whether a tensor was written to since", _NOT_CAPTURED),
+    "_is_view": _of("torch.Tensor", "what FSDP1 leaves in a parameter's place", _NOT_SHARDED),
+    "_indices": _of("a sparse torch.Tensor", "its parts, coalesced or not", _NO_PROFILE),
+    "_values": _of("a sparse torch.Tensor", "its parts, coalesced or not", _NO_PROFILE),
+    "_cdata": _of("torch.UntypedStorage", "whether two tensors share memory", _NOT_CAPTURED),
+    "_current_level": _of("torch.autograd.forward_ad", "whether forward-mode derivatives are asked for",
+        "see forward_ad in names.py"),
+    "_schema": _of(_OVERLOAD, "its arguments and which it writes into", _NO_PROFILE),
+    "_opname": _of(_OVERLOAD, "its name without the namespace", _NO_PROFILE),
+    "_overloadpacket": _of(_OVERLOAD, "what formulas of FLOPs are registered for",
+        "the operator counts as one without a formula"),
+    "_qualified_op_name": _of("an operator's packet", "its name with the namespace", "its text stands for it"),
+    "_sequence_nr": _of(_NODE, "which forward it belongs to", _NO_PROFILE),
+    "_saved_query": _of(_NODE, "attention's second derivative", "taking it ends with an AttributeError"),
+    "_saved_key": _of(_NODE, "attention's second derivative", "taking it ends with an AttributeError"),
+    "_saved_value": _of(_NODE, "attention's second derivative", "taking it ends with an AttributeError"),
+    "_saved_is_causal": _of(_NODE, "attention's second derivative", "taking it ends with an AttributeError"),
+    "_saved_scale": _of(_NODE, "attention's second derivative", "taking it ends with an AttributeError"),
+    "_saved_attn_mask": _of(_NODE, "attention's second derivative, on a CPU", "there was no mask"),
+    "_saved_attn_bias": _of(_NODE, "attention's second derivative, in memory-efficient kernels", "there was no mask"),
+    "_saved_dropout_p": _of(_NODE, "whether weights were dropped", "none were: kernels without dropout do not save it"),
+    "_erased": _of("torch.fx.Node", "whether a node is gone", "it is taken to be there"),
+    "_rename": _of("torch.fx.Node", "a name that is free", _NOT_CAPTURED),
+    "_num_workers": _of("a DataLoader's iterator", "whether batches are fetched ahead", "they are taken not to be"),
+    "_auto_collation": _of("a DataLoader's iterator", "whether batches are the loader's own",
+        "samples are not counted"),
+    "_get_fsdp_state": _of("a module under fully_shard", "its groups of parameters", _NOT_SHARDED),
+    "_fsdp_param_groups": _of("fully_shard's state", "its groups of parameters, since torch 2.10",
+        "_fsdp_param_group is asked for"),
+    "_fsdp_param_group": _of("fully_shard's state", "its group of parameters, before that", "there is none"),
+    "_module_info": _of("a parameter of fully_shard's", "whose it is", _NOT_SHARDED),
+    "_orig_size": _of("a parameter of fully_shard's", "its whole size", _NOT_SHARDED),
+    "_handle": _of("FullyShardedDataParallel", "its flat parameter", _NOT_SHARDED),
+    "_fwd_bwd_param_dtype": _of("FSDP1's handle", "the dtype that layers see", _NOT_SHARDED),
+    "_param_infos": _of("FSDP1's flat parameter", "whose its parts are", _NOT_SHARDED),
+    "_shapes": _of("FSDP1's flat parameter", "the whole sizes of its parts", _NOT_SHARDED),
+}
+# fmt: on

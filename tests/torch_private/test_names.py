@@ -1,0 +1,337 @@
+"""Every private name of torch stands in autofuse/torch_private/: torch has it, or what is written there happens."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from autofuse import torch_private
+from autofuse.torch_private import MissingFromTorch, missing
+from autofuse.torch_private.names import NAMES
+
+REPOSITORY = Path(__file__).parents[1]
+LOOKED_UP = [(name, path) for name, private in NAMES.items() for path in private.paths]
+
+
+def has(name: str) -> Any:
+    return NAMES[name].found()
+
+
+def node() -> Any:
+    return (torch.ones(2, requires_grad=True) * 2).grad_fn
+
+
+def fake() -> Tensor:
+    made: Tensor = has("FakeTensorMode")().from_tensor(torch.ones(2))
+    return made
+
+
+def under(mode: AbstractContextManager[Any], ask: Callable[[], Any]) -> Any:
+    with mode:
+        return ask()
+
+
+def in_backward(ask: Callable[[], Any]) -> Any:
+    """What `ask` answers while a gradient is computed."""
+    told: list[Any] = []
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda _: told.append(ask()))  # type: ignore[no-untyped-call]
+    y.sum().backward()
+    return told[0]
+
+
+def under_vmap(ask: Callable[[Tensor], Any]) -> Any:
+    told: list[Any] = []
+    torch.func.vmap(lambda x: (told.append(ask(x)), x)[1])(torch.ones(2, 2))
+    return told[0]
+
+
+def under_grad(ask: Callable[[Tensor], Any]) -> Any:
+    told: list[Any] = []
+    torch.func.grad(lambda x: (told.append(ask(x)), x.sum())[1])(torch.ones(2))
+    return told[0]
+
+
+def traced_by_jit(ask: Callable[[], Any]) -> Any:
+    told: list[Any] = []
+    torch.jit.trace(lambda x: (told.append(ask()), x * 2)[1], torch.ones(2), check_trace=False)  # type: ignore[no-untyped-call]
+    return told[0]
+
+
+def in_forward_mode(ask: Callable[[], Any]) -> Any:
+    return under(torch.autograd.forward_ad.dual_level(), ask)
+
+
+def autocast(ask: Callable[[], Any]) -> Any:
+    return under(torch.autocast("cpu"), ask)
+
+
+def profiled(ask: Callable[[], Any]) -> Any:
+    return under(torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]), ask)
+
+
+class Looking(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+def softmax_gradient(gradient_of: Any) -> Tensor:
+    torch.manual_seed(0)
+    weights, gradient = torch.randn(3, 5).softmax(-1), torch.randn(3, 5)
+    made: Tensor = gradient_of(gradient, weights, -1, torch.float32)
+    return made
+
+
+# What we rely on, name by name: true in the torch that is installed.
+RELIED_ON: dict[str, Callable[[Any], bool]] = {
+    "is_any_autocast_enabled": lambda asked: not asked() and autocast(asked),
+    "get_tracing_state": lambda asked: asked() is None and traced_by_jit(asked) is not None,
+    "len_torch_dispatch_stack": lambda asked: asked() == 0 and under(Looking(), asked) == 1,
+    "is_profiler_enabled": lambda asked: not asked() and profiled(asked),
+    "peek_interpreter_stack": lambda asked: asked() is None and under_vmap(lambda _: asked()) is not None,
+    "get_interpreter_stack": lambda asked: len(under_grad(lambda _: asked())) == 1,
+    "is_gradient_interpreter": lambda asked: (
+        under_grad(lambda _: asked(has("get_interpreter_stack")()[0]))
+        and not under_vmap(lambda _: asked(has("get_interpreter_stack")()[0]))
+    ),
+    "is_gradtrackingtensor": lambda asked: under_grad(asked) and not asked(torch.ones(1)),
+    "is_batchedtensor": lambda asked: under_vmap(asked) and not asked(torch.ones(1)),
+    "get_unwrapped": lambda unwrapped: under_vmap(lambda x: type(unwrapped(x)) is Tensor and unwrapped(x).ndim == 2),
+    "forward_ad": lambda module: module._current_level == -1 and in_forward_mode(lambda: module._current_level) >= 0,
+    "is_fx_symbolic_tracing": lambda asked: not asked(),
+    "get_current_function_mode_stack": lambda asked: asked() == [] and len(under(torch.device("cpu"), asked)) == 1,
+    "DeviceContext": lambda kind: isinstance(
+        under(torch.device("cpu"), has("get_current_function_mode_stack"))[0], kind
+    ),
+    "fake_mode": lambda asked: asked() is None and under(mode := has("FakeTensorMode")(), asked) is mode,
+    "is_recorded": lambda asked: not asked() and under(has("FakeTensorMode")(), asked) and not under(Looking(), asked),
+    "disable_current_modes": lambda off: under(Looking(), lambda: under(off(), has("len_torch_dispatch_stack"))) == 0,
+    "GLOBAL_MODULE_HOOKS": lambda tables: len(tables) == 4 and all(type(t).__name__ == "OrderedDict" for t in tables)
+    and hooked_everywhere(tables),
+    "OPTIMIZER_POST_HOOKS": lambda table: hooked_after_steps(table),
+    "top_saved_tensors_default_hooks": lambda top: top(True) is None
+    and under(torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x), lambda: top(True)) is not None,
+    "saved_tensors_hooks_is_enabled": lambda asked: asked()
+    and not under(torch.autograd.graph.disable_saved_tensors_hooks("not here"), asked),
+    "FakeTensor": lambda kind: isinstance(fake(), kind),
+    "FakeTensorMode": lambda mode: isinstance(
+        mode(allow_non_fake_inputs=True).from_tensor(torch.ones(2), static_shapes=True), has("FakeTensor")
+    ),
+    "unset_fake_temporarily": lambda off: (
+        under(has("FakeTensorMode")(), lambda: under(off(), lambda: type(torch.ones(1)))) is Tensor
+    ),
+    "TorchDispatchMode": lambda mode: issubclass(Looking, mode),
+    "is_traceable_wrapper_subclass": lambda asked: not asked(torch.ones(1)),
+    "OpOverload": lambda kind: isinstance(torch.ops.aten.add.Tensor, kind),
+    "HigherOrderOperator": lambda kind: isinstance(torch.ops.higher_order.cond, kind),
+    "pytree": lambda tree: tree.tree_leaves({"a": [1, (2, None)]}) == [1, 2, None],
+    "has_kernel_for": lambda asked: asked("aten::native_layer_norm", "AutocastCUDA")
+    and not asked("aten::native_layer_norm", "AutocastCPU"),
+    "softmax_backward_data": lambda of: bool(
+        torch.allclose(softmax_gradient(of), softmax_gradient(NAMES["softmax_backward_data"].fallback), atol=1e-6)
+    ),
+    "unsafe_view": lambda view: (
+        torch.equal(x := view(torch.arange(6.0), (2, 3)), torch.arange(6.0).view(2, 3)) and not x._is_view()
+    ),
+    "LOCAL_SCALAR_DENSE": lambda operator: operator(torch.tensor(3.0)) == 3.0,
+    "CPU_FLASH_ATTENTION": lambda packet: packet(*[torch.ones(1, 1, 4, 8)] * 3)[0].shape == (1, 1, 4, 8),
+    "CPU_FLASH_ATTENTION_BACKWARD": lambda packet: "query" in str(packet.default._schema),
+    "is_avx512_bf16_supported": lambda asked: asked() in (True, False),
+    "is_amx_tile_supported": lambda asked: asked() in (True, False),
+    "DisableTorchFunction": lambda off: under(off(), lambda: torch.ones(1)) is not None,
+    "run_backward": lambda run: gradient_by(run) == 2.0,
+    "current_autograd_node": lambda asked: asked() is None and in_backward(asked) is not None,
+    "current_graph_task_id": lambda asked: asked() == -1 and in_backward(asked) >= 0,
+    "keeps_graph": lambda asked: not in_backward(asked),
+    "get_sequence_nr": lambda asked: asked() <= node()._sequence_nr() < asked(),
+    "RecordFunctionFast": lambda span: under(span("ours"), lambda: True),
+    "BaseDataLoaderIter": lambda kind: isinstance(iter(torch.utils.data.DataLoader([1, 2])), kind),  # type: ignore[arg-type]
+    "lookup_backend": lambda look: callable(look("eager")),
+    "register_backend": lambda register: callable(register(lambda gm, _: gm.forward, name="autofuse_test_backend")),
+    "dynamo_utils": lambda utils: type(utils.graph_break_reasons) is list and callable(utils.get_compilation_metrics),
+    "OptimizedModule": lambda kind: isinstance(torch.compile(nn.Identity()), kind),
+    "compile_fx": lambda module: callable(module.compile_fx_inner),
+    "inductor_config": lambda config: under(config.patch({"cpp.threads": 1, "compile_threads": 1}), lambda: True),
+    "select_decomp_table": lambda select: torch.ops.aten.native_dropout.default in select(),
+    "get_default_store": callable,
+    "MemTracker": lambda kind: callable(kind.get_tracker_snapshot),
+    "apply_activation_checkpointing": callable,
+}  # fmt: skip
+
+
+def hooked_everywhere(tables: tuple[Mapping[int, Any], ...]) -> bool:
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    seen = any(tables)
+    handle.remove()
+    return seen and not any(tables)
+
+
+def gradient_by(run: Any) -> float:
+    x = torch.ones((), requires_grad=True)
+    (found,) = run((x * 2,), (torch.ones(()),), False, False, (x,), True, accumulate_grad=False)
+    return float(found)
+
+
+def hooked_after_steps(table: Mapping[int, Any]) -> bool:
+    handle = register_optimizer_step_post_hook(lambda *_: None)
+    seen = next(reversed(table)) == handle.id
+    handle.remove()
+    return seen
+
+
+def test_each_name_has_a_test_and_each_entry_says_what_for_and_what_else() -> None:
+    assert set(RELIED_ON) == set(NAMES)
+    for name, private in NAMES.items():
+        assert private.use and private.missing and not private.missing.endswith("."), name
+        assert all(p.startswith("torch.") for p in private.paths), name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_this_torch_has_the_name_and_it_does_what_we_rely_on(name: str) -> None:
+    assert RELIED_ON[name](has(name))
+
+
+@pytest.mark.parametrize(("name", "path"), LOOKED_UP)
+def test_without_it_there_is_what_the_table_says(name: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(missing, "resolve_name", _without(path))
+    found, private = torch_private.look_up(name), NAMES[name]
+    if private.fallback is not missing.RAISES:
+        assert found is private.fallback
+        return
+    for use in (lambda: found(), lambda: found.anything):
+        with pytest.raises(MissingFromTorch) as raised:
+            use()
+        message = str(raised.value)
+        assert all(p in message for p in (torch.__version__, private.use, private.missing, path)), message
+    assert not isinstance(torch.ones(1), found)
+    assert type("Ours", (found,), {}).__mro__[1] is found
+
+
+# Cautious answers: for what cannot be known, somebody looks on, everything is hooked, and torch's own code computes.
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("peek_interpreter_stack", "somebody may look on"), ("is_fx_symbolic_tracing", True), ("is_recorded", True),
+        ("is_any_autocast_enabled", True), ("is_profiler_enabled", True), ("len_torch_dispatch_stack", True),
+        ("get_current_function_mode_stack", ["somebody may look on"]), ("saved_tensors_hooks_is_enabled", True),
+        ("keeps_graph", True), ("is_avx512_bf16_supported", False), ("current_autograd_node", None),
+        ("get_tracing_state", None), ("get_interpreter_stack", ()),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_known_is_taken_to_be_the_case_that_changes_nothing(name: str, answer: object) -> None:
+    assert NAMES[name].fallback() == answer
+
+
+def test_what_stands_in_computes_the_same() -> None:
+    x = torch.randn(2, 3, 4)
+    copied = NAMES["unsafe_view"].fallback(x.flatten(0, 1), x.shape)
+    assert torch.equal(copied, x) and not copied._is_view()
+    for operator in ("native_layer_norm", "linear", "softmax.int"):
+        for device in ("CPU", "CUDA"):
+            here = has("has_kernel_for")(f"aten::{operator}", f"Autocast{device}")
+            if operator == "native_layer_norm":
+                assert NAMES["has_kernel_for"].fallback(f"aten::{operator}", f"Autocast{device}") == here
+    assert traced_by_jit(NAMES["get_tracing_state"].fallback)
+
+
+def test_a_name_that_is_written_down_nowhere_is_refused() -> None:
+    with pytest.raises(AttributeError, match=r"names\.py"):
+        _ = torch_private.no_such_name
+
+
+def test_the_mark_is_what_torchs_own_decorator_sets() -> None:
+    def ours() -> int:
+        return 1
+
+    def theirs() -> int:
+        return 1
+
+    assert vars(torch_private.assumed_constant(ours)) == vars(torch.compiler.assume_constant_result(theirs))
+
+
+def test_the_log_of_fakes_is_called_what_torch_calls_it() -> None:
+    assert torch._subclasses.fake_tensor.log is logging.getLogger(torch_private.FAKE_TENSOR_LOG)
+
+
+# A torch without one of the names: autofuse is imported, and a model computes what it did.
+
+WITHOUT = """\
+import json, os, sys
+import torch
+from torch import nn
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.mix = nn.LayerNorm(16), nn.Linear(16, 48)
+    def forward(self, x):
+        q, k, v = self.mix(self.norm(x)).chunk(3, -1)
+        return torch.softmax(q @ k.transpose(-2, -1) / 4.0, dim=-1) @ v
+def tried(path):
+    from autofuse.torch_private import missing
+    resolve = missing.resolve_name
+    def without(wanted):
+        if wanted == path:
+            raise AttributeError(path)
+        return resolve(wanted)
+    missing.resolve_name = without
+    import autofuse
+    import autofuse.fx.session.optimize, autofuse.integrations.eager_first, autofuse.profiling.live.profile
+    torch.manual_seed(0)
+    model, x = Attention(), torch.randn(2, 8, 16)
+    expected = model(x)
+    try:
+        autofuse.optimize(model, x)
+        said = " ".join(str(s.reason) for s in autofuse.report(model).sites)
+    except autofuse.torch_private.MissingFromTorch as error:
+        said = str(error)
+    found = model(x)
+    found.sum().backward()
+    return [bool(torch.allclose(found, expected, atol=1e-5)), said]
+for path in sys.argv[1:]:
+    sys.stdout.flush()
+    read, write = os.pipe()
+    if not (child := os.fork()):
+        try:
+            answer = tried(path)
+        except BaseException as error:
+            answer = [False, f"{type(error).__name__}: {error}"]
+        os.write(write, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(write)
+    print(json.dumps([path, *json.loads(os.fdopen(read).read())]))
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.slow
+def test_without_any_one_of_them_autofuse_is_imported_and_models_compute_what_they_did() -> None:
+    paths = sorted({path for _, path in LOOKED_UP if not re.search(r"_dynamo|_inductor|distributed", path)})
+    done = subprocess.run([sys.executable, "-c", WITHOUT, *paths], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [path for path, *_ in rows] == paths
+    assert {path: said for path, same, said in rows if not same} == {}
+
+
+def _without(path: str) -> Callable[[str], Any]:
+    real = missing.resolve_name
+
+    def resolve(wanted: str) -> Any:
+        if wanted == path:
+            raise AttributeError(f"no {path}")
+        return real(wanted)
+
+    return resolve
