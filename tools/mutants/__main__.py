@@ -55,7 +55,7 @@ def _table(found: list[Outcome]) -> str:
         lines.append(f"{area:13} {counts[KILLED]:9} {counts[SURVIVED]:9} {counts[TIMEOUT]:9}")
     lines.append(f"{_noticed(found)} of {len(found)} were noticed")
     for survivor in (o for o in found if o.status == SURVIVED):
-        lines += ["", str(survivor.mutant), survivor.difference()]
+        lines += ["", str(survivor.mutant), survivor.mutant.difference()]
     return "\n".join(lines)
 
 
@@ -69,7 +69,7 @@ def _as_json(found: list[Outcome], seed: int) -> dict[str, Any]:
             "status": o.status,
             "seconds": o.seconds,
             "by": o.by,
-            "difference": o.difference(),
+            "difference": o.mutant.difference(),
         }
         for o in found
     ]

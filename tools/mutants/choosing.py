@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
 from tools.mutants.areas import AREAS, ROOT
-from tools.mutants.operators import Change, changes
+from tools.mutants.operators import Change, changes, is_program
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,18 @@ class Mutant:
 
     area: str
     file: str
+    text: str  # of the file as it is
     change: Change
+
+    @property
+    def changed(self) -> str:
+        """The file's text as the mutant has it."""
+        return self.change.made(self.text)
+
+    def difference(self) -> str:
+        """The changed lines, as a diff has them."""
+        lines = self.text.splitlines(), self.changed.splitlines()
+        return "\n".join([*difflib.unified_diff(lines[0], lines[1], lineterm="", n=1)][2:])
 
     def __str__(self) -> str:
         return f"{self.file}:{self.change.line}: {self.change.operator}"
@@ -51,4 +63,6 @@ def _drawn(area: str, random: Random) -> Iterator[Mutant]:
             kind = random.choice(kinds)
             change = random.choice([c for c in left[file] if c.operator == kind])
             left[file] = [c for c in left[file] if c.line != change.line]  # one for each line
-            yield Mutant(area, file, change)
+            mutant = Mutant(area, file, (ROOT / file).read_text(), change)
+            if is_program(mutant.changed):
+                yield mutant

@@ -20,6 +20,7 @@ _COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 # Where a change is none of behaviour, or has no place of its own in the text.
 _PASSED_OVER = (ast.JoinedStr, ast.Raise, ast.Assert, ast.Import, ast.ImportFrom)
+_NO_BEHAVIOUR = ("annotation", "returns", "decorator_list", "bases", "type_params")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,15 @@ class Change:
 
     def made(self, text: str) -> str:
         return text[: self.start] + self.new + text[self.end :]
+
+
+def is_program(text: str) -> bool:
+    """Whether Python can read it: `pass` in place of an `elif` it cannot."""
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
 
 
 def changes(text: str) -> list[Change]:
@@ -63,13 +73,7 @@ class _Places:
 def _walk(node: ast.AST, owner: ast.FunctionDef | None) -> Iterator[tuple[ast.AST, ast.FunctionDef | None]]:
     """Every node that may be changed, and the function that it stands in."""
     for field, child in _children(node):
-        if isinstance(child, _PASSED_OVER) or field in (
-            "annotation",
-            "returns",
-            "decorator_list",
-            "bases",
-            "type_params",
-        ):
+        if isinstance(child, _PASSED_OVER) or field in _NO_BEHAVIOUR:
             continue
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             continue
@@ -178,10 +182,8 @@ def lose_a_sign(node: ast.AST, owner: ast.FunctionDef) -> Iterator[Replaced]:
 def _of_texts(node: ast.BinOp) -> bool:
     """Whether texts, lists or tuples are put together: what an operator of numbers cannot do is noticed at once."""
     kinds = (ast.JoinedStr, ast.List, ast.Tuple)
-    return any(
-        isinstance(n, kinds) or isinstance(n, ast.Constant) and isinstance(n.value, str)
-        for n in (node.left, node.right)
-    )
+    sides = (node.left, node.right)
+    return any(isinstance(n, kinds) or isinstance(n, ast.Constant) and isinstance(n.value, str) for n in sides)
 
 
 OPERATORS: dict[str, Callable[[ast.AST, ast.FunctionDef], Iterator[Replaced]]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shutil
 import signal
@@ -35,11 +34,6 @@ class Outcome:
     status: str
     seconds: float
     by: str
-
-    def difference(self) -> str:
-        text = (ROOT / self.mutant.file).read_text()
-        lines = (t.splitlines() for t in (text, self.mutant.change.made(text)))
-        return "\n".join([*difflib.unified_diff(*lines, lineterm="", n=1)][2:])
 
 
 def outcomes(mutants: list[Mutant], jobs: int, limit: float, told: Callable[[Outcome], None]) -> Iterator[Outcome]:
@@ -89,13 +83,12 @@ def _area(mutants: list[Mutant], file: str) -> str:
 
 def _outcome(mutant: Mutant, copy: Path, limit: float) -> Outcome:
     file = copy / mutant.file
-    text = file.read_text()
     began = time.monotonic()
-    file.write_text(mutant.change.made(text))
+    file.write_text(mutant.changed)
     try:
         status, by = _tested(copy, AREAS[mutant.area].tests_of(mutant.file), limit)
     finally:
-        file.write_text(text)
+        file.write_text(mutant.text)
     told = TIMEOUT if status is None else SURVIVED if status in (0, _NO_TESTS) else KILLED
     return Outcome(mutant, told, round(time.monotonic() - began, 1), by)
 
