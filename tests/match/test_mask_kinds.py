@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import ast
+import copy
+from pathlib import Path
 
 import pytest
+import torch
 
+import autofuse
 from autofuse.canonical import View
+from autofuse.cli import main
 from autofuse.ir.facts import Facts
 from autofuse.loading.registry import load_rules
 from autofuse.match.engine import sites
 from autofuse.source.capture.function_capture import capture
 from autofuse.source.capture.scope import file_scope
+from autofuse.source.find.check import proposals
+from tests.spellings.harness import module_at
 
 _TEXT = """
 import torch
@@ -41,6 +48,12 @@ def kind(line: str) -> str:
         "torch.ones(t, s, dtype=torch.bool).triu(1)",
         "~(i[:, None] >= j[None, :])",
         "j.unsqueeze(0) > i.unsqueeze(1)",
+        "torch.triu(torch.ones(t, s), 1) == 1",
+        "torch.triu(torch.ones(t, s), 1) != 0",
+        "torch.tril(torch.ones(t, s)) != 1",
+        "torch.full((t, s), 1.0).triu(1).bool()",
+        "torch.tril(torch.ones_like(scores)) == 0",
+        "torch.tril(torch.ones(t, s)).view(1, 1, t, s) == 0",
     ],
 )
 def test_a_triangle_on_the_main_diagonal_is_proved_causal(dropped: str) -> None:
@@ -76,3 +89,101 @@ def test_two_masks_are_told_one_after_the_other() -> None:
 
 def test_no_mask_needs_no_word() -> None:
     assert kind("pass") == ""
+
+
+# Each drops, or keeps, something else than the columns past the row.
+NOT_CAUSAL = (
+    "torch.ones(t, s, dtype=torch.bool).triu()",
+    "torch.triu(torch.ones(t, s)) == 1",
+    "torch.triu(torch.ones(t, s), 0) != 0",
+    "torch.triu(torch.ones(t, s), -1) == 1",
+    "torch.triu(torch.ones(t, s), 2) == 1",
+    "torch.triu(torch.ones(t, s), 1) == 0",
+    "torch.triu(torch.ones(t, s), 1) != 1",
+    "torch.tril(torch.ones(t, s), -1) == 0",
+    "torch.tril(torch.ones(t, s), 1) == 0",
+    "torch.tril(torch.ones(t, s)) == 1",
+    "torch.tril(torch.ones(t, s)) != 0",
+    "torch.tril(torch.ones(t, s), -1) != 1",
+    "torch.full((t, s), 2.0).triu(1) == 1",
+    "torch.full((t, s), 0.0).triu(1) != 0",
+    "torch.zeros(t, s).triu(1) != 0",
+    "j[None, :] >= i[:, None]",
+    "j[None, :] < i[:, None]",
+    "~(i[:, None] > j[None, :])",
+    "i[:, None] >= j[None, :]",
+    "~(i[None, :] >= j[None, :])",
+    "(torch.tril(torch.ones(t, s)) == 0)[:, 1:]",
+    "(torch.tril(torch.ones(t, s)) == 0)[::2]",
+    "(torch.tril(torch.ones(t, s)) == 0)[1:, :]",
+)
+
+
+@pytest.mark.parametrize("dropped", NOT_CAUSAL)
+def test_another_triangle_is_not_causal(dropped: str) -> None:
+    assert not kind(_FILL.format(dropped)).startswith("causal: ")
+
+
+@pytest.mark.parametrize(
+    ("added", "causal"),
+    [
+        ('torch.full((t, s), float("-inf")).triu(1)', True),
+        ('torch.ones(t, s).mul(float("-inf")).triu(1)', True),
+        ("torch.full((t, s), -1e9).triu(1)", True),
+        ('torch.full((t, s), float("-inf")).triu()', False),
+        ('torch.full((t, s), float("-inf")).triu(2)', False),
+        ('torch.full((t, s), float("-inf")).tril(1)', False),
+        ("torch.full((t, s), -1.0).triu(1)", False),
+        ('torch.zeros(t, s).masked_fill(torch.ones(t, s).triu(1).bool(), float("-inf"))', True),
+        ('torch.zeros(t, s).masked_fill(torch.ones(t, s).triu().bool(), float("-inf"))', False),
+        ('torch.ones(t, s).masked_fill(torch.ones(t, s).triu(1).bool(), float("-inf"))', False),
+    ],
+)
+def test_a_filled_triangle_that_is_added_is_causal_above_the_main_diagonal_alone(added: str, causal: bool) -> None:
+    assert kind(f"scores = scores + {added}").startswith("causal: ") is causal
+
+
+_MODULE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("triangle", torch.ones(6, 6).bool().triu({diagonal}))
+
+    def forward(self, x: torch.Tensor):
+        scores = x @ x.mT * 8**-0.5
+        scores = scores.masked_fill({dropped}, float("-inf"))
+        return scores.softmax(-1) @ x
+"""
+_TRIANGLES = {
+    "made in forward": "torch.ones(6, 6, dtype=torch.bool).triu({diagonal})",
+    "a buffer": "self.triangle",
+    "made of ones": "torch.triu(torch.ones(x.shape[-2], x.shape[-2]), diagonal={diagonal}) == 1",
+    "what is not kept": "torch.tril(torch.ones(6, 6), {diagonal} - 1) == 0",
+}
+
+
+@pytest.mark.parametrize("door", ["live", "text"])
+@pytest.mark.parametrize("diagonal", [-1, 0, 1, 2])
+@pytest.mark.parametrize("dropped", _TRIANGLES.values(), ids=_TRIANGLES)
+def test_only_the_triangle_above_the_diagonal_becomes_is_causal_and_the_numbers_stay(
+    dropped: str, diagonal: int, door: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(_MODULE.format(dropped=dropped.format(diagonal=diagonal), diagonal=diagonal))
+    original, given = module_at(file).Model(), torch.randn(2, 3, 6, 8)
+    if door == "live":
+        fused = autofuse.optimize(copy.deepcopy(original), given)
+        (site,) = autofuse.report(fused).sites
+        causal = site.mask.startswith("causal: ")
+    else:
+        (proposal,) = proposals(file.read_bytes(), "model.py", rules=load_rules())
+        causal = proposal.finding.mask.startswith("causal: ")
+        assert main(["rewrite", "--unsafe", str(file)]) == 0
+        fused, text = module_at(file).Model(), file.read_text()
+        assert "scaled_dot_product_attention(" in text and ("is_causal=True" not in text or causal)
+    assert causal is (diagonal == 1)
+    kept = slice(max(0, 1 - diagonal), None)  # the rows before keep nothing at all, which the original gives as NaN
+    torch.testing.assert_close(fused(given)[..., kept, :], original(given)[..., kept, :], rtol=1e-5, atol=1e-6)

@@ -69,16 +69,13 @@ def _copy(folder: Path) -> Path:
 
 
 def _refuse_a_broken_tree(mutants: list[Mutant], copies: Queue[Path]) -> None:
+    """Of each mutant's tests the first, its file's own, must pass as the tree is."""
     copy = copies.get()
-    for file in dict.fromkeys(m.file for m in mutants):
-        tests = [t for t in AREAS[_area(mutants, file)].tests_of(file)[:1] if t.endswith(".py")]
-        if tests and _tested(copy, tests, None)[0] not in (0, _NO_TESTS):
-            raise Broken(f"{tests[0]} fails without any mutant: mend it first.")
+    tests = dict.fromkeys(AREAS[m.area].tests_of(m.file)[0] for m in mutants)
+    status, failed = _tested(copy, [*tests], None)
+    if status not in (0, _NO_TESTS):
+        raise Broken(f"{failed} fails without any mutant: mend it first.")
     copies.put(copy)
-
-
-def _area(mutants: list[Mutant], file: str) -> str:
-    return next(m.area for m in mutants if m.file == file)
 
 
 def _outcome(mutant: Mutant, copy: Path, limit: float) -> Outcome:
