@@ -30,7 +30,7 @@ def _source_files() -> Iterator[Path]:
         yield from sorted((REPOSITORY / root).rglob("*.py"))
 
 
-def _core_files() -> list[Path]:
+def core_files() -> list[Path]:
     return [f for f in _source_files() if not f.is_relative_to(REPOSITORY / "autofuse") or not _may_import_torch(f)]
 
 
@@ -40,7 +40,7 @@ def _may_import_torch(file: Path) -> bool:
 
 def _importable_core() -> list[str]:
     commands = {REPOSITORY / "autofuse" / "cli" / f"{name}.py" for name in NEED_TORCH}
-    return [_module(f) for f in _core_files() if f.name != "__main__.py" and f not in commands]
+    return [_module(f) for f in core_files() if f.name != "__main__.py" and f not in commands]
 
 
 def _module(file: Path) -> str:
@@ -100,9 +100,9 @@ def test_a_whole_rewrite_imports_no_torch_where_it_is_installed(tmp_path: Path) 
     _run(code, cwd=tmp_path)
 
 
-@pytest.mark.parametrize("file", _core_files(), ids=lambda f: str(f.relative_to(REPOSITORY)))
+@pytest.mark.parametrize("file", core_files(), ids=lambda f: str(f.relative_to(REPOSITORY)))
 def test_a_core_file_names_torch_only_for_type_checking(file: Path) -> None:
-    assert [name for name in _imports(ast.parse(file.read_text())) if name.partition(".")[0] in HEAVY] == []
+    assert [name for name in imports(ast.parse(file.read_text())) if name.partition(".")[0] in HEAVY] == []
 
 
 @pytest.mark.parametrize("file", list(_source_files()), ids=lambda f: str(f.relative_to(REPOSITORY)))
@@ -110,11 +110,11 @@ def test_nothing_is_imported_inside_a_function_but_at_the_doors(file: Path) -> N
     functions = [
         n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    inside = [name for function in functions for name in _imports(function)]
+    inside = [name for function in functions for name in imports(function)]
     assert inside == [] or str(file.relative_to(REPOSITORY)) in LAZY
 
 
-def _imports(node: ast.AST) -> Iterator[str]:
+def imports(node: ast.AST) -> Iterator[str]:
     """The modules that running `node` could import: what stands under `if TYPE_CHECKING` is never run."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
@@ -123,4 +123,4 @@ def _imports(node: ast.AST) -> Iterator[str]:
             yield from (a.name for a in child.names)
         elif isinstance(child, ast.ImportFrom) and not child.level:
             yield child.module or ""
-        yield from _imports(child)
+        yield from imports(child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -13,6 +14,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.test_boundary import core_files, imports
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
@@ -60,9 +63,11 @@ def test_every_other_file_of_a_package_is_declared_as_its_data() -> None:
     assert [f for f in data if not any(f.match(p) for p in patterns)] == []
 
 
-def test_installing_without_extras_brings_few_things_and_no_torch() -> None:
+def test_installing_without_extras_brings_what_the_files_without_torch_import_and_nothing_else() -> None:
+    imported = {name.partition(".")[0] for f in core_files() for name in imports(ast.parse(f.read_text()))}
+    foreign = imported - {*sys.stdlib_module_names, "autofuse", "rules", "markupsafe"}  # a part of jinja2
     names = {re.split(r"[<>=\[ ]", d)[0] for d in PROJECT["project"]["dependencies"]}
-    assert names == {"libcst", "rich", "jinja2"}
+    assert foreign == names and "torch" not in names
 
 
 def test_every_tool_and_library_is_pinned() -> None:

@@ -254,11 +254,18 @@ def nll(
     log_probs: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """cross_entropy, of what is log-softmax already."""
-    return cross_entropy(
-        log_probs, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-        label_smoothing=label_smoothing,
-    )  # fmt: skip
+    """-sum over classes of log_probs times what is wanted of each: 1 of the target, smoothed, times its weight."""
+    x = log_probs.movedim(dim if log_probs.ndim > 1 else 0, -1)
+    classes = x.shape[-1]
+    counted = target != (-100 if ignore_index is None else ignore_index)
+    of_target = (target.unsqueeze(-1) == torch.arange(classes, device=x.device)) & counted.unsqueeze(-1)
+    spread = counted.unsqueeze(-1).to(x.dtype) / classes
+    smoothed = (1 - label_smoothing) * of_target.to(x.dtype) + label_smoothing * spread
+    of_class = x.new_ones(classes) if weight is None else weight
+    each = -(x * smoothed * of_class).where(smoothed != 0, 0.0).sum(-1)  # 0 times -inf is not wanted
+    if reduction == "none":
+        return each
+    return each.sum() if reduction == "sum" else each.sum() / (of_target * of_class).sum()
 
 
 def log_likelihood(

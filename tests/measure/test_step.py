@@ -64,10 +64,17 @@ def test_no_gradient_is_left_on_parameters_or_inputs() -> None:
 
 
 def test_a_frozen_model_runs_forward_only() -> None:
-    model = nn.Linear(3, 3).requires_grad_(False)
-    training_step(model, X)
+    frozen, trained = nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3)
+    forwards, backwards = list[nn.Module](), list[nn.Module]()
+    for model in (frozen, trained):
+        model.register_forward_hook(lambda m, *_: forwards.append(m))
+        model.register_full_backward_hook(lambda m, *_: backwards.append(m))
+    training_step(frozen, X)
     with torch.no_grad():
-        training_step(nn.Linear(3, 3), X)
+        training_step(trained, X)
+    assert forwards == [frozen, trained] and backwards == []
+    training_step(trained, X)
+    assert backwards == [trained]
 
 
 def test_gradients_of_tensors_in_a_nest_are_cleared() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from autofuse.profiling.trace.scope import scope_of
 from autofuse.profiling.trace.timeline import spans_of
-from autofuse.results.profile import Span
 from tests.profiling.trace.building import Entry, kernel, launch, op, step, trace
 
 GEMM = "ampere_sgemm_128x64_nn"
@@ -44,7 +43,10 @@ def test_a_trace_of_no_time_has_no_bars() -> None:
     assert spans_of(scope_of(trace())) == ()
 
 
-def test_bars_stay_within_the_step() -> None:
-    assert all(
-        isinstance(s, Span) and s.start >= 0 for s in spans_of(scope_of(trace(step(1, 50, 100), kernel(0, 100))))
-    )
+def test_what_began_before_the_step_is_shown_from_its_beginning() -> None:
+    assert spans(step(1, 50, 100), kernel(0, 100)) == [("GPU stream 7", "other", "kernel", 0, 50)]
+
+
+def test_what_goes_on_after_the_step_is_shown_to_its_end() -> None:
+    found = spans(step(1, 50, 100), op("aten::mm", 10, 60), op("aten::mm", 100, 100))
+    assert [bar[3:] for bar in found if bar[0] == "thread 1"] == [(0, 20), (50, 50)]
