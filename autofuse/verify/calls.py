@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from autofuse.torch_private import pytree
+from autofuse.verify.arithmetic import WIDER
 
 Function = Callable[..., Any]
 _SEED = 2026
 _PERIOD = 1_000_003
-_DOUBLE = {torch.complex64: torch.complex128, torch.complex128: torch.complex128}
 _RATES = ("dropout_p", "p")  # what operations call the probability that an entry is dropped with
 
 
@@ -231,8 +231,8 @@ def _rough(x: Any) -> Any:
 
 def _doubled(x: Any, device: torch.device) -> Any:
     if isinstance(x, torch.dtype):
-        return torch.float64 if x.is_floating_point else _DOUBLE.get(x, x)
+        return torch.float64 if x.is_floating_point else WIDER.get(x, x)
     if not isinstance(x, Tensor):
         return x
-    dtype = torch.float64 if x.is_floating_point() else _DOUBLE.get(x.dtype, x.dtype)
+    dtype = torch.float64 if x.is_floating_point() else WIDER.get(x.dtype, x.dtype)
     return x.detach().to(device, dtype).requires_grad_(x.requires_grad)

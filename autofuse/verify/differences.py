@@ -1,6 +1,6 @@
 """What can differ between two runs before any number is compared: structure, dtypes, shapes, whole numbers, gradients.
 
-Knows runs; must not know how much numbers may differ.
+Knows runs and tensors; must not know how much numbers may differ.
 """
 
 from __future__ import annotations
@@ -29,14 +29,19 @@ def difference_in_kind(original: ModuleRun, rewritten: ModuleRun) -> tuple[str, 
     return None
 
 
+def difference_of_tensors(original: Tensor, other: Tensor) -> str:
+    """What differs between two tensors but rounding, to follow a name: "has shape (1,) instead of (2,)"; or ""."""
+    for aspect in ("dtype", "shape", "device"):
+        was, is_ = getattr(original, aspect), getattr(other, aspect)
+        if was != is_:
+            return f"has {aspect} {_plain(is_)} instead of {_plain(was)}"
+    exact = not (original.is_floating_point() or original.is_complex())
+    return "has other entries" if exact and not torch.equal(original, other) else ""
+
+
 def _difference_of(value: Any, other: Any) -> str:
     if isinstance(value, Tensor) and isinstance(other, Tensor):
-        for aspect in ("dtype", "shape", "device"):
-            was, is_ = getattr(value, aspect), getattr(other, aspect)
-            if was != is_:
-                return f"has {aspect} {_plain(is_)} instead of {_plain(was)}"
-        exact = not (value.is_floating_point() or value.is_complex())
-        return "has other entries" if exact and not torch.equal(value, other) else ""
+        return difference_of_tensors(value, other)
     if type(value) is not type(other) or (isinstance(value, _COMPARABLE) and value != other):
         return f"is {_plain(other)} instead of {_plain(value)}"
     return ""

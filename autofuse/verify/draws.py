@@ -1,21 +1,28 @@
-"""Whether two modules drop out alike: the same rate, and the same scaling of what is kept.
+"""Whether two computations drop out alike: the same rate, and the same scaling of what is kept.
 
-Knows results of runs that drew random numbers; must not know where dropout stands in the modules.
+Knows results of runs that drew random numbers; must not know where dropout stands in what was run.
 
-Each of DRAWS runs is summed up in two numbers. If both modules draw from one distribution, all C(2 * DRAWS, DRAWS) ways
-in which their numbers interleave are equally likely, whatever the distribution. So the modules are told apart only when
-all numbers of one lie above all of the other: a chance of 2 / C(26, 13) = 2e-7 for each number, 4e-7 for both.
+Modules are told apart by many runs (`difference`), each summed up in two numbers. If both modules draw from one
+distribution, all C(2 * DRAWS, DRAWS) ways in which their numbers interleave are equally likely, whatever the
+distribution. So the modules are told apart only when all numbers of one lie above all of the other: a chance of
+2 / C(26, 13) = 2e-7 for each number, 4e-7 for both.
+
+A kernel is told apart by one run (`difference_at_once`), tensor by tensor, with an allowance beyond chance: kernels of
+other packages round a rate to a multiple of 1 / 256.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
 
 DRAWS = 13
+_SAME_CHANGE, _SAME_SHARE = 0.1, 0.02  # what two dropouts may differ by beyond chance, for numbers are finite
+_NOTHING = 1e-3  # a change that is no more than rounding, as that of a gradient which dropout does not reach
 
 
 class Draw(NamedTuple):
@@ -58,6 +65,33 @@ def difference(original: Iterable[Draw], rewritten: Iterable[Draw], unit: float 
         f"Dropout leaves {_mean(other, 0):.2g} of the results on average where the original leaves "
         f"{_mean(one, 0):.2g}: what it keeps is scaled differently."
     )
+
+
+def difference_at_once(result: Tensor, usual: Tensor, still: Tensor, unit: float) -> str:
+    """What tells two runs' tensors apart, as a clause; "" where nothing does. `still` is the tensor without dropout.
+
+    What a wrong rate, a missing 1 / (1 - p) or no dropout at all looks like: the result without dropout shows in it by
+    another factor, or what dropout changes is of another size. unit: the unit of rounding.
+    """
+    found, own = (_one(t.double().flatten(), still.double().flatten()) for t in (result, usual))
+    change, own_change = math.sqrt(found.spread), math.sqrt(own.spread)
+    # Entries of a row may go by the same draws, so only rows count as independent of each other.
+    chance = 5 / math.sqrt(max(1, still.numel() // still.shape[-1] if still.ndim else 1))
+    nothing = max(_NOTHING, 16 * unit)
+    alike = abs(change - own_change) <= (_SAME_CHANGE + chance) * own_change + nothing
+    if alike and abs(found.kept - own.kept) <= _SAME_SHARE + chance * own_change + nothing:
+        return ""
+    return (
+        f"changes by {change:.2g} of itself where torch's does by {own_change:.2g}, around {found.kept:.2g} of what it "
+        f"is without it where torch's is around {own.kept:.2g}"
+    )
+
+
+def _one(result: Tensor, still: Tensor) -> Draw:
+    """As `_draw`; beside nothing but zeros, what came is measured as it is."""
+    beside = _draw(result, still)
+    size = still.numel() or 1
+    return beside or Draw(0.0, (result - still).square().nan_to_num(0.0).sum().item() / size)
 
 
 def _draw(result: Tensor, still: Tensor) -> Draw | None:

@@ -10,16 +10,15 @@ Knows calls and numbers; must not know which operation is called, nor clocks.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
-from autofuse.verify.bounds import Gap, gap
+from autofuse.verify.bounds import Gap
 from autofuse.verify.calls import Function, FunctionCall, FunctionOutcome, same_bits
-
-_SAME_CHANGE, _SAME_SHARE = 0.1, 0.02  # what two dropouts may differ by beyond chance, for numbers are finite
-_NOTHING = 1e-3  # a change that is no more than rounding, as that of a gradient which dropout does not reach
+from autofuse.verify.differences import difference_of_tensors
+from autofuse.verify.draws import difference_at_once
+from autofuse.verify.judging import Compared, capital, judged
 
 
 class Wrong(Exception):
@@ -61,71 +60,40 @@ class FunctionReference:
             raise Wrong("It writes into what it is given.")
         if len(found.outputs) != len(self._own.outputs):
             raise Wrong(f"It gives {len(found.outputs)} results instead of {len(self._own.outputs)}.")
-        worst = Gap()
-        for place in range(len(self._own.all)):
-            worst = max(worst, self._compared(found, place), key=lambda g: g.ratio)
+        result = judged(self._compared(found), self._unit)
+        if not result.gap.within:
+            raise Inexact(f"It computes something else: {result.sentence()}.", result.gap)
         if self._rate:
             self._compare_dropout(run)
-        return worst
+        return result.gap
 
     def repeats(self, run: Function) -> bool:
         """Whether two calls from the same random state give equal bits."""
         first, second = self.call.outcome(run), self.call.outcome(run)
         return all(map(same_bits, first.all, second.all))
 
-    def _compared(self, found: FunctionOutcome, place: int) -> Gap:
-        name, got, usual, exact = found.name(place), found.all[place], self._own.all[place], self._exact.all[place]
-        if usual is None or exact is None:
-            return Gap()
-        if got is None:
-            if bool(usual.any()):
-                raise Wrong(f"It does not compute {name}.")
-            return Gap()
-        if got.shape != usual.shape or got.dtype != usual.dtype:
-            raise Wrong(f"It gives {name} as {_form(got)} instead of {_form(usual)}.")
-        here = self._gap(got, usual, exact.to(got.device), self._rough.all[place])
-        if not here.within:
-            raise Inexact(
-                f"It computes something else: {name} is off by {here.error:.1e} of its largest entry, where rounding "
-                f"explains {here.bound:.1e}.",
-                here,
-            )
-        return here
-
-    def _gap(self, got: Tensor, usual: Tensor, exact: Tensor, rough: Tensor | None) -> Gap:
-        if not got.is_floating_point() and not got.is_complex():
-            return Gap() if torch.equal(got, usual) else Gap(math.inf)
-        rounded = () if rough is None else (rough.to(got.device),)
-        return gap(got, usual, exact, self._unit, rounded, terms=max(1, self._most // max(1, got.numel())))
+    def _compared(self, found: FunctionOutcome) -> Iterator[Compared]:
+        """Each output and gradient that torch's code has, of the same form. Raises Wrong where that differs."""
+        outcomes = zip(found.all, self._own.all, self._exact.all, self._rough.all, strict=True)
+        for place, (got, usual, exact, rough) in enumerate(outcomes):
+            name = found.name(place)
+            if usual is None or exact is None:
+                continue
+            if got is None:
+                if bool(usual.any()):
+                    raise Wrong(f"It does not compute {name}.")
+                continue
+            if what := difference_of_tensors(usual, got):
+                raise Wrong(f"{capital(name)} {what}.")
+            if got.is_floating_point() or got.is_complex():
+                terms = max(1, self._most // max(1, got.numel()))
+                rounded = () if rough is None else (rough.to(got.device),)
+                yield Compared(name, got, usual, exact.to(got.device), terms, rounded)
 
     def _compare_dropout(self, run: Function) -> None:
-        """What a wrong rate, a missing 1 / (1 - p) or no dropout at all looks like: the result without dropout shows in
-        it by another factor, or what dropout changes is of another size."""
         found = self.call.outcome(run)
         for place, (got, usual, plain) in enumerate(zip(found.all, self._dropped.all, self._own.all, strict=True)):
             if got is None or usual is None or plain is None or not got.is_floating_point():
                 continue
-            got, usual, plain = (t.double() for t in (got, usual, plain))
-            size = _size(plain) or 1.0
-            change, own = _size(got - plain) / size, _size(usual - plain) / size
-            share, own_share = (float((t * plain).mean()) / size**2 for t in (got, usual))
-            # Entries of a row may go by the same draws, so only rows count as independent of each other.
-            chance = 5 / math.sqrt(max(1, plain.numel() // plain.shape[-1] if plain.ndim else 1))
-            nothing = max(_NOTHING, 16 * self._unit)
-            if (
-                abs(change - own) > (_SAME_CHANGE + chance) * own + nothing
-                or abs(share - own_share) > _SAME_SHARE + chance * own + nothing
-            ):
-                raise Wrong(
-                    f"Its dropout is another: {found.name(place)} changes by {change:.2g} of itself where torch's "
-                    f"does by {own:.2g}, around {share:.2g} of what it is without it where torch's is around "
-                    f"{own_share:.2g}."
-                )
-
-
-def _form(t: Tensor) -> str:
-    return f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}"
-
-
-def _size(t: Tensor) -> float:
-    return float(torch.linalg.vector_norm(t)) / math.sqrt(max(1, t.numel()))
+            if what := difference_at_once(got, usual, plain, self._unit):
+                raise Wrong(f"Its dropout is another: {found.name(place)} {what}.")

@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from autofuse.verify import bounds
 from autofuse.verify.arithmetic import AsWritten, InDouble, RandomlyRounded
-from autofuse.verify.bounds import Gap, gap
 from autofuse.verify.differences import difference_in_kind, equal
 from autofuse.verify.draws import DRAWS, Draw, difference, draw
+from autofuse.verify.judging import Compared, capital, judged
 from autofuse.verify.runs import SEED, ModuleCall, ModuleRun, drawn, in_double, run
 
 # Constants that are one number in single precision are one constant: a traced tensor may have been made in it. In a
@@ -171,7 +171,7 @@ class _Check:
         difference = difference_in_kind(self._expected.own, self._own)
         if difference:
             culprit, what = difference
-            return Verification(False, math.inf, reason=f"{_capital(culprit)} {what} {self._mode}.", culprit=culprit)
+            return Verification(False, math.inf, reason=f"{capital(culprit)} {what} {self._mode}.", culprit=culprit)
         precision = self._precision()
         if not precision.ok:
             return precision
@@ -212,39 +212,29 @@ class _Check:
 
     def _compared(self, fused: ModuleRun, exact: ModuleRun, unit: float, how: str = "") -> Verification:
         """The tensor that comes nearest to its bound, or the first that is beyond it."""
-        expected, share, worst = self._expected, min(1.0, unit / self._expected.unit), Gap()
-        for name, (result, own, truth) in _triples(fused, expected.own, exact):
-            terms = _terms(name, truth, exact)
-            found = gap(result, own, truth, unit, share=share, terms=terms)
-            if not found.within and expected.exact is not None:
-                rounded = [_tensor(r, name, truth) for r in expected.rounded(unit)]
-                found = gap(result, own, truth, unit, rounded, share=share, terms=terms)
-            if not found.within:
-                return Verification(False, found.error, found.bound, self._reason(name, found, how), name)
-            worst = max(worst, found, key=lambda g: g.ratio)
-        return Verification(True, worst.error, worst.bound)
-
-    def _reason(self, name: str, found: Gap, how: str) -> str:
-        if math.isinf(found.error):
-            return f"{_capital(how + name)} is not finite {self._mode} where the original is."
-        return (
-            f"{_capital(how + name)} is off by {found.error:.1e} of its largest entry {self._mode}; "
-            f"rounding explains {found.bound:.1e}."
+        expected = self._expected
+        rounded = None if expected.exact is None else partial(self._rounded, unit)
+        found = judged(
+            _compared(fused, expected.own, exact), unit, share=min(1.0, unit / expected.unit), rounded=rounded
         )
+        if found.gap.within:
+            return Verification(True, found.gap.error, found.gap.bound)
+        reason = f"{capital(how + found.sentence(f' {self._mode}'))}."
+        return Verification(False, found.gap.error, found.gap.bound, reason, found.name)
+
+    def _rounded(self, unit: float, t: Compared) -> list[Tensor]:
+        return [_tensor(r, t.name, t.exact) for r in self._expected.rounded(unit)]
 
 
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
-
-
-def _triples(fused: ModuleRun, own: ModuleRun, exact: ModuleRun) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
+def _compared(fused: ModuleRun, own: ModuleRun, exact: ModuleRun) -> Iterator[Compared]:
     """Each tensor and gradient of `fused` three times. No gradient is a gradient of zero."""
     names = (*(n for n in fused.tensors if n in exact.tensors), *(f"gradient of {n}" for n in fused.gradients))
     for name in names:
         found = [t for r in (fused, own, exact) if (t := r.named(name)) is not None]
         if found:
             result, truth = _tensor(fused, name, found[0]), _tensor(exact, name, found[0])
-            yield name, (result, truth if own.lacks(name) else _tensor(own, name, truth), truth)
+            original = truth if own.lacks(name) else _tensor(own, name, truth)
+            yield Compared(name, result, original, truth, _terms(name, truth, exact))
 
 
 def _terms(name: str, exact: Tensor, run: ModuleRun) -> int:

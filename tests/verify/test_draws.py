@@ -9,7 +9,7 @@ import random
 import torch
 import torch.nn.functional as F
 
-from autofuse.verify.draws import DRAWS, Draw, difference, draw
+from autofuse.verify.draws import DRAWS, Draw, difference, difference_at_once, draw
 
 
 def test_two_modules_alike_are_told_apart_with_a_chance_below_one_in_a_million() -> None:
@@ -59,3 +59,19 @@ def test_a_draw_is_measured_beside_the_run_without_dropout() -> None:
 def test_at_most_so_many_runs_are_drawn() -> None:
     ones, twos = (itertools.repeat(Draw(1.0, s)) for s in (1.0, 2.0))
     assert difference(ones, twos)
+
+
+def test_one_run_tells_another_rate_scaling_and_no_dropout_at_all() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4000, 8)
+    usual = F.dropout(x, 0.2)
+    assert difference_at_once(F.dropout(x, 0.2), usual, x, 2.0**-24) == ""
+    assert difference_at_once(F.dropout(x, 52 / 256), usual, x, 2.0**-24) == ""  # as a kernel rounds it
+    for wrong in (F.dropout(x, 0.35), 0.8 * F.dropout(x, 0.2), x):
+        assert "of itself where torch's does by 0.5" in difference_at_once(wrong, usual, x, 2.0**-24)
+
+
+def test_one_run_beside_nothing_but_zeros_is_measured_as_it_is() -> None:
+    nothing = torch.zeros(4000, 8)
+    assert difference_at_once(nothing, nothing, nothing, 2.0**-24) == ""
+    assert difference_at_once(nothing + 0.1, nothing, nothing, 2.0**-24)
