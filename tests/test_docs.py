@@ -14,12 +14,10 @@ import pytest
 import yaml
 
 from autofuse.cli.arguments import parser
-from autofuse.loading.examples import check_examples, text_of
 from autofuse.loading.registry import load_rules
 from autofuse.project.config import _KEYS
 from autofuse.project.run import rewritten
 from autofuse.results.findings import FIELDS
-from autofuse.rule import Fused
 
 REPOSITORY = Path(__file__).parents[1]
 _COMMANDS = ("check", "rewrite", "rules", "explain", "kernels", "tune", "cache", "profile", "compare", "plan")
@@ -121,14 +119,3 @@ def test_the_architecture_names_every_part_of_the_package() -> None:
     parts = [p for p in (REPOSITORY / "autofuse").iterdir() if not p.name.startswith(("__", "py.typed"))]
     names = [f"autofuse/{p.name}" + ("/" if p.is_dir() else "") for p in parts]
     assert [n for n in sorted(names) if f"`{n}" not in page] == []
-
-
-def test_the_rule_that_is_shown_loads_and_does_what_its_examples_say(tmp_path: Path) -> None:
-    page = (REPOSITORY / "docs" / "writing-rules.md").read_text()
-    (shown,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "(Rule)" in code)
-    (tmp_path / "shown.py").write_text(shown)
-    (rule,) = [r for r in load_rules((tmp_path,)) if not r.rule.__module__.startswith("autofuse.")]
-    check_examples(rule)
-    for example in rule.rule.examples:
-        result = rewritten(text_of(example), [rule])
-        assert example.after in result if isinstance(example, Fused) else result == text_of(example)

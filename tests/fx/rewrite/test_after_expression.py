@@ -92,7 +92,7 @@ def test_a_model_runs_what_the_rule_calls_and_computes_the_same(project: Path, a
     written(project, after)
     model, x = Smooth().double(), torch.randn(4, 8, dtype=torch.double)
     expected = model(x)
-    autofuse.optimize(model, x, tune=False)
+    autofuse.optimize(model, x, select="MY101", tune=False)
     assert [s.status for s in autofuse.report(model).sites] == ["fused"], autofuse.report(model)
     torch.testing.assert_close(model(x), expected)
     torch.testing.assert_close(model(x[:3]), expected[:3])
@@ -102,7 +102,7 @@ def test_a_number_that_the_code_multiplies_with_reaches_the_function(project: Pa
     written(project, "Kernels.softplus(x, by=factor)")
     model, x = Smooth(3.0).double(), torch.randn(4, 8, dtype=torch.double)
     expected = model(x)
-    autofuse.optimize(model, x, tune=False)
+    autofuse.optimize(model, x, select="MY101", tune=False)
     assert [s.kernel for s in autofuse.report(model).sites] == ["kernels_of_mine.Kernels.softplus"]
     torch.testing.assert_close(model(x), expected)
 
@@ -111,7 +111,7 @@ def test_what_does_not_compute_the_same_is_taken_back(project: Path) -> None:
     written(project, "F.relu(x)")
     model, x = Smooth().double(), torch.randn(4, 8, dtype=torch.double)
     expected = model(x)
-    autofuse.optimize(model, x, tune=False)
+    autofuse.optimize(model, x, select="MY101", tune=False)
     assert [s.status for s in autofuse.report(model).sites] == ["rolled-back"]
     torch.testing.assert_close(model(x), expected)
 
@@ -119,7 +119,7 @@ def test_what_does_not_compute_the_same_is_taken_back(project: Path) -> None:
 def test_it_can_be_weighed(project: Path) -> None:
     written(project, "Kernels.softplus(x, by=factor)")
     model, x = Smooth(), torch.randn(2048, 8)
-    autofuse.optimize(model, x, tune=True)
+    autofuse.optimize(model, x, select="MY101", tune=True)
     (site,) = autofuse.report(model).sites
     assert "not measured" not in site.reason
 
@@ -127,7 +127,7 @@ def test_it_can_be_weighed(project: Path) -> None:
 def test_a_function_that_cannot_be_imported_is_named_at_once(project: Path) -> None:
     written(project, "Kernels.softplus(x)", module="nowhere_to_be_found")
     with pytest.raises(RuleError, match=r"Softplus.after uses nowhere_to_be_found.Kernels.softplus, which"):
-        autofuse.optimize(Smooth())
+        autofuse.optimize(Smooth(), select="MY101")
 
 
 def test_names_are_resolved_in_full() -> None:
