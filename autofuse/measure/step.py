@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from autofuse.nested import tensors_in
 
 Model = Callable[..., Any]
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]
@@ -51,18 +52,3 @@ def clear_gradients(models: Iterable[Model], inputs: Inputs) -> None:
     for tensor in (*chain.from_iterable(module.parameters() for module in modules), *tensors_in(inputs)):
         if tensor.is_leaf:
             tensor.grad = None
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists, mappings and dataclasses, in order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_in(item)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for member in fields(value):
-            yield from tensors_in(getattr(value, member.name))

@@ -6,7 +6,7 @@ off in all three, and noted. Knows torch's functions; must not know what is comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from autofuse.nested import mapped, tensors_in
 from autofuse.torch_private import DisableTorchFunction
 from autofuse.verify.dropout_switch import restore_dropout, switch_dropout_off
 
@@ -104,8 +105,8 @@ class InDouble(AsWritten):
         if func in (F.rms_norm, torch.rms_norm) and len(args) < 4 and kwargs.get("eps") is None:
             kwargs["eps"] = self._finfo(self.own).eps
         in_place = _in_place(func) or "out" in kwargs
-        args[in_place:] = [_widened(a) for a in args[in_place:]]
-        kwargs = {k: a if k == "out" else _widened(a) for k, a in kwargs.items()}
+        args[in_place:] = [mapped(_widened, a) for a in args[in_place:]]
+        kwargs = {k: a if k == "out" else mapped(_widened, a) for k, a in kwargs.items()}
         return _WIDENING.get(func, func)(*args, **kwargs)
 
     def _drawn(self, func: Any, args: list[Any], kwargs: dict[str, Any]) -> Tensor:
@@ -146,7 +147,7 @@ class RandomlyRounded(InDouble):
         result = super().result(func, args, kwargs)
         if _in_place(func) or "out" in kwargs:
             return result
-        views = {a.untyped_storage().data_ptr() for a in _tensors((*args, *kwargs.values()))}
+        views = {a.untyped_storage().data_ptr() for a in tensors_in((*args, *kwargs.values()))}
         if isinstance(result, Tensor):
             return self._rounded_if_inexact(result, views)
         if type(result) in (tuple, list):
@@ -267,12 +268,4 @@ def _widened(a: Any) -> Any:
         return WIDER.get(a, a)
     if isinstance(a, str) and a.startswith("torch.") and a.endswith(("FloatTensor", "HalfTensor", "BFloat16Tensor")):
         return "torch.DoubleTensor"  # x.type("torch.FloatTensor")
-    return type(a)(map(_widened, a)) if type(a) in (list, tuple) else a
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    for v in values:
-        if isinstance(v, Tensor):
-            yield v
-        elif isinstance(v, list | tuple):
-            yield from _tensors(v)
+    return a

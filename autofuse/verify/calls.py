@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from autofuse.nested import tensors_in
 from autofuse.torch_private import pytree
 from autofuse.verify.arithmetic import WIDER
 
@@ -152,11 +153,6 @@ class FunctionOutcome:
         if place >= outputs:
             return f"gradient {place - outputs + 1}"
         return "the result" if outputs == 1 else f"result {place + 1}"
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in a tree, in order."""
-    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
 
 
 def seeded(device: torch.device) -> None:

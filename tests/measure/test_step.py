@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autofuse.measure.step import called, clear_gradients, tensors_in, training_step
+from autofuse.measure.step import called, clear_gradients, training_step
+from autofuse.nested import tensors_in
 
 X = torch.randn(2, 3)
 

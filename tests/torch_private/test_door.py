@@ -23,10 +23,12 @@ NOT_TORCHS = frozenset(
 _PRIVATE_PATH = re.compile(r"\btorch(?:\.\w+)*\._[a-z]\w*", re.IGNORECASE)
 
 
+def _below(place: Path) -> list[Path]:
+    return sorted(place.rglob("*.py")) if place.is_dir() else [place]
+
+
 def _files() -> list[Path]:
-    return [
-        f for folder in ALLOWED if folder != "torch_private" for f in (REPOSITORY / "autofuse" / folder).rglob("*.py")
-    ]
+    return [f for folder in ALLOWED if folder != "torch_private" for f in _below(REPOSITORY / "autofuse" / folder)]
 
 
 def private_uses(tree: ast.Module) -> Iterator[str]:

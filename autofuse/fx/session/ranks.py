@@ -23,7 +23,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from autofuse.fx.trace.sharding import tensors_of
+from autofuse.nested import plain_parts, tensors_in
 from autofuse.ops.distributed import is_distributed
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
@@ -156,7 +156,7 @@ def this_rank() -> int:
 
 def sizes_of(call: Any) -> str:
     """The sizes of the tensors in a call, as a text."""
-    return str([tuple(x.shape) for x in tensors_of(call)])
+    return str([tuple(x.shape) for x in tensors_in(call, plain_parts)])
 
 
 def _store() -> Any:

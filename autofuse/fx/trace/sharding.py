@@ -6,12 +6,12 @@ What a sharded tensor will be is in stand_ins.py. Must not know what is captured
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
 
 from autofuse.fx.trace.stand_ins import Form, Forms, filled, is_sharded_unit
+from autofuse.nested import mapped, plain_parts, tensors_in
 from autofuse.ops.distributed import is_distributed
 
 ForwardArguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -44,31 +44,21 @@ def undistributed(call: ForwardArguments) -> ForwardArguments:
     seeds = itertools.count()
 
     def whole(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            form = Form(value.shape, value.dtype, value.device, value.requires_grad)
-            made = is_distributed(value)
-            return filled(form, next(seeds)).requires_grad_(value.requires_grad) if made else value
-        if type(value) in (tuple, list):
-            return type(value)(map(whole, value))
-        return {k: whole(v) for k, v in value.items()} if type(value) is dict else value
+        if not isinstance(value, Tensor) or not is_distributed(value):
+            return value
+        form = Form(value.shape, value.dtype, value.device, value.requires_grad)
+        return filled(form, next(seeds)).requires_grad_(value.requires_grad)
 
-    return (whole(call[0]), whole(call[1])) if any(map(is_distributed, tensors_of(call))) else call
+    return (mapped(whole, call[0]), mapped(whole, call[1])) if _is_given_distributed(call) else call
 
 
 def whole_forms(module: nn.Module, call: ForwardArguments) -> Forms:
     """Forms of the distributed parameters of a module that is handed DTensors: there a program speaks of whole ones."""
-    if not any(map(is_distributed, tensors_of(call))):
+    if not _is_given_distributed(call):
         return {}
     held = (*module.parameters(), *module.buffers())
     return {id(p): Form(p.shape, p.dtype, p.device, p.requires_grad) for p in held if is_distributed(p)}
 
 
-def tensors_of(value: Any) -> Iterator[Tensor]:
-    """The tensors in plain containers; caches and the like are not opened."""
-    if isinstance(value, Tensor):
-        yield value
-    elif type(value) in (tuple, list):
-        for v in value:
-            yield from tensors_of(v)
-    elif type(value) is dict:
-        yield from tensors_of(list(value.values()))
+def _is_given_distributed(call: ForwardArguments) -> bool:
+    return any(map(is_distributed, tensors_in(call, plain_parts)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -25,6 +25,7 @@ from autofuse.fx.trace.size_sources import Sizes
 from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.fx.trace.symbolic_sizes import Length, Size
 from autofuse.fx.trace.twin import SCALARS, World
+from autofuse.nested import tensors_in
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
 
@@ -299,14 +300,14 @@ def resolved_node(node: Any) -> fx.Node:
 
 def tensors(value: Any) -> Iterator[Tensor]:
     """The tensors in a value, in order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for v in value.values():
-            yield from tensors(v)
-    elif isinstance(value, (tuple, list)) or is_record(value):
-        for v in value if isinstance(value, (tuple, list)) else vars(value).values():
-            yield from tensors(v)
+    return tensors_in(value, _parts)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What lies in a value of a kind that the trace takes apart and puts together again (Values.adopted)."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, (tuple, list)) else vars(value).values() if is_record(value) else ()
 
 
 def holds_tensors(value: Any) -> bool:

@@ -16,7 +16,8 @@ from autofuse.fx.session import optimize as live
 from autofuse.fx.trace.wrappers import unwrapped
 from autofuse.measure.compare import compare, device_of
 from autofuse.measure.preserved_state import preserved
-from autofuse.measure.step import Inputs, Step, tensors_in, training_step
+from autofuse.measure.step import Inputs, Step, training_step
+from autofuse.nested import tensors_in
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.live.optimizers import preserved_optimizers
 from autofuse.profiling.live.profile import profile as profiled

@@ -6,13 +6,14 @@ Knows operators by their schemas, and how tensors lie in memory; must not know w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from autofuse.nested import tensors_in
 from autofuse.torch_private import HigherOrderOperator
 
 _ALLOCATIONS = frozenset(
@@ -41,7 +42,7 @@ def is_silent(function: Any, tensors: tuple[Tensor, ...], result: Any) -> bool:
         return True
     if _writes(function):
         return False
-    made = tuple(tensors_of(result))
+    made = tuple(tensors_in(result))
     if not made:  # a number, as of item() or of a size
         return True
     given = {_storage(t) for t in tensors}
@@ -61,18 +62,18 @@ def _names(function: Any) -> tuple[str, ...]:
 
 def moved(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
     """What is read once and what is written once. What is written in place is read too, but for mere overwriting."""
-    written = {id(t): t for t in tensors_of(result)}
+    written = {id(t): t for t in tensors_in(result)}
     if isinstance(function, HigherOrderOperator):
-        return sum(_size(t) for t in (*tensors_of((args, tuple(kwargs.values()))), *written.values()))
+        return sum(_size(t) for t in (*tensors_in((args, tuple(kwargs.values()))), *written.values()))
     given = {**dict(zip(_names(function), args, strict=False)), **kwargs}
     for name in _writes(function):
-        written |= {id(t): t for t in tensors_of(given.get(name))}
+        written |= {id(t): t for t in tensors_in(given.get(name))}
     unread = _UNREAD.get(function._opname, ())
     read: dict[int, int] = {}
     for place, (name, value) in enumerate(given.items()):
         if place in unread or name == "out":
             continue
-        for tensor in tensors_of(value):
+        for tensor in tensors_in(value):
             read[id(tensor)] = _size(tensor)
     if function._opname in _READ_AS_THEY_GIVE and args and id(args[0]) in read:
         read[id(args[0])] = min(read[id(args[0])], sum(map(_size, written.values())))
@@ -90,14 +91,3 @@ def _size(tensor: Tensor) -> int:
 
 def _storage(tensor: Tensor) -> Any:
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
-
-
-def tensors_of(value: Any) -> Iterator[Tensor]:
-    """Every tensor among an operator's arguments or results."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_of(item)
-    elif isinstance(value, dict):
-        yield from tensors_of(tuple(value.values()))

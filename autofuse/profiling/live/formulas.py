@@ -17,8 +17,9 @@ from torch import Tensor
 
 from autofuse.kernels.operators import NAMESPACE
 from autofuse.kernels.packages import Unavailable, loaded
+from autofuse.nested import tensors_in
 from autofuse.ops.flops import SDPA_ON_CPU
-from autofuse.profiling.live.bytes_moved import is_silent, moved, tensors_of
+from autofuse.profiling.live.bytes_moved import is_silent, moved
 from autofuse.torch_private import HigherOrderOperator
 
 Formula = Callable[..., int]  # of shapes in place of tensors, and of `out_shape`
@@ -46,7 +47,7 @@ def cost(
     """
     if function.namespace in _COMMUNICATION:
         return None
-    tensors = tuple(tensors_of((args, tuple(kwargs.values()))))
+    tensors = tuple(tensors_in((args, tuple(kwargs.values()))))
     flops, model_flops = _flops(function, args, kwargs, result, wanted)
     if not flops and is_silent(function, tensors, result):
         return None
@@ -246,7 +247,7 @@ def _rounds(products: str) -> bool:
 
 def _dtype(tensors: tuple[Tensor, ...], result: Any, products: str) -> str:
     """`products`: the operator's name if it computes any, else \"\"."""
-    every = (*tensors, *tensors_of(result))
+    every = (*tensors, *tensors_in(result))
     first = next((t for t in every if t.is_floating_point() or t.is_complex()), every[0] if every else None)
     if first is None:
         return ""

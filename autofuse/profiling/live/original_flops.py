@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from autofuse.fx.install.subclass import is_installed, restore
 from autofuse.fx.trace.tracer import quiet
-from autofuse.measure.step import Step, tensors_in, training_step
+from autofuse.measure.step import Step, training_step
+from autofuse.nested import tensors_in
 from autofuse.profiling.live.counting import Counting
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.live.workload import Workload

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from autofuse.measure.statistics import FEWEST_PAIRS, estimate
-from autofuse.measure.step import Inputs, tensors_in
+from autofuse.measure.step import Inputs
 from autofuse.measure.timing import interleaved, seconds_of
+from autofuse.nested import mapped, tensors_in
 from autofuse.profiling.live.roofline import HALF_STAYS, regime_of
 from autofuse.results.comparison import Estimate
 from autofuse.results.profile import Probe, Regime, Roof, Work
@@ -87,7 +88,16 @@ def doubled(inputs: Inputs) -> Any:
     broadcast and stay. Raises NotApplicable where there is no such size.
     """
     size = _batch(tensors_in(inputs))
-    return _mapped(inputs, lambda t: torch.cat([t, t]).detach() if t.dim() and t.shape[0] == size else t)
+
+    def twice(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            fits = x.dim() and x.shape[0] == size
+            return torch.cat([x, x]).detach().requires_grad_(x.requires_grad) if fits else x
+        if isinstance(x, Mapping):
+            return mapped(twice, dict(x))
+        return type(x)(*mapped(twice, list(x))) if isinstance(x, tuple) and hasattr(x, "_fields") else x
+
+    return mapped(twice, inputs)
 
 
 def _batch(tensors: Iterable[Tensor]) -> int:
@@ -101,20 +111,6 @@ def _batch(tensors: Iterable[Tensor]) -> int:
             f"The inputs' tensors begin with different sizes ({begin}), and which of them is the batch is not known."
         )
     return several[0] if several else 1
-
-
-def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        made = function(value)
-        return made.requires_grad_(value.requires_grad) if made is not value else made
-    if isinstance(value, Mapping):
-        return {key: _mapped(item, function) for key, item in value.items()}
-    if isinstance(value, tuple):
-        items = [_mapped(item, function) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    if isinstance(value, list):
-        return [_mapped(item, function) for item in value]
-    return value
 
 
 def _sentence(words: str) -> str:

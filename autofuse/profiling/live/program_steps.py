@@ -17,8 +17,8 @@ from torch import nn
 
 from autofuse.display.progress import Tell, quietly
 from autofuse.measure.compare import device_of
-from autofuse.measure.step import tensors_in
 from autofuse.measure.timing import synchronize
+from autofuse.nested import tensors_in
 from autofuse.profiling.live.advice import readings
 from autofuse.profiling.live.batch_size import Batch, batch_of_calls
 from autofuse.profiling.live.counting import Counting

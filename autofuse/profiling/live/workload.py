@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from autofuse.measure.compare import device_of
-from autofuse.measure.step import Inputs, Step, tensors_in, training_step
+from autofuse.measure.step import Inputs, Step, training_step
+from autofuse.nested import tensors_in
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.live.root_models import Roots, StepArguments
 

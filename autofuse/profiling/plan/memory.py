@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from autofuse.fx.session.optimize import optimize, report
-from autofuse.measure.step import Step, called, clear_gradients, tensors_in
+from autofuse.measure.step import Step, called, clear_gradients
+from autofuse.nested import tensors_in
 from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.plan.paper import Paper, Unplannable
