@@ -10,7 +10,8 @@ from functools import partial
 from autofuse.canonical.arithmetic import product, without
 from autofuse.canonical.view import CAST, LEAF, PERMUTE, View, rewrites
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, IS_NONE, ITEM, NOT, SLICE, TUPLE, Value, is_const
-from autofuse.ir.vocabulary import HARMLESS, OPS
+from autofuse.ir.harmless import HARMLESS
+from autofuse.ir.vocabulary import OPS
 
 _SAME_IN_BOTH = frozenset({"softmax", "dropout", CAST, PERMUTE})  # done to whatever is chosen
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, SLICE, SYNTAX, TUPLE, Value, is_const
-from autofuse.ir.vocabulary import SAME_SIZES, TENSOR_CALLS
+from autofuse.ir.harmless import TENSOR_CALLS
+from autofuse.ir.vocabulary import SAME_SIZES
 
 _SAME_RANK = SAME_SIZES | frozenset("transpose mT permute activation linear fused_attention".split())
 _RANK_CHANGE = {"stack": 1, "select": -1, "view_as_complex": -1, "view_as_real": 1}

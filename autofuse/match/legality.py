@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autofuse.ir.graph import ATTRIBUTE, CALL, IS_NONE, ITEM, MODULE, SINK, Graph, Value, ancestors
-from autofuse.ir.vocabulary import HARMLESS, METADATA, OPS
+from autofuse.ir.harmless import HARMLESS
+from autofuse.ir.vocabulary import METADATA, OPS
 from autofuse.reasons import matches
 from autofuse.reasons.reason import Code, Reason, because
 from autofuse.rule import Fails

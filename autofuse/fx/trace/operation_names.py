@@ -12,8 +12,9 @@ from typing import Any
 
 from torch import fx
 
+from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.rows import Op
-from autofuse.ir.vocabulary import HARMLESS, NAMES, OPS
+from autofuse.ir.vocabulary import NAMES, OPS
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 

@@ -12,8 +12,9 @@ from abc import abstractmethod
 from autofuse.ir.binding import bound_arguments, like_another
 from autofuse.ir.facts import named_ranks
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, GLOBAL, ITEM, PARAMETER, SYNTAX, TUPLE, Value
+from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.rows import Op
-from autofuse.ir.vocabulary import HARMLESS, MODULES, NAMES, OPS
+from autofuse.ir.vocabulary import MODULES, NAMES, OPS
 from autofuse.reasons import matches
 from autofuse.reasons.reason import because
 from autofuse.source.capture.capture_state import qualified

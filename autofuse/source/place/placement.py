@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from autofuse.canonical import View
 from autofuse.ir.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK, Value, ancestors
-from autofuse.ir.vocabulary import HARMLESS, MODULES, OPS
+from autofuse.ir.harmless import HARMLESS
+from autofuse.ir.vocabulary import MODULES, OPS
 from autofuse.match.legality import is_metadata, written_in_place
 from autofuse.match.site import Site
 from autofuse.reasons import matches, writing

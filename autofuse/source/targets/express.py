@@ -30,9 +30,10 @@ from autofuse.ir.graph import (
     Value,
     ancestors,
 )
+from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.layout import SWAP, Tail, inverse, then
 from autofuse.ir.spelling import SPELLINGS
-from autofuse.ir.vocabulary import HARMLESS, OPS
+from autofuse.ir.vocabulary import OPS
 from autofuse.match.legality import is_metadata
 from autofuse.match.site import Site
 from autofuse.reasons import writing

@@ -19,7 +19,7 @@ def kernel() -> ModuleType:
 
 
 @pytest.mark.parametrize("dtype", [SINGLE, BRAIN, HALF])
-@pytest.mark.parametrize("activation", filter(in_kernels, ACTIVATIONS))
+@pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if in_kernels(name)])
 def test_each_activation_of_a_sum_in_each_dtype(kernel: ModuleType, activation: str, dtype: torch.dtype) -> None:
     check_biased(kernel, Case(5, 37, dtype, activation))
 
@@ -58,7 +58,7 @@ def test_the_activation_is_computed_again_on_the_way_back(kernel: ModuleType) ->
     assert torch.equal(of_x, kernel.backward(given, x, bias, "gelu", True)[0]) and of_bias.shape == (24,)
 
 
-@pytest.mark.parametrize("activation", filter(in_kernels, ACTIVATIONS))
+@pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if in_kernels(name)])
 def test_nothing_that_is_finite_makes_what_is_not_a_number(kernel: ModuleType, activation: str) -> None:
     x = POINTS[None, :].contiguous()
     made = kernel.forward(x, None, activation), kernel.backward(torch.ones_like(x), x, None, activation, False)[0]
