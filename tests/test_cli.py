@@ -49,7 +49,7 @@ PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
 BROKEN = "import torch\n\ndef f(:\n    pass\n"
 FIELDS = [
     *("code", "rule", "path", "line", "end_line", "column", "symbol", "status"),
-    *("message", "reason", "advice", "value", "value_line", "mask"),
+    *("message", "reason", "advice", "value", "value_line", "mask", "reason_code"),
 ]
 
 
