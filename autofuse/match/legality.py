@@ -187,9 +187,8 @@ def _needed_by(use: Value, v: Value) -> Reason:
     """Why `v` must stay: what `use` does with it."""
     if isinstance(use.data, Reason):
         return use.data.also(**_names(v))
-    if isinstance(use.data, tuple):
-        return because(matches.VALUE_USED_BY, call=use.data[0], **_names(v))
-    return because(matches.VALUE_USED, **_names(v))
+    assert isinstance(use.data, tuple), "what is no sink is a call, with its name and its keywords"
+    return because(matches.VALUE_USED_BY, call=use.data[0], **_names(v))
 
 
 def _about(code: Code, v: Value) -> Reason:

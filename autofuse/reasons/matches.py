@@ -88,12 +88,6 @@ VALUE_USED_BY = _needed(
     "used by {call}()",
     f"use {{value}} {_OWN_BRANCH}",
 )
-VALUE_USED = _needed(
-    "value-used",
-    "An intermediate value is read by something else than the fused operation.",
-    "used elsewhere",
-    f"use {{value}} {_OWN_BRANCH}",
-)
 VALUE_BEHIND_BREAK = _needed(
     "value-behind-break",
     "An intermediate value is read behind a graph break of torch.compile.",

@@ -5,19 +5,11 @@ from __future__ import annotations
 from autofuse.reasons.reason import IN_SENTENCE, Code
 
 _ANEW = "assign it to a name that still holds it where the result is computed"
-_OF_ITS_OWN = "compute it by a statement of its own, or use `autofuse.optimize`"
 _TWO_STATEMENTS = "write the sum and its norm as two statements, one right after the other"
 _NEW_NAME = "give the changed tensor a name of its own: `y = x + 1` for `x += 1`"
 _REPORT = "leave it as it is, and report it: the rule should have declined"
 
 # Of files.
-RESULT_INSIDE = Code(
-    "result-inside",
-    "The result is computed in a helper function or a comprehension.",
-    "the result is computed in a helper or a comprehension, not at a place of its own",
-    _OF_ITS_OWN,
-    line=IN_SENTENCE,
-)
 WRITTEN_TWICE = Code(
     "written-twice",
     "The same computation is written out at several places.",

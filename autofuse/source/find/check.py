@@ -153,7 +153,7 @@ def _in_function(d: Defined, text: SourceText, path: str, rules: tuple[LoadedRul
     edits: dict[tuple[int, Value], Edit | Verdict] = {}
 
     def usable(site: Site) -> bool:
-        if _only_follows(view, site.root):
+        if _only_follows(view, site.root) or _place(captured, site) is None:
             return False
         edits[_key(site)] = _edit(placement, site)
         return isinstance(edits[_key(site)], Edit)

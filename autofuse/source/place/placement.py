@@ -66,8 +66,7 @@ class Placement:
         if len(site.results) > 1:
             return self._edit_of_two(site)
         places = root_places(self.captured, site)
-        if not places:
-            raise Unwritable(because(writing.RESULT_INSIDE))
+        assert places, "what is computed in a helper or a comprehension is not edited"
         if len({id(p.node) for p in places}) != 1:
             raise Unwritable(because(writing.WRITTEN_TWICE))
         if (name := self._bound_inside(places[0].node)) is not None:

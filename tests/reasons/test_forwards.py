@@ -1,0 +1,140 @@
+"""Each reason why a live forward is not read is given for a module, with its line and its advice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+import autofuse
+from autofuse.fx.trace.paths import Tail
+from autofuse.fx.trace.tracer import fake_world, traced
+from autofuse.fx.trace.values import Untraceable
+from autofuse.reasons import forwards
+from autofuse.reasons.table import codes_of
+from autofuse.torch_private import FakeTensorMode
+from tests.reasons.programs import Holder, Refused, check, found_live, made, name_of
+
+ATTENDS = "p = F.softmax(q @ k.mT, -1)\n"
+
+CASES = [
+    Refused("forward-assigns", ATTENDS + "self.p = p\nreturn p @ v", "self.p = p", "assign only when asked for"),
+    Refused("forward-changes", ATTENDS + "self.maps.append(p)\nreturn p @ v", "self.maps", "under a flag of the module"),
+    Refused(
+        "forward-registers-buffer",
+        ATTENDS + "self.register_buffer('m', q + 1)\nreturn p @ v",
+        "return p @ v", "register it in `__init__`",
+    ),
+    Refused("forward-draws-random", ATTENDS + "return p @ v * random.random()", "return p", "draw with torch"),
+    Refused("forward-keeps-outside", ATTENDS + "KEPT.append(p)\nreturn p @ v", "return p", "keep it on the module"),
+    Refused(
+        "forward-reads-other-module",
+        ATTENDS + "return p @ v * self.others[0].in_features",
+        "in_features", "pass it as an argument, or make that module a child",
+    ),
+    Refused(
+        "forward-uses-childs-number",
+        ATTENDS + "v, scale = self.child(v)\nscale = scale + 1\nreturn p @ v * scale",
+        "scale + 1", "return a tensor there",
+    ),
+    Refused("forward-uses-loose-tensor", "return F.softmax(q @ k.mT + SHIFT, -1) @ v", "SHIFT,", "as a buffer"),
+    Refused(
+        "forward-passes-object",
+        ATTENDS + "v, _ = self.child(v, object())\nreturn p @ v",
+        "object()", "pass tensors, numbers and flags",
+    ),
+    Refused(
+        "forward-passes-module",
+        ATTENDS + "v, _ = self.child(v, self.others[0])\nreturn p @ v",
+        "self.others[0])", "pass tensors, numbers and flags",
+    ),
+    Refused(
+        "forward-calls-other-module",
+        ATTENDS + "return self.others[0](p @ v)",
+        "self.others[0](", "make it a child module",
+    ),
+    Refused(
+        "forward-under-context",
+        "with torch.no_grad():\n    p = F.softmax(q @ k.mT, -1)\nreturn p @ v",
+        "p = F.softmax", "put that part into a child module",
+    ),
+    Refused("forward-returns-object", ATTENDS + "return p @ v, object()", "object()", "return tensors in tuples"),
+    Refused(
+        "forward-needs-numbers",
+        ATTENDS + "if p.sum() > 3:\n    return v\nreturn p @ v",
+        "if p.sum()", "as `torch.where` does in place of `if`",
+    ),
+    Refused(
+        "forward-takes-number",
+        ATTENDS + "same = torch.is_same_size(p, q)\nreturn p @ v if same else v",
+        "same = ", "keep it a tensor",
+    ),
+    Refused("forward-calls-unheld", ATTENDS + "v.requires_grad_()\nreturn p @ v", "v.requires", "to a child module"),
+    Refused(
+        "forward-asks-gradient",
+        ATTENDS + "if p.requires_grad:\n    return v\nreturn p @ v",
+        "if p.requires_grad", "decide by a flag of the module",
+    ),
+    Refused("forward-reads-attribute", ATTENDS + "v.grad_fn\nreturn p @ v", "v.grad_fn", "use torch's operations"),
+    Refused(
+        "forward-raised",
+        ATTENDS + "assert type(q) is torch.Tensor\nreturn p @ v",
+        "", "give example inputs that the module can be called with",
+    ),
+    Refused(
+        "model-raised",
+        ATTENDS + "return p @ v + missing",
+        "", "give example inputs that the module can be called with",
+    ),
+    Refused(
+        "forward-reads-computed-object",
+        ATTENDS + "h = x.other()\nreturn p @ v * h.x",
+        "h.x", "pass tensors, numbers and flags, not objects",
+    ),
+    Refused("forward-asks-object", ATTENDS + "x.x = 3\nreturn p @ v", "x.x = 3", "not objects"),
+    Refused(
+        "forward-reads-changed-object",
+        ATTENDS + "x.options['a'] = 1\nreturn p @ v * x.options['b']",
+        "x.options['b']", "read it before it is changed",
+    ),
+]  # fmt: skip
+BY_HAND = {"forward-replaced", "forward-ends-after-dropout", "symbolic-size"}  # below
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_the_reason_has_its_code_its_line_and_its_advice(case: Refused) -> None:
+    check(found_live(case, Holder(x=1, options={"b": 2})), case)
+
+
+def test_every_reason_of_a_trace_is_given_for_a_module() -> None:
+    assert {c.code for c in CASES} | BY_HAND == {c.name for c in codes_of(forwards)}
+
+
+def test_a_forward_of_the_instance_is_not_that_of_the_class() -> None:
+    block = made(Refused("", ATTENDS + "return p @ v"))
+    block.forward = lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v
+    (site,) = autofuse.report(autofuse.optimize(block, tuple(torch.randn(3, 2, 4, 8)))).sites
+    assert (site.reason_code, site.advice) == ("forward-replaced", "define `forward` on the class")
+
+
+def refused(body: str, *args: Any, dropped: Any = frozenset()) -> Untraceable:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with pytest.raises(Untraceable) as error:
+        traced(made(Refused("by hand", body)), args, {}, fake_world(mode), mode, dropped)
+    return error.value
+
+
+def test_what_follows_the_dropout_of_a_child_keeps_it_there() -> None:
+    q, k, v = torch.randn(3, 2, 4, 8)
+    error = refused(ATTENDS + "return self.fc(p @ v) + 1", q, k, v, dropped=frozenset({(Tail("fc"),)}))
+    assert error.reason.code == forwards.DROPOUT_NOT_LAST and error.place is not None
+    assert error.reason.advice() == "let the dropout be the last step"
+
+
+def test_a_symbolic_size_is_told_with_its_name() -> None:
+    size = ShapeEnv().create_unbacked_symint()
+    error = refused("return q.view(k)", torch.randn(4), size, None)
+    assert str(error) == "k is a symbolic size: optimize before compiling"
+    assert error.reason.code == forwards.SYMBOLIC_SIZE and not error.reason.advice()
