@@ -142,6 +142,7 @@ def test_a_graph_break_is_told_with_its_reason_and_line_and_so_is_what_it_keeps_
     assert found.graphs == 2
     site = attention_of(found)
     assert site.status == "declined" and "is needed behind a graph break" in site.reason
+    assert (site.reason_code, site.advice) == ("value-behind-break", "mend the graph break first")
 
 
 def test_a_function_that_is_left_to_python_whole_is_told() -> None:

@@ -10,7 +10,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import autofuse
 from autofuse.fx.trace.paths import Tail
-from autofuse.fx.trace.tracer import fake_world, traced
+from autofuse.fx.trace.stand_ins import fake_world
+from autofuse.fx.trace.tracer import traced
 from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import forwards
 from autofuse.reasons.table import codes_of
@@ -21,14 +22,14 @@ ATTENDS = "p = F.softmax(q @ k.mT, -1)\n"
 
 CASES = [
     Refused("forward-assigns", ATTENDS + "self.p = p\nreturn p @ v", "self.p = p", "assign only when asked for"),
-    Refused("forward-changes", ATTENDS + "self.maps.append(p)\nreturn p @ v", "self.maps", "under a flag of the module"),
+    Refused("forward-changes", ATTENDS + "self.maps.append(p)\nreturn p @ v", "self.maps.append", "under a flag of"),
     Refused(
         "forward-registers-buffer",
         ATTENDS + "self.register_buffer('m', q + 1)\nreturn p @ v",
-        "return p @ v", "register it in `__init__`",
+        "def forward", "register it in `__init__`",
     ),
-    Refused("forward-draws-random", ATTENDS + "return p @ v * random.random()", "return p", "draw with torch"),
-    Refused("forward-keeps-outside", ATTENDS + "KEPT.append(p)\nreturn p @ v", "return p", "keep it on the module"),
+    Refused("forward-draws-random", ATTENDS + "return p @ v * random.random()", "def forward", "draw with torch"),
+    Refused("forward-keeps-outside", ATTENDS + "KEPT.append(p)\nreturn p @ v", "def forward", "keep it on the module"),
     Refused(
         "forward-reads-other-module",
         ATTENDS + "return p @ v * self.others[0].in_features",
@@ -60,7 +61,11 @@ CASES = [
         "with torch.no_grad():\n    p = F.softmax(q @ k.mT, -1)\nreturn p @ v",
         "p = F.softmax", "put that part into a child module",
     ),
-    Refused("forward-returns-object", ATTENDS + "return p @ v, object()", "object()", "return tensors in tuples"),
+    Refused(
+        "forward-returns-object",
+        ATTENDS + "return p @ v, object()",
+        "def forward", "return tensors in tuples",
+    ),
     Refused(
         "forward-needs-numbers",
         ATTENDS + "if p.sum() > 3:\n    return v\nreturn p @ v",

@@ -42,7 +42,7 @@ CASES = [
         "v = p @ v", "compute `p` anew in each round",
     ),
     Refused("value-looked-at", PROBABILITIES + "p[0]\nreturn p @ v", "p[0]", "look at `p` only when asked for"),
-    Refused("value-seen", PROBABILITIES + "x.update(locals())\nreturn p @ v", "locals()", "name what is needed instead"),
+    Refused("value-seen", PROBABILITIES + "x.update(locals())\nreturn p @ v", "locals()", "name what is needed"),
     Refused("value-used-by-call", PROBABILITIES + "print(p)\nreturn p @ v", "print(p)", "use `p` only when asked for"),
     Refused(
         "value-hooked",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
@@ -37,6 +39,14 @@ def user_place() -> SourceLine | None:
             return SourceLine(file, frame.f_lineno)
         frame = frame.f_back
     return None
+
+
+def definition_of(function: Callable[..., object]) -> SourceLine | None:
+    """Where a function of the user's is defined."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return (
+        SourceLine(code.co_filename, code.co_firstlineno) if code is not None and is_users(code.co_filename) else None
+    )
 
 
 def asked_by_einops() -> bool:

@@ -28,6 +28,7 @@ from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.paths import Path, is_record
 from autofuse.fx.trace.recorder import Recorder
 from autofuse.fx.trace.result import returned
+from autofuse.fx.trace.source_lines import definition_of
 from autofuse.fx.trace.twin import SCALARS, World, active, original_class, plain_class, signature_of
 from autofuse.fx.trace.twin_state import as_it_was
 from autofuse.fx.trace.values import Held, Untraceable
@@ -103,6 +104,7 @@ def _traced(
     try:
         with as_it_was(recorder.root), recorder, unchanged_outside(module) as outside:
             result = _run(recorder, cls.forward, call)
+            recorder.runs, recorder.definition = False, definition_of(cls.forward)
             recorder.finish_watching()
             recorder.check_kept(outside.changes())
             returned(recorder, result, dropped)

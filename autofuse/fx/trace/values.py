@@ -58,6 +58,8 @@ class Values:
         self.root, self.world = root, world
         self.graph, self.guards = fx.Graph(), Guards()
         self.paused = False
+        self.runs = True  # whether forward still does: afterwards the innermost line is that of who calls autofuse
+        self.definition: SourceLine | None = None  # of the forward
         self.exact = False  # whether some answer holds for the example's sizes only
         self.held: dict[int, Held] = {}
         self.itself: dict[int, Tensor] = {}  # id of a result that is an operand itself -> that operand
@@ -261,7 +263,7 @@ class Values:
         return known
 
     def refuse(self, reason: Reason, passing: bool = False) -> NoReturn:
-        raise Untraceable(reason, user_place(), passing)
+        raise Untraceable(reason, user_place() if self.runs else self.definition, passing)
 
     @contextmanager
     def silence(self) -> Iterator[None]:

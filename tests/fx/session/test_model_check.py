@@ -46,7 +46,7 @@ def test_the_modules_nearest_to_the_difference_go_until_there_is_none(
     report = autofuse.report(autofuse.optimize(model, tokens))
     back = report.with_status("rolled-back")
     assert {s.module for s in back} == taken
-    assert {s.reason for s in back} == {"the whole model differs: It is off."}
+    assert {(s.reason, s.reason_code) for s in back} == {("the whole model differs: It is off.", "whole-differs")}
     assert {s.module for s in report.with_status("fused")} == {
         "blocks.0",
         "blocks.0.attn",
