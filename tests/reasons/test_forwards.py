@@ -19,6 +19,7 @@ from autofuse.torch_private import FakeTensorMode
 from tests.reasons.programs import Holder, Refused, check, found_live, made, name_of
 
 ATTENDS = "p = F.softmax(q @ k.mT, -1)\n"
+DEFINITION = "def forward(self, q"  # the line of what is found after the forward has ended
 
 CASES = [
     Refused("forward-assigns", ATTENDS + "self.p = p\nreturn p @ v", "self.p = p", "assign only when asked for"),
@@ -26,10 +27,10 @@ CASES = [
     Refused(
         "forward-registers-buffer",
         ATTENDS + "self.register_buffer('m', q + 1)\nreturn p @ v",
-        "def forward", "register it in `__init__`",
+        DEFINITION, "register it in `__init__`",
     ),
-    Refused("forward-draws-random", ATTENDS + "return p @ v * random.random()", "def forward", "draw with torch"),
-    Refused("forward-keeps-outside", ATTENDS + "KEPT.append(p)\nreturn p @ v", "def forward", "keep it on the module"),
+    Refused("forward-draws-random", ATTENDS + "return p @ v * random.random()", DEFINITION, "draw with torch"),
+    Refused("forward-keeps-outside", ATTENDS + "KEPT.append(p)\nreturn p @ v", DEFINITION, "keep it on the module"),
     Refused(
         "forward-reads-other-module",
         ATTENDS + "return p @ v * self.others[0].in_features",
@@ -64,7 +65,7 @@ CASES = [
     Refused(
         "forward-returns-object",
         ATTENDS + "return p @ v, object()",
-        "def forward", "return tensors in tuples",
+        DEFINITION, "return tensors in tuples",
     ),
     Refused(
         "forward-needs-numbers",

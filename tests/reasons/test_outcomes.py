@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     import torch.nn.functional as F
 
 
-class Softplus(Rule):
-    """Softplus by hand."""
+class Own(Rule):
+    """A rule of one's own."""
 
     code = "MY101"
 
     @staticmethod
     def before(x):
-        return torch.log(1 + torch.exp(x))
+        return torch.exp(torch.tanh(x))
 
     @staticmethod
     def after(x):
@@ -42,7 +42,7 @@ class Softplus(Rule):
         assert captures.rank("x") is None, "the rule was never tried on a tensor"
         return Holds()
 
-    examples = (Fused("as written", before="import torch\\ndef f(x): return torch.log(1 + torch.exp(x))\\n"),)
+    examples = (Fused("as written", before="import torch\\ndef f(x): return torch.exp(torch.tanh(x))\\n"),)
 '''
 ELSEWHERE = {
     "never-called": "tests/fx/session/test_optimize.py",
@@ -63,7 +63,7 @@ class Attends(nn.Module):
 
 class Smooth(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.log(1 + torch.exp(x))
+        return torch.exp(torch.tanh(x))
 
 
 def test_a_model_that_raises_waits_for_calls_that_it_can_be_checked_on() -> None:

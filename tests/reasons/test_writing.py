@@ -118,26 +118,26 @@ if TYPE_CHECKING:
     import torch.nn.functional as F
 
 
-class Softplus(Rule):
-    """Softplus by hand."""
+class Own(Rule):
+    """A rule of one's own."""
 
     code = "MY101"
 
     @staticmethod
     def before(x):
-        return torch.log(1 + torch.exp(x))
+        return torch.exp(torch.tanh(x))
 
     @staticmethod
     def after(x):
         return {after}
 
-    examples = (Fused("as written", before="import torch\\ndef f(x): return torch.log(1 + torch.exp(x))\\n"),)
+    examples = (Fused("as written", before="import torch\\ndef f(x): return torch.exp(torch.tanh(x))\\n"),)
 '''
 
 
 class Smooth(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.log(1 + torch.exp(x))
+        return torch.exp(torch.tanh(x))
 
 
 class AsksForASize(nn.Module):
