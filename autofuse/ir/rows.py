@@ -36,6 +36,9 @@ class Op:
     kind: Kind = ""
     module: str = ""
     inplace: bool = False
+    piecewise: bool = (
+        False  # of an activation: products and comparisons, no exponential, which costs a GPU many of them
+    )
 
     @property
     def options(self) -> tuple[tuple[str, object], ...]:
@@ -78,9 +81,12 @@ def same_sizes(signature: str, names: str, effect: Effect = "pure", heavy: bool 
     return replace(operation(signature, names, effect, heavy), keeps_sizes=True, inplace=inplace)
 
 
-def activation(signature: str, names: str, module: str, inplace: bool = False, kind: Kind = "activation") -> Op:
+def activation(
+    signature: str, names: str, module: str, inplace: bool = False, kind: Kind = "activation", piecewise: bool = False
+) -> Op:
     """The row of an elementwise activation; `autofuse.ops.<name>` among the names says that it is one of ours."""
-    return replace(same_sizes(signature, names, inplace=inplace), kind=kind, module=module)
+    row = same_sizes(signature, names, inplace=inplace)
+    return replace(row, kind=kind, module=module, piecewise=piecewise)
 
 
 def with_fused(rows: Iterable[Op]) -> tuple[Op, ...]:

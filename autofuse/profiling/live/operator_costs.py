@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Protocol
 
+from autofuse.ir.vocabulary import EXPONENTIAL
 from autofuse.profiling.live.listed_operators import ListedOperator
 from autofuse.profiling.live.operator_rates import Pieces, elements, seconds_of_new_bytes
 from autofuse.results.profile import Work
@@ -22,7 +23,7 @@ from autofuse.results.profile import Work
 OVERLAP = 0.5  # of the shorter part hides behind the longer on a CPU, as measured for products, masks and softmax
 BEYOND = 2**62  # bytes that no cache holds
 MAPPED = 32 * 2**20  # bytes: larger tensors have new pages from glibc's malloc (DEFAULT_MMAP_THRESHOLD_MAX, 64 bit)
-_SPECIAL = ("exp", "tanh", "erf", "sigmoid", "softmax", "gelu", "silu", "sqrt", "log", "sin", "cos", "pow", "mish")
+_SPECIAL = ("exp", "erf", "softmax", "sqrt", "log", "sin", "cos", "pow", *EXPONENTIAL)
 _BATCHED = ("bmm", "attention")  # many small products: how fast they are depends on their sizes
 
 

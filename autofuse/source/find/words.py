@@ -11,14 +11,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from autofuse.ir.graph import CONST, PARAMETER, Value, is_const
-from autofuse.ir.vocabulary import MODULES, OPS
+from autofuse.ir.vocabulary import MODULES, OPS, OUR_ACTIVATIONS
 from autofuse.match.matcher import LoadedRule, Pattern
 from autofuse.rule import Rule
 from autofuse.source.find.landmarks import Hints
 
 Word = tuple[str, str]  # a pattern for a word, and one for what has to stand beside it; "" for nothing
 
-_ACTIVATIONS = r"exp\(|erf\(|tanh|igmoid|wish|LU\b|lu\b|ish\b|relu|ACT2|get_activation|LU6|lu6"
+_SPELLED = r"exp\(|erf\(|tanh|igmoid|wish|LU\b|lu\b|ish\b|relu|ACT2|get_activation|LU6|lu6"
+_OURS = (word for op in OUR_ACTIVATIONS.values() for word in (op.name, op.module))
+_ACTIVATIONS = "|".join((_SPELLED, *(word for word in _OURS if not re.search(_SPELLED, word))))
 _LIKELIHOODS = r"oftmax|exp\(|ntropy|nll_loss|NLLLoss"
 _NORMS: tuple[Word, ...] = (
     (r"Norm\b|norm\(", r"[+/]|\badd|\bdiv|sqrt|pow|\.5"),
