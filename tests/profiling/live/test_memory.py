@@ -226,8 +226,8 @@ _PROCESS = """
 import gc, torch
 from autofuse.demo.gpt import GPT, Config
 from autofuse.measure.memory import allocation_events_peak
-from autofuse.profiling.calls import Names
-from autofuse.profiling.memory import Holding
+from autofuse.profiling.live.module_calls import ModuleNames
+from autofuse.profiling.live.memory import PeakHoldings
 
 def status(key):
     with open("/proc/self/status") as file:
@@ -252,7 +252,7 @@ model, tokens, optimizer, step = made(256, 4)
 step()
 step()
 grown = status("VmHWM") - stood
-with Holding(Names({"": model}), (optimizer,), inputs=tokens) as holding:
+with PeakHoldings(ModuleNames({"": model}), (optimizer,), inputs=tokens) as holding:
     step()
 print(holding.memory.peak_bytes, grown)
 """
