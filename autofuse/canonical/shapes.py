@@ -17,6 +17,12 @@ def _m_t(view: View, x: Value) -> Value:
     return view.permuted(x, layout.SWAP)
 
 
+@rewrites("t")
+def _t(view: View, x: Value) -> Value | None:
+    """A vector stays as it is."""
+    return view.permuted(x, layout.SWAP) if view.rank(x) == 2 else None
+
+
 @rewrites("transpose")
 def _transpose(view: View, x: Value, first: Value, second: Value) -> Value | None:
     a, b = from_end(view, x, first), from_end(view, x, second)

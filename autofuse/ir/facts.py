@@ -13,7 +13,7 @@ from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, SLICE, SYNTA
 from autofuse.ir.harmless import TENSOR_CALLS
 from autofuse.ir.vocabulary import SAME_SIZES
 
-_SAME_RANK = SAME_SIZES | frozenset("transpose mT permute activation linear fused_attention".split())
+_SAME_RANK = SAME_SIZES | frozenset("transpose mT t permute activation linear fused_attention".split())
 _RANK_CHANGE = {"stack": 1, "select": -1, "view_as_complex": -1, "view_as_real": 1}
 _OF_TENSORS = frozenset("maximum minimum logaddexp xlogy atan2 hypot lerp addcmul addcdiv".split())
 _BROADCAST = _OF_TENSORS | frozenset(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autofuse.canonical import CAST, PERMUTE, View, bare
+from autofuse.canonical import CAST, PERMUTE, View, bare, literal
 from autofuse.canonical.arithmetic import factors_of, terms_of, without
 from autofuse.canonical.recognise.class_rows import rows_of
 from autofuse.canonical.recognise.precision import changes_dtype, known_dtypes, known_to_keep_dtype, names_dtype
@@ -27,6 +27,7 @@ from autofuse.match.masks import Mask, masked_forms
 from autofuse.rule import CallChange, Replacement, Rule
 
 _PARTS = {"mul": factors_of, "add": terms_of}
+_TURNED_ROUND = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 _PASSES_DTYPE_ON = frozenset({"softmax"})  # their result has the dtype of what they are given
 _DIGITS = 1e-5  # people write 0.7978845608 for sqrt(2 / pi)
 
@@ -243,6 +244,18 @@ class Matcher:
             yield from self._match_inputs(pattern.inputs, value.inputs, bound, depth + 1)
             if pattern.op in OPS and OPS[pattern.op].commutes:
                 yield from self._match_inputs(pattern.inputs, value.inputs[::-1], bound, depth + 1)
+        elif _TURNED_ROUND.get(pattern.op) == value.op:  # 0 < x is x > 0
+            yield from self._match_inputs(pattern.inputs, value.inputs[::-1], bound, depth + 1)
+        elif pattern.op == "mul" and value.op == CONST:
+            yield from self._match_multiple(pattern, value, bound)
+
+    def _match_multiple(self, pattern: Value, value: Value, bound: Bindings) -> Iterator[Bindings]:
+        """`delta * 0.5` where delta is a literal of the code, so that the product is one too."""
+        product, known = literal(value), [n for f in pattern.inputs if (n := literal(f)) is not None]
+        parameters = [f for f in pattern.inputs if f.op == PARAMETER]
+        if product is None or len(known) != 1 or len(parameters) != 1 or not known[0]:
+            return
+        yield from self._bind(str(parameters[0].data), self.view.const(product / known[0]), bound)
 
     def _match_masked(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
         """masked(scores, mask, fill, is_causal): any masking, read as one."""
@@ -323,8 +336,10 @@ class Matcher:
         yield from self._share(unbound, rest, op, bound)
 
     def _less(self, rest: list[Value], p: Value, known: Value | None, op: str) -> list[Value] | None:
-        if known is not None:
+        if known is not None and literal(known) is None:
             return without(rest, _PARTS[op](known))
+        if known is not None:
+            return next((without(rest, (v,)) for v in rest if _is_number(v, known)), None)
         return next((without(rest, (v,)) for v in rest if v.op == CONST and _same(v.data, p.data)), None)
 
     def _share(self, unbound: list[Value], rest: list[Value], op: str, bound: Bindings) -> Iterator[Bindings]:
@@ -342,11 +357,19 @@ class Matcher:
             yield bound.with_capture(name, value)
         elif bound.captures[name] is value or bare(bound.captures[name]) is bare(value):
             yield bound
+        elif _is_number(value, bound.captures[name]):
+            yield bound
 
     def _uncast(self, value: Value) -> Value:
         if value.op == PERMUTE and value.inputs[0].op == CAST:
             return self.view.permuted(bare(value.inputs[0]), order_of(value))
         return bare(value)
+
+
+def _is_number(value: Value, known: Value) -> bool:
+    """Whether both are literals of one number: 2 and 2.0."""
+    number, other = literal(value), literal(known)
+    return number is not None and other is not None and math.isclose(number, other, rel_tol=1e-12)
 
 
 def _is_mixed(view: View, step: Value) -> bool:

@@ -62,7 +62,7 @@ UNTOLD = frozenset(
     add sub rsub mul div floordiv mod pow number_pow neg reciprocal square eq ne lt le gt ge invert and or not is_none
     choice item slice tuple attribute permute permute_by cast keep kept masked masked_fill where picked view flat
     refold unsqueeze squeeze expand expand_as size dim chunk split unbind select real imag float32 long bool number
-    tensor transpose mT rows complex
+    tensor transpose mT t rows complex
 """.split()
 )
 # Operations that most files on torch have, whatever they are about: told by them only where nothing else is.

@@ -28,7 +28,7 @@ _GIVEN = {
 # What computes nothing by itself, or nothing of a tensor: a rule that ends in it is refused.
 NO_END = frozenset(
     """
-    transpose mT permute rearrange view contiguous clone detach expand expand_as squeeze unsqueeze chunk split unbind
+    transpose mT t permute rearrange view contiguous clone detach expand expand_as squeeze unsqueeze chunk split unbind
     select flatten unflatten view_as view_as_complex view_as_real long to float double half bfloat16 type_as rows
     size dim finfo masked
 """.split()
