@@ -1,0 +1,99 @@
+"""Branches that join: what stands in one arm only, what both do, and a test that was answered already."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.canonical.recognise.test_rotary import canonical, written
+
+# What a branch leaves, and the straight line that is the same.
+SAME = {
+    "a test that is true": ("if True:\n    x = x * cos\nreturn x", "return x * cos"),
+    "a test that is false": ("if False:\n    x = x * cos\nreturn x", "return x"),
+    "a test that is one": ("if 1:\n    x = x * cos\nreturn x", "return x * cos"),
+    "a test that is nought": ("if 0:\n    x = x * cos\nelse:\n    x = x * sin\nreturn x", "return x * sin"),
+    "nothing": ("if None:\n    x = x * cos\nreturn x", "return x"),
+    "an empty text": ("if '':\n    x = x * cos\nreturn x", "return x"),
+    "a text": ("if 'a':\n    x = x * cos\nreturn x", "return x * cos"),
+    "not a test that is false": ("if not False:\n    x = x * cos\nreturn x", "return x * cos"),
+    "arms that are the same": ("if z:\n    x = x * cos\nelse:\n    x = x * cos\nreturn x", "return x * cos"),
+    "what both arms do": (
+        "if z:\n    x = cos.softmax(-1)\nelse:\n    x = sin.softmax(-1)\nreturn x",
+        "if z:\n    x = cos\nelse:\n    x = sin\nreturn x.softmax(-1)",
+    ),
+    "a test that is turned round": (
+        "if not z:\n    x = cos\nelse:\n    x = sin\nreturn x",
+        "if z:\n    x = sin\nelse:\n    x = cos\nreturn x",
+    ),
+    "dropout in training": (
+        "if z:\n    x = torch.dropout(x, 0.5, True)\nreturn x",
+        "return torch.dropout(x, 0.5, z)",
+    ),
+    "what an operation gives is not nothing": ("if x.exp() is None:\n    x = cos\nreturn x", "return x"),
+}
+# The name's second test, where it was changed under the first.
+THERE = {
+    "changed": "z = z.exp()",
+    "scaled": "z = z * 2.0",
+    "cast": "z = z.to(x.dtype)",
+    "cut": "z = z[:, None]",
+    "made anew": "z = torch.zeros(3)",
+    "changed in one of two ways": "z = z.exp() if y else z.tanh()",
+}
+MAYBE_NOT_THERE = {
+    "an element of a container": "z = z[0]",
+    "what a function of one's own gives": "z = other(z)",
+    "another argument": "z = y",
+}
+# Two programs that mean two things.
+APART = {
+    "the arms exchanged": (
+        "if z:\n    x = cos\nelse:\n    x = sin\nreturn x",
+        "if z:\n    x = sin\nelse:\n    x = cos\nreturn x",
+    ),
+    "over two dimensions": (
+        "if z:\n    x = cos.softmax(-1)\nelse:\n    x = sin.softmax(0)\nreturn x",
+        "if z:\n    x = cos\nelse:\n    x = sin\nreturn x.softmax(-1)",
+    ),
+    "a test of another value": (
+        "if z:\n    x = cos\nelse:\n    x = sin\nif y:\n    x = x.exp()\nreturn x",
+        "if z:\n    x = cos.exp()\nelse:\n    x = sin\nreturn x",
+    ),
+}
+
+
+@pytest.mark.parametrize(("branched", "straight"), SAME.values(), ids=SAME)
+def test_a_branch_is_what_it_comes_to(branched: str, straight: str) -> None:
+    assert written(canonical(branched)[1]) == written(canonical(straight)[1])
+
+
+@pytest.mark.parametrize(("one", "other"), APART.values(), ids=APART)
+def test_what_may_come_to_something_else_is_kept_apart(one: str, other: str) -> None:
+    assert written(canonical(one)[1]) != written(canonical(other)[1])
+
+
+def second_test(update: str) -> str:
+    """What is asked of z once it was changed where it was there."""
+    _, found = canonical(f"if z is not None:\n    {update}\nif z is not None:\n    x = x + z\nreturn x")
+    return written(found.inputs[0])
+
+
+@pytest.mark.parametrize("update", THERE.values(), ids=THERE)
+def test_an_optional_value_that_was_changed_is_there_just_where_it_was(update: str) -> None:
+    assert second_test(update) == "is_none(parameter[z])"
+
+
+@pytest.mark.parametrize("update", MAYBE_NOT_THERE.values(), ids=MAYBE_NOT_THERE)
+def test_one_that_may_have_become_nothing_is_asked_again(update: str) -> None:
+    assert second_test(update).startswith("is_none(choice(is_none(parameter[z])")
+
+
+def test_a_test_that_was_answered_is_not_asked_again() -> None:
+    before = "if z:\n    x = cos\nelse:\n    x = sin\n"
+    arms = [
+        written(side)
+        for then, otherwise in (("x", "x.exp()"), ("x.exp()", "x"))
+        for side in canonical(f"{before}return {then} if z else {otherwise}")[1].inputs[1:]
+        if side.op != "exp"
+    ]
+    assert arms == ["parameter[cos]", "parameter[sin]"]
