@@ -29,6 +29,22 @@ SAME = {
         "if z:\n    x = torch.dropout(x, 0.5, True)\nreturn x",
         "return torch.dropout(x, 0.5, z)",
     ),
+    "scores that are scaled in one arm": (
+        "s = x @ cos\nif z:\n    s = s * 2.0\nreturn s",
+        "return (x @ cos) * (2.0 if z else 1.0)",
+    ),
+    "scores that are scaled in the other": (
+        "s = x @ cos\nif not z:\n    s = s / 2.0\nreturn s",
+        "return (x @ cos) * (1.0 if z else 0.5)",
+    ),
+    "scores that are scaled already": (
+        "s = x @ cos * 0.5\nif z:\n    s = s * sin.shape[0]\nreturn s",
+        "return (x @ cos) * 0.5 * (sin.shape[0] if z else 1.0)",
+    ),
+    "scores that are scaled by a number where there is none": (
+        "s = x @ cos\nif z is None:\n    s = s * 2.0\nreturn s",
+        "return (x @ cos) * (2.0 if z is None else 1.0)",
+    ),
     "what an operation gives is not nothing": ("if x.exp() is None:\n    x = cos\nreturn x", "return x"),
 }
 # The name's second test, where it was changed under the first.
@@ -37,6 +53,8 @@ THERE = {
     "scaled": "z = z * 2.0",
     "cast": "z = z.to(x.dtype)",
     "cut": "z = z[:, None]",
+    "cut at the end": "z = z[1:]",
+    "given a dimension": "z = z[0, None]",
     "made anew": "z = torch.zeros(3)",
     "changed in one of two ways": "z = z.exp() if y else z.tanh()",
 }
@@ -44,6 +62,11 @@ MAYBE_NOT_THERE = {
     "an element of a container": "z = z[0]",
     "what a function of one's own gives": "z = other(z)",
     "another argument": "z = y",
+    "an element in one of two ways": "z = z[0] if y else z.exp()",
+    "an element in the other": "z = z.exp() if y else z[0]",
+    "what a method gives": "z = z.other()",
+    "what is read from a file": "z = torch.load(z)",
+    "two of a container": "z = z[0, 1]",
 }
 # Two programs that mean two things.
 APART = {
@@ -54,6 +77,22 @@ APART = {
     "over two dimensions": (
         "if z:\n    x = cos.softmax(-1)\nelse:\n    x = sin.softmax(0)\nreturn x",
         "if z:\n    x = cos\nelse:\n    x = sin\nreturn x.softmax(-1)",
+    ),
+    "scores that are scaled by what may be a tensor where it is given": (
+        "s = x @ cos\nif z is not None:\n    s = s * z\nreturn s",
+        "return (x @ cos) * (z if z is not None else 1.0)",
+    ),
+    "scores times a tensor in one arm": (
+        "s = x @ cos\nif z:\n    s = s * sin.exp()\nreturn s",
+        "return (x @ cos) * (sin.exp() if z else 1.0)",
+    ),
+    "what is no product of matrices, in one arm": (
+        "s = x + cos\nif z:\n    s = s * 2.0\nreturn s",
+        "return (x + cos) * (2.0 if z else 1.0)",
+    ),
+    "what is added in one arm": (
+        "s = x @ cos\nif z:\n    s = s + 2.0\nreturn s",
+        "return (x @ cos) * (2.0 if z else 1.0)",
     ),
     "a test of another value": (
         "if z:\n    x = cos\nelse:\n    x = sin\nif y:\n    x = x.exp()\nreturn x",
@@ -97,3 +136,17 @@ def test_a_test_that_was_answered_is_not_asked_again() -> None:
         if side.op != "exp"
     ]
     assert arms == ["parameter[cos]", "parameter[sin]"]
+
+
+def test_two_dropouts_are_two_draws_though_each_stands_in_both_arms_of_a_branch() -> None:
+    drawn = "(torch.dropout(cos, 0.5, True) if z else torch.dropout(sin, 0.5, True))"
+    _, found = canonical(f"return torch.cat(({drawn}, {drawn}))")
+    one, other = found.inputs[0].inputs
+    assert one.op == other.op == "dropout" and one is not other
+    assert written(one) == written(other) and one.inputs[0].op == "choice"
+
+
+def test_dropout_in_training_keeps_what_else_decides_whether_it_draws() -> None:
+    _, found = canonical("if z.training:\n    x = torch.dropout(x, 0.5, sin)\nreturn x")
+    expected = "and(attribute[training](parameter[z]), parameter[sin])"
+    assert written(found) == f"dropout(parameter[x], const[0.5], {expected})"
