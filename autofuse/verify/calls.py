@@ -17,6 +17,7 @@ from torch import Tensor
 from autofuse.nested import tensors_in
 from autofuse.torch_private import pytree
 from autofuse.verify.arithmetic import WIDER
+from autofuse.verify.differences import same_bits
 
 Function = Callable[..., Any]
 _SEED = 2026
@@ -171,14 +172,6 @@ def incoming_of(outputs: Sequence[Tensor], dtypes: Sequence[torch.dtype] = ()) -
         for place, (o, dtype) in enumerate(zip(outputs, rounded, strict=True))
         if o.requires_grad
     ]
-
-
-def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
-    """Whether two tensors are equal, NaN included."""
-    if a is None or b is None:
-        return a is b
-    equal = a.detach() == b.detach()
-    return bool((equal | (a != a) & (b != b)).all())
 
 
 def drawn(shape: Sequence[int], device: torch.device, seed: int) -> Tensor:

@@ -60,10 +60,14 @@ def equal(one: ModuleRun, other: ModuleRun) -> bool:
     """Whether two runs left the same behind, bit by bit."""
     return (
         difference_in_kind(one, other) is None
-        and all(torch.equal(t, other.tensors[n]) for n, t in one.tensors.items())
-        and all(_equal_gradients(g, other.gradients.get(n)) for n, g in one.gradients.items())
+        and all(same_bits(t, other.tensors[n]) for n, t in one.tensors.items())
+        and all(same_bits(g, other.gradients.get(n)) for n, g in one.gradients.items())
     )
 
 
-def _equal_gradients(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is other if one is None or other is None else torch.equal(one, other)
+def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
+    """Whether two tensors are equal, NaN included."""
+    if a is None or b is None:
+        return a is b
+    equal = a.detach() == b.detach()
+    return bool((equal | (a != a) & (b != b)).all())

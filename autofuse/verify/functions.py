@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import torch
 
 from autofuse.verify.bounds import Gap
-from autofuse.verify.calls import Function, FunctionCall, FunctionOutcome, same_bits
-from autofuse.verify.differences import difference_of_tensors
+from autofuse.verify.calls import Function, FunctionCall, FunctionOutcome
+from autofuse.verify.differences import difference_of_tensors, same_bits
 from autofuse.verify.draws import difference_at_once
 from autofuse.verify.judging import Compared, capital, judged
 

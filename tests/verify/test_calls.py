@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from autofuse.verify.calls import FunctionCall, drawn, same_bits
+from autofuse.verify.calls import FunctionCall, drawn
+from autofuse.verify.differences import same_bits
 
 
 def _product(x: Tensor, w: Tensor, *, scale: float = 1.0) -> Tensor:
@@ -85,12 +86,6 @@ def test_dropout_is_found_by_name_and_switched_off() -> None:
     assert call.undropped(dropped).dropout_rate(dropped) == 0.0
     assert FunctionCall.of((torch.ones(4), 0.5, False), {}, backward=False).dropout_rate(dropped) == 0.0
     assert FunctionCall.of((torch.ones(4), torch.ones(4)), {}, backward=False).dropout_rate(_product) == 0.0
-
-
-def test_bits_are_the_same_with_nan() -> None:
-    assert same_bits(torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")]))
-    assert not same_bits(torch.tensor([1.0, 2.0]), torch.tensor([1.0, float("nan")]))
-    assert same_bits(None, None) and not same_bits(None, torch.ones(1))
 
 
 def test_many_numbers_are_drawn_quickly_and_no_two_rows_are_alike() -> None:

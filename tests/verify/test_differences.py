@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from autofuse.verify.differences import difference_in_kind, equal
+from autofuse.verify.differences import difference_in_kind, difference_of_tensors, equal, same_bits
 from autofuse.verify.runs import ModuleRun
 
 x, whole = torch.randn(3), torch.arange(3)
@@ -48,3 +48,22 @@ def test_a_gradient_lost_or_gained_is_named() -> None:
 
 def test_more_state_than_before_is_no_difference() -> None:
     assert difference_in_kind(of(result=x), of(result=x, **{"self.cache after the call": x})) is None
+
+
+def test_bits_are_the_same_with_nan() -> None:
+    assert same_bits(torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")]))
+    assert not same_bits(torch.tensor([1.0, 2.0]), torch.tensor([1.0, float("nan")]))
+    assert same_bits(None, None) and not same_bits(None, torch.ones(1))
+
+
+def test_two_runs_with_the_same_nan_are_equal() -> None:
+    nan = torch.tensor([1.0, float("nan")])
+    assert equal(of(result=nan), of(result=nan.clone())) and not equal(of(result=nan), of(result=nan.nan_to_num()))
+    with_gradient, without = ModuleRun({"result": x}, {"x": nan}), ModuleRun({"result": x}, {"x": None})
+    assert equal(with_gradient, with_gradient) and not equal(with_gradient, without)
+
+
+def test_what_differs_between_two_tensors_but_rounding_is_named() -> None:
+    assert difference_of_tensors(x, x + 1) == ""
+    assert difference_of_tensors(whole, whole.flip(0)) == "has other entries"
+    assert difference_of_tensors(x, whole) == "has dtype torch.int64 instead of torch.float32"
