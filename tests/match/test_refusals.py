@@ -206,7 +206,7 @@ def test_the_report_names_the_value_its_line_and_what_to_change(case: Refused) -
 @pytest.mark.parametrize("case", BOTH, ids=named)
 def test_both_doors_say_the_same(case: Refused) -> None:
     text, live = found_in_text(case), found_live(case)
-    assert (live.reason, live.advice) == (text.reason, text.advice)
+    assert (live.reason, live.advice, live.reason_code) == (text.reason, text.advice, text.reason_code)
 
 
 def test_the_live_report_prints_and_stores_the_advice() -> None:
@@ -214,7 +214,8 @@ def test_the_live_report_prints_and_stores_the_advice() -> None:
     report = autofuse.report(autofuse.optimize(_Returns(), tuple(torch.randn(3, 2, 4, 8))))
     (site,) = report.sites
     assert "only when asked for" in re.sub(r"\s+", " ", str(report))
-    assert report.to_dict()["sites"][0]["advice"] == site.advice and site.value == "attn"
+    told = report.to_dict()["sites"][0]
+    assert (told["advice"], told["reason_code"]) == (site.advice, "value-returned") and site.value == "attn"
 
 
 class _Returns(nn.Module):
@@ -226,6 +227,7 @@ class _Returns(nn.Module):
 def test_the_json_of_check_has_the_advice() -> None:
     (found,) = as_json([found_in_text(BOTH[0])])["findings"]  # type: ignore[misc]
     assert (found["value"], found["value_line"]) == ("attn", BOTH[0].number) and "asked for" in found["advice"]
+    assert found["reason_code"] == "value-returned"
 
 
 # Sentences are made of reasons.

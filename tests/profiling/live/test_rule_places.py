@@ -70,7 +70,7 @@ def test_a_model_that_is_optimized_is_read_as_it_was_and_keeps_its_reports_words
 def test_what_cannot_be_read_or_does_not_apply_says_why():
     sites = read_places(nn.Sequential(Chatty(), nn.Linear(8, 8)), torch.ones(2, 8)).sites
     assert [(s.fqn, s.status) for s in sites] == [("0", "declined")]
-    assert sites[0].reason
+    assert sites[0].reason and sites[0].reason_code == "forward-needs-numbers"
 
 
 def test_without_inputs_there_is_a_note_in_place_of_sites():
