@@ -22,6 +22,7 @@ class HandWrittenErfGelu(Rule):
 
     @staticmethod
     def before(x: Tensor) -> Tensor:
+        # Every way of writing it is read as one: autofuse/canonical/recognise/activations.py.
         return 0.5 * x * (1.0 + torch.erf(x * 0.7071067811865475))
 
     @staticmethod
@@ -51,6 +52,7 @@ class HandWrittenTanhGelu(Rule):
 
     @staticmethod
     def before(x: Tensor) -> Tensor:
+        # Every way of writing it is read as one: autofuse/canonical/recognise/activations.py.
         return 0.5 * x * (1.0 + torch.tanh(0.7978845608028654 * (x + 0.044715 * torch.pow(x, 3))))
 
     @staticmethod
@@ -88,6 +90,7 @@ class HandWrittenSilu(Rule):
 
     @staticmethod
     def before(x: Tensor) -> Tensor:
+        # Every way of writing it is read as one: autofuse/canonical/recognise/activations.py.
         return x * torch.sigmoid(x)
 
     @staticmethod
@@ -125,6 +128,7 @@ class HandWrittenMish(Rule):
 
     @staticmethod
     def before(x: Tensor) -> Tensor:
+        # Every way of writing it is read as one: autofuse/canonical/recognise/activations.py.
         return x * torch.tanh(F.softplus(x))
 
     @staticmethod
@@ -164,6 +168,7 @@ class HandWrittenHardswish(Rule):
 
     @staticmethod
     def before(x: Tensor) -> Tensor:
+        # Every way of writing it is read as one: autofuse/canonical/recognise/activations.py.
         return x * F.relu6(x + 3) / 6
 
     @staticmethod

@@ -32,6 +32,7 @@ class HandWrittenCrossEntropy(Rule):
         logits: Tensor, axis: int, target: Tensor, dim: int = 1, weight: Tensor | None = None,
         ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
     ) -> Tensor:  # fmt: skip
+        # Every way of picking the target's likelihood is read as this one: autofuse/canonical/recognise/losses.py.
         return ops.nll(
             F.log_softmax(logits, axis), target, dim=dim, weight=weight, ignore_index=ignore_index,
             reduction=reduction, label_smoothing=label_smoothing,
@@ -109,6 +110,7 @@ class NegatedCrossEntropy(Rule):
         logits: Tensor, axis: int, target: Tensor, dim: int = 1, weight: Tensor | None = None,
         ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
     ) -> Tensor:  # fmt: skip
+        # Every way of picking the target's likelihood is read as this one: autofuse/canonical/recognise/losses.py.
         return -ops.nll(
             F.log_softmax(logits, axis), target, dim=dim, weight=weight, ignore_index=ignore_index,
             reduction=reduction, label_smoothing=label_smoothing,
@@ -155,6 +157,7 @@ class LinearCrossEntropy(Rule):
         x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None = None, dim: int = 1,
         ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, in_float32: bool = False,
     ) -> Tensor:  # fmt: skip
+        # Every way of picking the target's likelihood is read as this one: autofuse/canonical/recognise/losses.py.
         log_probs = F.log_softmax(ops.rows(F.linear(x, weight, bias), in_float32), axis)
         return ops.nll(
             log_probs, target, dim=dim, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing

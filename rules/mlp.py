@@ -28,6 +28,7 @@ class GatedMlp(Rule):
         x: Tensor, activation: str, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None,
         up_bias: Tensor | None,
     ) -> Tensor:  # fmt: skip
+        # The activation may be any, by hand too: autofuse/canonical/recognise/activations.py.
         return ops.activation(F.linear(x, gate_weight, gate_bias), activation) * F.linear(x, up_weight, up_bias)
 
     @staticmethod
@@ -82,6 +83,7 @@ class GatedHalves(Rule):
 
     @staticmethod
     def before(x: Tensor, activation: str) -> Tensor:
+        # The activation may be any, by hand too: autofuse/canonical/recognise/activations.py.
         gate, up = x.chunk(2, -1)
         return ops.activation(gate, activation) * up
 
@@ -127,6 +129,7 @@ class GatedHalvesGateLast(Rule):
 
     @staticmethod
     def before(x: Tensor, activation: str) -> Tensor:
+        # The activation may be any, by hand too: autofuse/canonical/recognise/activations.py.
         up, gate = x.chunk(2, -1)
         return ops.activation(gate, activation) * up
 
@@ -162,6 +165,7 @@ class GatedLinearUnit(Rule):
 
     @staticmethod
     def before(x: Tensor) -> Tensor:
+        # Halves that are cut out match too: autofuse/canonical/recognise/activations.py.
         value, gate = x.chunk(2, -1)
         return value * torch.sigmoid(gate)
 
@@ -208,6 +212,7 @@ class GatedProduct(Rule):
 
     @staticmethod
     def before(gate: Tensor, up: Tensor, activation: str) -> Tensor:
+        # The activation may be any, by hand too: autofuse/canonical/recognise/activations.py.
         return ops.activation(gate, activation) * up
 
     @staticmethod
@@ -272,6 +277,7 @@ class Mlp(Rule):
         x: Tensor, activation: str, up_weight: Tensor, up_bias: Tensor | None, down_weight: Tensor,
         down_bias: Tensor | None, p: float = 0.0, training: bool = False,
     ) -> Tensor:  # fmt: skip
+        # The activation may be any, by hand too: autofuse/canonical/recognise/activations.py.
         hidden = ops.activation(F.linear(x, up_weight, up_bias), activation)
         return F.linear(F.dropout(hidden, p, training), down_weight, down_bias)
 

@@ -22,6 +22,7 @@ class HandWrittenLayerNorm(Rule):
 
     @staticmethod
     def before(x: Tensor, eps: float, weight: Tensor | float = 1.0, bias: Tensor | float = 0.0) -> Tensor:
+        # Matches whatever computes these statistics: autofuse/canonical/recognise/statistics.py.
         centred = x - x.mean(-1, keepdim=True)
         normed = centred * torch.rsqrt(x.var(-1, unbiased=False, keepdim=True) + eps)
         return normed * weight + bias
@@ -75,6 +76,7 @@ class HandWrittenRmsNorm(Rule):
 
     @staticmethod
     def before(x: Tensor, eps: float, weight: Tensor | float = 1.0) -> Tensor:
+        # Matches whatever computes these statistics: autofuse/canonical/recognise/statistics.py.
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
     @staticmethod

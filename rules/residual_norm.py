@@ -5,7 +5,7 @@ Post-norm needs only what is normed; pre-norm carries the sum on as the residual
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from autofuse.rules.norm import ASK_THE_TENSORS, of_the_last_dimension
 
@@ -18,30 +18,41 @@ if TYPE_CHECKING:
     from autofuse import ops
 
 
-class PostNorm(Rule):
-    """Residual add, then layer norm."""
+class _ResidualNorm(Rule):
+    """Residual add, then a norm: which, and whether the sum lives on, is what the rules below fix."""
 
-    code = "AF203"
     benefit = 6
 
     @staticmethod
     def before(
         x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor | float = 1.0,
-        bias: Tensor | float = 0.0, p: float = 0.0, training: bool = False,
-    ) -> Tensor:  # fmt: skip
-        return F.layer_norm(residual + F.dropout(x, p, training), shape, None, None, eps) * weight + bias
+        bias: Tensor | float = 0.0, p: float = 0.0, training: bool = False, *, norm: str, prenorm: bool,
+    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+        # A norm by hand matches as torch's own does: autofuse/canonical/recognise/statistics.py.
+        total = residual + F.dropout(x, p, training)
+        normed = F.layer_norm(total, shape, None, None, eps) if norm == "layer" else F.rms_norm(total, shape, None, eps)
+        result = normed * weight + bias
+        return (total, result) if prenorm else result
 
     @staticmethod
     def after(
-        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor, bias: Tensor, p: float,
-        training: bool,
-    ) -> Tensor:  # fmt: skip
-        return ops.dropout_add_norm(x, residual, weight, bias, eps=eps, dropout_p=p, training=training, norm="layer")
+        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor, bias: Tensor | float = 0.0,
+        p: float = 0.0, training: bool = False, *, norm: str, prenorm: Any = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+        return ops.dropout_add_norm(
+            x, residual, weight, bias, eps=eps, dropout_p=p, training=training, norm=norm, prenorm=prenorm
+        )
 
     @staticmethod
     def where(captures: Captures) -> Verdict | None:
         return two_tensors_and_a_norm(captures)
 
+
+class PostNorm(_ResidualNorm):
+    """Residual add, then layer norm."""
+
+    code = "AF203"
+    fixed: ClassVar = {"norm": "layer", "prenorm": False}
     examples = (
         Fused(
             "a post-norm block adds the residual to what the sublayer's dropout leaves",
@@ -71,33 +82,11 @@ class PostNorm(Rule):
     )
 
 
-class PreNorm(Rule):
+class PreNorm(_ResidualNorm):
     """Residual add, then layer norm; the sum lives on."""
 
     code = "AF203"
-    benefit = 6
-
-    @staticmethod
-    def before(
-        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor | float = 1.0,
-        bias: Tensor | float = 0.0, p: float = 0.0, training: bool = False,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        total = residual + F.dropout(x, p, training)
-        return total, F.layer_norm(total, shape, None, None, eps) * weight + bias
-
-    @staticmethod
-    def after(
-        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor, bias: Tensor, p: float,
-        training: bool,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        return ops.dropout_add_norm(
-            x, residual, weight, bias, eps=eps, dropout_p=p, training=training, norm="layer", prenorm=True
-        )
-
-    @staticmethod
-    def where(captures: Captures) -> Verdict | None:
-        return two_tensors_and_a_norm(captures)
-
+    fixed: ClassVar = {"norm": "layer", "prenorm": True}
     examples = (
         Fused(
             "a pre-norm block norms the sum and carries it on",
@@ -119,29 +108,11 @@ class PreNorm(Rule):
     )
 
 
-class PostRmsNorm(Rule):
+class PostRmsNorm(_ResidualNorm):
     """Residual add, then RMS norm."""
 
     code = "AF203"
-    benefit = 6
-
-    @staticmethod
-    def before(
-        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor | float = 1.0, p: float = 0.0,
-        training: bool = False,
-    ) -> Tensor:  # fmt: skip
-        return F.rms_norm(residual + F.dropout(x, p, training), shape, None, eps) * weight
-
-    @staticmethod
-    def after(
-        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor, p: float, training: bool
-    ) -> Tensor:
-        return ops.dropout_add_norm(x, residual, weight, eps=eps, dropout_p=p, training=training, norm="rms")
-
-    @staticmethod
-    def where(captures: Captures) -> Verdict | None:
-        return two_tensors_and_a_norm(captures)
-
+    fixed: ClassVar = {"norm": "rms", "bias": 0.0, "prenorm": False}
     examples = (
         Fused(
             "the residual is added and RMS normed",
@@ -161,32 +132,11 @@ class PostRmsNorm(Rule):
     )
 
 
-class PreRmsNorm(Rule):
+class PreRmsNorm(_ResidualNorm):
     """Residual add, then RMS norm; the sum lives on."""
 
     code = "AF203"
-    benefit = 6
-
-    @staticmethod
-    def before(
-        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor | float = 1.0, p: float = 0.0,
-        training: bool = False,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        total = residual + F.dropout(x, p, training)
-        return total, F.rms_norm(total, shape, None, eps) * weight
-
-    @staticmethod
-    def after(
-        x: Tensor, residual: Tensor, shape: tuple[int, ...], eps: float, weight: Tensor, p: float, training: bool
-    ) -> tuple[Tensor, Tensor]:
-        return ops.dropout_add_norm(
-            x, residual, weight, eps=eps, dropout_p=p, training=training, norm="rms", prenorm=True
-        )
-
-    @staticmethod
-    def where(captures: Captures) -> Verdict | None:
-        return two_tensors_and_a_norm(captures)
-
+    fixed: ClassVar = {"norm": "rms", "bias": 0.0, "prenorm": True}
     examples = (
         Fused(
             "the sum is RMS normed and carried on",

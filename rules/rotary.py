@@ -26,6 +26,7 @@ class RotaryOfHalves(Rule):
 
     @staticmethod
     def before(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        # Every way of turning the pairs is read as one: autofuse/canonical/recognise/rotary.py.
         first, second = x.chunk(2, -1)
         return x * cos + torch.cat((-second, first), -1) * sin
 
@@ -94,6 +95,7 @@ class RotaryOfPairs(Rule):
 
     @staticmethod
     def before(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        # Every way of turning the pairs is read as one: autofuse/canonical/recognise/rotary.py.
         rotated = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
         return x * cos + rotated * sin
 

@@ -5,6 +5,7 @@ Everything comes from the rule's own file: its docstrings, `before`, `after` and
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
 import textwrap
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from autofuse.display.findings import StyledText
 from autofuse.loading.examples import text_of
+from autofuse.loading.functions import function_of
 from autofuse.rule import Fused, Kept, Rule
 
 if TYPE_CHECKING:
@@ -39,8 +41,8 @@ def explained(loaded: LoadedRule, rewritten: Callable[[str, Sequence[LoadedRule]
     yield f"{title(rule)}\n\n", ""
     if why(rule):
         yield why(rule) + "\n\n", ""
-    yield from _code(source_of(rule.before))
-    yield from _code(source_of(rule.after))
+    yield from _code(side_of(rule, "before"))
+    yield from _code(side_of(rule, "after"))
     for example in rule.examples:
         text = text_of(example)
         if isinstance(example, Kept):
@@ -67,6 +69,15 @@ def why(rule: type[Rule]) -> str:
     return text.partition("\n")[2].strip()
 
 
+def side_of(rule: type[Rule], name: str) -> str:
+    """`before` or `after` as its author wrote it, or, where the rule fixes a choice, as it reads then."""
+    if not rule.fixed:
+        return source_of(getattr(rule, name))
+    function = function_of(rule, name)
+    function.decorator_list = []
+    return ast.unparse(function)
+
+
 def source_of(function: Callable[..., object]) -> str:
     """A function as its author wrote it, without decorators."""
     lines = textwrap.dedent(inspect.getsource(function)).splitlines()
@@ -80,8 +91,8 @@ def _facts(rule: type[Rule]) -> dict[str, object]:
         "rule": rule.__name__,
         "title": title(rule),
         "why": why(rule),
-        "before": source_of(rule.before),
-        "after": source_of(rule.after),
+        "before": side_of(rule, "before"),
+        "after": side_of(rule, "after"),
         "fused": [{"why": e.why, "source": text_of(e)} for e in rule.examples if isinstance(e, Fused)],
         "kept": [{"why": e.why, "source": text_of(e)} for e in rule.examples if isinstance(e, Kept)],
     }

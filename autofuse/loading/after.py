@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from autofuse.loading.functions import parameters_of
 from autofuse.rule import Applied, Constant, Imported, Part, Replacement, Rule, RuleError, Scalar
 from autofuse.source.capture.constants import number_of
 from autofuse.source.capture.scope import FileScope
@@ -69,7 +70,7 @@ class _Reader:
 
     @property
     def known(self) -> Mapping[str, inspect.Parameter]:
-        return inspect.signature(self.rule.before).parameters
+        return parameters_of(self.rule)
 
     def refused(self, why: str) -> RuleError:
         return RuleError(f"{self.rule.__name__}.after {why}")

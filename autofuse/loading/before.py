@@ -26,6 +26,7 @@ from autofuse.ir.graph import (
     ancestors,
 )
 from autofuse.ir.vocabulary import OPS
+from autofuse.loading.functions import parameters_of
 from autofuse.match.matcher import Pattern
 from autofuse.rule import Rule, RuleError
 from autofuse.source.capture.capture_state import qualified
@@ -50,7 +51,7 @@ def pattern_of(rule: type[Rule], function: ast.FunctionDef, scope: FileScope) ->
     results = returned.inputs if returned.op == TUPLE else (returned,)
     defaults = {
         name: view.const(_default(rule, name, p.default))
-        for name, p in inspect.signature(rule.before).parameters.items()
+        for name, p in parameters_of(rule).items()
         if p.default is not inspect.Parameter.empty
     }
     steps = sum(map(_is_computed, ancestors(captured.returned)))
@@ -114,7 +115,7 @@ def _check_computes(rule: type[Rule], root: Value, steps: int) -> None:
 def _check_used(rule: type[Rule], results: tuple[Value, ...]) -> None:
     """Raise RuleError where a parameter cannot be told from a match."""
     used = {v.data for r in results for v in ancestors(r) if v.op == PARAMETER}
-    for name in inspect.signature(rule.before).parameters:
+    for name in parameters_of(rule):
         if name not in used:
             raise RuleError(
                 f"{rule.__name__}.before does not compute with its parameter `{name}`, so no match says what it is. "

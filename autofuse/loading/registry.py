@@ -13,7 +13,6 @@ import inspect
 import pkgutil
 import re
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.metadata import entry_points
@@ -25,6 +24,7 @@ from autofuse.ir.facts import Facts
 from autofuse.loading.after import replacement_of
 from autofuse.loading.before import pattern_of
 from autofuse.loading.examples import check_examples
+from autofuse.loading.functions import function_of
 from autofuse.match.engine import every_site
 from autofuse.match.matcher import LoadedRule, Pattern
 from autofuse.rule import CallChange, CallRule, Fails, Replacement, Rule, RuleError
@@ -54,8 +54,8 @@ def loaded(rule: type[Rule]) -> LoadedRule:
     if issubclass(rule, CallRule):
         return LoadedRule(rule, Pattern((), {}), Replacement("", ()), change_of(rule))
     scope = _scope_of(rule)
-    replacement = replacement_of(rule, _function_of(rule, "after"), scope)
-    read = LoadedRule(rule, pattern_of(rule, _function_of(rule, "before"), scope), replacement, assumes=_assumed(rule))
+    replacement = replacement_of(rule, function_of(rule, "after"), scope)
+    read = LoadedRule(rule, pattern_of(rule, function_of(rule, "before"), scope), replacement, assumes=_assumed(rule))
     if replacement.expression is not None:
         _check_settles(read, scope)
     return read
@@ -63,7 +63,7 @@ def loaded(rule: type[Rule]) -> LoadedRule:
 
 def _check_settles(read: LoadedRule, scope: FileScope) -> None:
     """Raise RuleError where what a rule writes is what it looks for: it would be rewritten for ever."""
-    captured = capture(_function_of(read.rule, "after"), scope)
+    captured = capture(function_of(read.rule, "after"), scope)
     if any(not isinstance(s.verdict, Fails) for s in every_site(captured.graph, View(Facts(captured.known)), (read,))):
         raise RuleError(
             f"{read.rule.__name__}.after holds what `before` looks for, so what is written would be rewritten again. "
@@ -116,7 +116,7 @@ def _rules_in(module: ModuleType) -> list[type[Rule]]:
 
 def change_of(rule: type[CallRule]) -> CallChange:
     """What `after` adds to the call that `before` ends in, and what it takes out."""
-    before, after = (_constants_of(_function_of(rule, name)) for name in ("before", "after"))
+    before, after = (_constants_of(function_of(rule, name)) for name in ("before", "after"))
     return CallChange(
         tuple((k, v) for k, v in after.items() if k not in before),
         tuple((k, v) for k, v in before.items() if k not in after),
@@ -134,13 +134,3 @@ def _constants_of(function: ast.FunctionDef) -> dict[str, str]:
 def _scope_of(rule: type[Rule]) -> FileScope:
     """What the names in a rule's own file mean."""
     return file_scope(ast.parse(Path(inspect.getfile(rule)).read_text()))
-
-
-def _function_of(rule: type[Rule], name: str) -> ast.FunctionDef:
-    """The syntax of a rule's `before` or `after`."""
-    if not hasattr(rule, name):
-        raise RuleError(f"{rule.__name__} has no `{name}`. A rule needs a `before` and an `after`.")
-    (node,) = ast.parse(textwrap.dedent(inspect.getsource(getattr(rule, name)))).body
-    if not isinstance(node, ast.FunctionDef):
-        raise RuleError(f"{rule.__name__}.{name} is not a function. Write it with `def`.")
-    return node

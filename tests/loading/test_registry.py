@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from autofuse.ir.graph import ancestors
 from autofuse.loading.examples import check_examples
 from autofuse.loading.registry import load_rules
 from autofuse.match.matcher import LoadedRule
-from autofuse.rule import RuleError
+from autofuse.rule import Constant, RuleError
 
 BUILT_IN = load_rules()
+REPOSITORY = Path(__file__).parents[2]
 
 OWN_RULE = '''
 """Squared ReLU, as an example of a rule of one's own."""
@@ -91,3 +95,36 @@ def test_a_malformed_rule_is_refused_with_a_sentence(tmp_path: Path, text: str, 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(RuleError, match="does not exist"):
         load_rules((tmp_path / "nowhere",))
+
+
+RECOGNISED = frozenset("activation layer_norm rms_norm softmax log_softmax cross_entropy rotation sigmoid".split())
+
+
+@pytest.mark.parametrize("loaded", BUILT_IN, ids=[r.rule.__name__ for r in BUILT_IN])
+def test_a_before_that_matches_more_formulas_than_its_own_names_the_file_that_reads_them(loaded: LoadedRule) -> None:
+    steps = {v.op for result in loaded.pattern.results for v in ancestors(result)}
+    if loaded.change is not None or steps.isdisjoint(RECOGNISED):
+        return
+    named = re.findall(r"autofuse/canonical/recognise/\w+\.py", inspect.getsource(loaded.rule.before))
+    assert named and all((REPOSITORY / n).exists() for n in named)
+
+
+def test_rules_that_differ_in_a_choice_share_one_before(tmp_path: Path) -> None:
+    text = (
+        OWN_RULE.replace('code = "MY101"', 'fixed = {"power": 2, "by": 1.0}\n    code = "MY101"')
+        .replace("def before(x)", "def before(x, by=1.0, *, power)")
+        .replace("torch.relu(x) * torch.relu(x)", "(torch.relu(x) ** 2 if power == 2 else torch.relu(x) ** 3) * by")
+        .replace("def after(x)", "def after(x, by=1.0, *, power)")
+        .replace("ops.squared_relu(x)", "ops.power_of_relu(x, by=by, power=power)")
+    ) + (
+        "\n\nclass CubedRelu(SquaredRelu):\n"
+        '    """Cubed ReLU."""\n\n'
+        '    code = "MY102"\n'
+        '    fixed = {"power": 3, "by": 1.0}\n'
+        '    examples = (Fused("a cube", before="import torch\\ndef f(x): return torch.relu(x) ** 3"),)\n'
+    )
+    own = [r for r in load_rules(rules_folder(tmp_path, text)) if r.rule.code.startswith("MY")]
+    assert [dict(r.replacement.arguments) for r in own] == [
+        {"": "x", "power": Constant(2)},
+        {"": "x", "power": Constant(3)},
+    ]
