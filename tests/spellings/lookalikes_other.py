@@ -619,14 +619,18 @@ class SoftplusOfTwo(nn.Module):
 
 
 class SoftplusOfAnother(nn.Module):
-    """Above the threshold it is another value."""
+    """Above the threshold it is another value: only what stands inside is a softplus."""
+
+    numbers_only = True
 
     def forward(self, x, y):
         return torch.where(x > 20, y, torch.log1p(torch.exp(x)))
 
 
 class SoftplusBelow(nn.Module):
-    """x below the threshold."""
+    """x below the threshold: only what stands inside is a softplus."""
+
+    numbers_only = True
 
     def forward(self, x):
         return torch.where(x > 20, torch.log1p(torch.exp(x)), x)

@@ -593,6 +593,24 @@ class MlpMish(Mlp):
         return self.fc2(F.mish(self.fc1(x)))
 
 
+class MlpSoftplus(Mlp):
+    def forward(self, x):
+        return self.fc2(F.softplus(self.fc1(x)))
+
+
+class MlpSoftplusModule(nn.Module):
+    rule = "AF304"
+
+    def __init__(self, dim=24, hidden=32):
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden)
+        self.act = nn.Softplus()
+        self.fc2 = nn.Linear(hidden, dim)
+
+    def forward(self, x):
+        return self.fc2(self.act(self.fc1(x)))
+
+
 class MlpChosenActivation(nn.Module):
     """timm: the class of the activation is an argument."""
 
