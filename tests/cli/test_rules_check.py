@@ -1,0 +1,66 @@
+"""`autofuse rules --check` tells whether rules of one's own do to files what their examples say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autofuse.cli.dispatch import main
+from autofuse.cli.output import DONE, FAILED, FINDINGS
+
+RULE = '''
+from __future__ import annotations
+from typing import TYPE_CHECKING
+from autofuse.rule import Fused, Kept, Rule
+
+if TYPE_CHECKING:
+    import torch
+    from a_package_that_is_not_here import fast
+
+
+class Sines(Rule):
+    """A sine of an exponential."""
+
+    code = "MY101"
+
+    @staticmethod
+    def before(x):
+        return torch.sin(torch.exp(x))
+
+    @staticmethod
+    def after(x):
+        return fast(x)
+
+    examples = (
+        Fused("as methods", before="import torch\\ndef f(x): return x.exp().sin()", after="EXPECTED"),
+        Kept("a cosine", "import torch\\ndef f(x): return torch.cos(torch.exp(x))"),
+    )
+'''
+
+
+def checked(folder: Path, text: str) -> int:
+    (folder / "mine.py").write_text(text)
+    return main(["rules", "--check", str(folder)])
+
+
+def test_rules_that_do_what_they_say_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checked(tmp_path, RULE.replace("EXPECTED", "fast(x)")) == DONE
+    printed = capsys.readouterr().out
+    assert "MY101  Sines: 1 rewritten, 1 left alone" in printed
+    assert "a_package_that_is_not_here cannot be imported here" in printed
+
+
+def test_an_example_that_becomes_something_else_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checked(tmp_path, RULE.replace("EXPECTED", "slow(x)")) == FINDINGS
+    assert "`slow(x)` is not in what it becomes" in capsys.readouterr().out
+
+
+def test_a_rule_that_cannot_be_read_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checked(tmp_path, RULE.replace("torch.exp(x))\n\n    @", "torch.fft.fft(x))\n\n    @")) == FAILED
+    assert "Sines.before uses torch.fft.fft, which is not in the vocabulary" in capsys.readouterr().err
+
+
+def test_a_folder_without_rules_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "--check", str(tmp_path)]) == FAILED
+    assert "no rules of your own" in capsys.readouterr().err
