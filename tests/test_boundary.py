@@ -12,7 +12,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 ALLOWED = (
-    "fx", "integrations", "ops", "kernels", "measure", "demo", "nested.py", "torch_private", "verify", "profiling/live",
+    "fx", "integrations", "ops", "kernels", "measure", "demo", "torch_private", "verify", "profiling/live",
     "profiling/plan",
 )  # fmt: skip
 NEED_TORCH = {"demo", "plan", "profile", "tune"}  # commands: they import the folders above, and are imported on demand

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autofuse.demo.run import DemoResult
 from autofuse.demo.terminal import NO_DROPOUT, sides
 from autofuse.display.charts import LineChart, StripChart
-from autofuse.display.html import Code, Figure, Section, page
+from autofuse.display.html import CodeBlock, Figure, Section, page
 from autofuse.display.layer_tables import places_table
 from autofuse.display.profile_tables import ladder_table
 from autofuse.results.comparison import TONES, Comparison, size
@@ -20,7 +20,7 @@ def html(result: DemoResult) -> str:
         Section("What fusing was predicted to save, layer by layer, and saved", (places_table(result.profile.before),)),
         Section("How much of the machine a step uses", (ladder_table(sides(result)),)),
         Section("Which operators run", (result.comparison.operators_table(),)),
-        Section("What autofuse rewrite would change in the model's file", (Code(result.diff, is_diff=True),)),
+        Section("What autofuse rewrite would change in the model's file", (CodeBlock(result.diff, is_diff=True),)),
         Section("Where this was measured", tuple(f"{k}: {v}" for k, v in result.comparison.environment.items())),
     )
     return page("autofuse demo", result.summary, sections, _figures(result))

@@ -17,7 +17,7 @@ _DIFF_CLASSES = {"+": "added", "-": "removed", "@": "place"}
 
 
 @dataclass(frozen=True)
-class Code:
+class CodeBlock:
     """Source text. Where it is a unified diff, added and removed lines are coloured."""
 
     text: str
@@ -52,7 +52,7 @@ class Details:
 
 
 # A str is a paragraph.
-Part = str | Table | Code | Details | Chart
+Part = str | Table | CodeBlock | Details | Chart
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def drawn_part(part: Part) -> Markup:
         return Markup("<p>{}</p>").format(part)
     if isinstance(part, Table):
         return _table(part)
-    if isinstance(part, Code):
+    if isinstance(part, CodeBlock):
         return Markup("<pre><code>{}</code></pre>").format(_lines(part))
     if isinstance(part, Details):
         inner = Markup().join(map(drawn_part, part.parts))
@@ -119,7 +119,7 @@ def _cells(kinds: Sequence[str], row: Sequence[Cell]) -> Markup:
     return first + Markup().join(rest)
 
 
-def _lines(code: Code) -> Markup:
+def _lines(code: CodeBlock) -> Markup:
     if not code.is_diff:
         return escape(code.text)
     return Markup("\n").join(_diff_line(line) for line in code.text.splitlines())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from autofuse.display.html import Code, Details, Figure, Part, Section, page
+from autofuse.display.html import CodeBlock, Details, Figure, Part, Section, page
 from autofuse.display.layer_tables import (
     all_places,
     both_layers_table,
@@ -132,7 +132,7 @@ def _sections(sides: Sides, comparison: Comparison | None = None, diff: str = ""
         _section("One step as it ran", _timeline(sides)),
         _section("Step times", _times(sides, comparison)),
         _section("The loss", [chart for chart in (losses_chart(sides),) if chart]),
-        _section("What was changed", [Code(diff, is_diff=True)] if diff else []),
+        _section("What was changed", [CodeBlock(diff, is_diff=True)] if diff else []),
         _section("How these numbers come about", _origins(sides)),
     ]
     return [section for section in made if section]

@@ -15,28 +15,37 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.loss_arguments import as_rows, ignored, reduced, row_wise
-from autofuse.kernels.package_functions import Borrowed, once_differentiable, twice_differentiable, with_whole_gradient
+from autofuse.kernels.package_functions import (
+    PackageFunction,
+    once_differentiable,
+    twice_differentiable,
+    with_whole_gradient,
+)
 from autofuse.kernels.packages import APEX_DENSE, APEX_LOSSES, APEX_NORMS
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.requirements import a_number, affine, divides, first, lowered, no_autocast, no_dropout, one_dtype
 
 _NORMS = "apex.normalization.fused_layer_norm"
-_LAYER_NORM = Borrowed(
+_LAYER_NORM = PackageFunction(
     _NORMS, "FusedLayerNormAffineFunction", ("input", "weight", "bias", "normalized_shape", "eps", "memory_efficient")
 )
-_PLAIN_LAYER_NORM = Borrowed(_NORMS, "FusedLayerNormFunction", ("input", "normalized_shape", "eps", "memory_efficient"))
-_RMS_NORM = Borrowed(
+_PLAIN_LAYER_NORM = PackageFunction(
+    _NORMS, "FusedLayerNormFunction", ("input", "normalized_shape", "eps", "memory_efficient")
+)
+_RMS_NORM = PackageFunction(
     _NORMS, "FusedRMSNormAffineFunction", ("input", "weight", "normalized_shape", "eps", "memory_efficient")
 )
-_PLAIN_RMS_NORM = Borrowed(_NORMS, "FusedRMSNormFunction", ("input", "normalized_shape", "eps", "memory_efficient"))
-_CROSS_ENTROPY = Borrowed(
+_PLAIN_RMS_NORM = PackageFunction(
+    _NORMS, "FusedRMSNormFunction", ("input", "normalized_shape", "eps", "memory_efficient")
+)
+_CROSS_ENTROPY = PackageFunction(
     "apex.contrib.xentropy.softmax_xentropy", "SoftmaxCrossEntropyLoss",
     ("logits", "labels", "smoothing", "padding_idx", "half_to_float"),
 )  # fmt: skip
-_MLP = Borrowed(
+_MLP = PackageFunction(
     "apex.fused_dense.fused_dense", "FusedDenseGeluDenseFunc", ("input", "weight1", "bias1", "weight2", "bias2")
 )
-FUSED_ADAM = Borrowed(
+FUSED_ADAM = PackageFunction(
     "apex.optimizers.fused_adam", "FusedAdam", ("params",), ("lr", "betas", "eps", "adam_w_mode", "weight_decay")
 )
 _NO_CLASS = -1

@@ -28,7 +28,7 @@ _SEEN = 4096  # different sizes that a region remembers
 _BUCKET = 3  # bits: one compilation serves row counts up to eight times each other
 
 
-def region(rows: str) -> Callable[[Callable[..., Any]], Region]:
+def region(rows: str) -> Callable[[Callable[..., Any]], CompiledRegion]:
     """Compile a function of tensors, None and plain values; `rows` names the tensors whose first size is that of rows.
 
     That size is one number in a call, and every other size is compiled in, as are strides and plain values. The
@@ -36,13 +36,13 @@ def region(rows: str) -> Callable[[Callable[..., Any]], Region]:
     and gives its results in new memory, as a tensor or a tuple. Gradients do not pass through it.
     """
 
-    def decorated(function: Callable[..., Any]) -> Region:
-        return Region(function, frozenset(rows.split()))
+    def decorated(function: Callable[..., Any]) -> CompiledRegion:
+        return CompiledRegion(function, frozenset(rows.split()))
 
     return decorated
 
 
-class Region:
+class CompiledRegion:
     """A compiled function; one compilation for each combination of dtypes, sizes, plain values and threads."""
 
     def __init__(self, function: Callable[..., Any], rows: frozenset[str]) -> None:

@@ -28,7 +28,7 @@ _MOST = 64  # compilations of one region in a process; what comes after runs as 
 _REMEMBERED = 2**12  # shapes that were looked up before; the table is emptied when it has grown so large
 
 
-def free_region(**fixed: Sequence[int]) -> Callable[[Callable[..., Any]], FreeRegion]:
+def free_region(**fixed: Sequence[int]) -> Callable[[Callable[..., Any]], DynamicRegion]:
     """Compile a function of tensors, None and plain values, for all sizes at once.
 
     `fixed` gives dimensions, by the argument's name, whose sizes are compiled in: `x=(-1,)`. So are plain values.
@@ -36,13 +36,13 @@ def free_region(**fixed: Sequence[int]) -> Callable[[Callable[..., Any]], FreeRe
     a tuple. Gradients do not pass through it.
     """
 
-    def decorated(function: Callable[..., Any]) -> FreeRegion:
-        return FreeRegion(function, fixed)
+    def decorated(function: Callable[..., Any]) -> DynamicRegion:
+        return DynamicRegion(function, fixed)
 
     return decorated
 
 
-class FreeRegion:
+class DynamicRegion:
     """A compiled function; as a rule one compilation for each combination of dtypes and broadcast dimensions."""
 
     def __init__(self, function: Callable[..., Any], fixed: Mapping[str, Sequence[int]]) -> None:

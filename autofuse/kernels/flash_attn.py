@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.attention_layouts import attendable, by_heads, packed_misfit
-from autofuse.kernels.package_functions import Borrowed, once_differentiable, twice_differentiable
+from autofuse.kernels.package_functions import PackageFunction, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import FLASH_ATTN
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.requirements import HALVES, capability, device_capability, first, no_dropout
 
 _LEAST = (8, 0)
 _OPTIONS = ("dropout_p", "softmax_scale", "causal", "softcap", "deterministic")
-_ATTENTION = Borrowed("flash_attn.flash_attn_interface", "flash_attn_func", ("q", "k", "v"), _OPTIONS)
-_VARLEN = Borrowed(
+_ATTENTION = PackageFunction("flash_attn.flash_attn_interface", "flash_attn_func", ("q", "k", "v"), _OPTIONS)
+_VARLEN = PackageFunction(
     "flash_attn.flash_attn_interface", "flash_attn_varlen_func",
     ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"), _OPTIONS,
 )  # fmt: skip

@@ -12,15 +12,17 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.attention_layouts import attendable, by_heads, packed_misfit
-from autofuse.kernels.package_functions import Borrowed, once_differentiable, twice_differentiable
+from autofuse.kernels.package_functions import PackageFunction, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import FLASH_ATTN_4
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.requirements import HALVES, capability, device_capability, divides, first, no_dropout
 
 _OPTIONS = ("softmax_scale", "causal", "softcap", "deterministic")
-_ATTENTION = Borrowed("flash_attn.cute.interface", "flash_attn_func", ("q", "k", "v"), _OPTIONS)
+_ATTENTION = PackageFunction("flash_attn.cute.interface", "flash_attn_func", ("q", "k", "v"), _OPTIONS)
 _LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
-_VARLEN = Borrowed("flash_attn.cute.interface", "flash_attn_varlen_func", ("q", "k", "v"), (*_LENGTHS, *_OPTIONS))
+_VARLEN = PackageFunction(
+    "flash_attn.cute.interface", "flash_attn_varlen_func", ("q", "k", "v"), (*_LENGTHS, *_OPTIONS)
+)
 _HOPPER = (9, 0)
 
 

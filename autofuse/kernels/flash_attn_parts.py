@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.loss_arguments import as_rows, ignored, reduced, row_wise
-from autofuse.kernels.package_functions import Borrowed, once_differentiable, twice_differentiable
+from autofuse.kernels.package_functions import PackageFunction, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import (
     FLASH_ATTN_ACTIVATIONS,
     FLASH_ATTN_DENSE,
@@ -44,17 +44,17 @@ from autofuse.kernels.requirements import (
 from autofuse.kernels.rotary_arguments import turnable, turned
 
 _LEAST = (8, 0)
-_NORM = Borrowed(
+_NORM = PackageFunction(
     "flash_attn.ops.triton.layer_norm", "layer_norm_fn", ("x", "weight", "bias"),
     ("residual", "eps", "dropout_p", "prenorm", "is_rms_norm"),
 )  # fmt: skip
-_ROTARY = Borrowed("flash_attn.layers.rotary", "apply_rotary_emb", ("x", "cos", "sin"), ("interleaved",))
-_SWIGLU = Borrowed("flash_attn.ops.activations", "SwiGLUFunction", ("x", "y"))
-_CROSS_ENTROPY = Borrowed(
+_ROTARY = PackageFunction("flash_attn.layers.rotary", "apply_rotary_emb", ("x", "cos", "sin"), ("interleaved",))
+_SWIGLU = PackageFunction("flash_attn.ops.activations", "SwiGLUFunction", ("x", "y"))
+_CROSS_ENTROPY = PackageFunction(
     "flash_attn.ops.triton.cross_entropy", "cross_entropy_loss", ("logits", "labels"),
     ("label_smoothing", "ignore_index"),
 )  # fmt: skip
-_MLP = Borrowed(
+_MLP = PackageFunction(
     "flash_attn.ops.fused_dense", "fused_mlp_func", ("x", "weight1", "weight2"), ("bias1", "bias2", "activation")
 )
 _ACTIVATIONS: Mapping[str, str] = MappingProxyType({"gelu_tanh": "gelu_approx", "relu": "relu"})

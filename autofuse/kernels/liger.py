@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.loss_arguments import as_rows, ignored, nan_where_none_counts, row_wise, with_gradients_kept
-from autofuse.kernels.package_functions import Borrowed, once_differentiable, twice_differentiable
+from autofuse.kernels.package_functions import PackageFunction, once_differentiable, twice_differentiable
 from autofuse.kernels.packages import LIGER
 from autofuse.kernels.provider import Check, Provider
 from autofuse.kernels.requirements import (
@@ -35,21 +35,23 @@ from autofuse.kernels.rotary_arguments import turnable, turned
 
 _WIDEST = 65536  # one program holds a whole row
 _NORM = ("X", "W", "eps", "offset", "casting_mode", "in_place")
-_RMS_NORM = Borrowed("liger_kernel.ops.rms_norm", "LigerRMSNormFunction", _NORM)
-_LAYER_NORM = Borrowed("liger_kernel.ops.layer_norm", "LigerLayerNormFunction", ("X", "W", "B", "eps"))
-_ADD_NORM = Borrowed("liger_kernel.ops.fused_add_rms_norm", "LigerFusedAddRMSNormFunction", ("X", "R", *_NORM[1:]))
-_SWIGLU = Borrowed("liger_kernel.ops.swiglu", "swiglu_forward", ("a", "b"))
-_SWIGLU_BACKWARD = Borrowed("liger_kernel.ops.swiglu", "swiglu_backward", ("a", "b", "dc"))
-_SWIGLU_HALVES = Borrowed("liger_kernel.ops.swiglu", "LigerFusedGateUpSiLUMulFunction", ("y", "in_place"))
-_GEGLU = Borrowed("liger_kernel.ops.geglu", "geglu_forward", ("a", "b"))
-_GEGLU_BACKWARD = Borrowed("liger_kernel.ops.geglu", "geglu_backward", ("a", "b", "dc"))
-_ROPE = Borrowed("liger_kernel.ops.rope", "LigerRopeFunction", ("q", "k", "cos", "sin"))
-_SOFTMAX = Borrowed("liger_kernel.ops.softmax", "LigerSoftmaxFunction", ("input_",))
+_RMS_NORM = PackageFunction("liger_kernel.ops.rms_norm", "LigerRMSNormFunction", _NORM)
+_LAYER_NORM = PackageFunction("liger_kernel.ops.layer_norm", "LigerLayerNormFunction", ("X", "W", "B", "eps"))
+_ADD_NORM = PackageFunction(
+    "liger_kernel.ops.fused_add_rms_norm", "LigerFusedAddRMSNormFunction", ("X", "R", *_NORM[1:])
+)
+_SWIGLU = PackageFunction("liger_kernel.ops.swiglu", "swiglu_forward", ("a", "b"))
+_SWIGLU_BACKWARD = PackageFunction("liger_kernel.ops.swiglu", "swiglu_backward", ("a", "b", "dc"))
+_SWIGLU_HALVES = PackageFunction("liger_kernel.ops.swiglu", "LigerFusedGateUpSiLUMulFunction", ("y", "in_place"))
+_GEGLU = PackageFunction("liger_kernel.ops.geglu", "geglu_forward", ("a", "b"))
+_GEGLU_BACKWARD = PackageFunction("liger_kernel.ops.geglu", "geglu_backward", ("a", "b", "dc"))
+_ROPE = PackageFunction("liger_kernel.ops.rope", "LigerRopeFunction", ("q", "k", "cos", "sin"))
+_SOFTMAX = PackageFunction("liger_kernel.ops.softmax", "LigerSoftmaxFunction", ("input_",))
 _LOSS_OPTIONS = ("ignore_index", "lse_square_scale", "label_smoothing", "reduction")
-_CROSS_ENTROPY = Borrowed(
+_CROSS_ENTROPY = PackageFunction(
     "liger_kernel.ops.cross_entropy", "LigerCrossEntropyFunction", ("_input", "target", "weight", *_LOSS_OPTIONS)
 )
-_LINEAR_CROSS_ENTROPY = Borrowed(
+_LINEAR_CROSS_ENTROPY = PackageFunction(
     "liger_kernel.ops.fused_linear_cross_entropy",
     "LigerFusedLinearCrossEntropyFunction",
     ("_input", "weight", "target", "bias", "ce_weight", *_LOSS_OPTIONS, "softcap", "return_z_loss", "accum_dtype"),

@@ -15,7 +15,7 @@ from autofuse.kernels.decisions import decision
 from autofuse.kernels.operation import OPERATIONS, Operation
 from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider, takes_all
-from autofuse.results.providers import Listing, OperationEntry, ProviderEntry, Used
+from autofuse.results.providers import Listing, OperationEntry, ProviderEntry, ProviderUse
 
 
 def listing(names: Sequence[str] = ()) -> Listing:
@@ -27,10 +27,10 @@ def listing(names: Sequence[str] = ()) -> Listing:
     return Listing(package_entries(), tuple(map(_operation, wanted)))
 
 
-def used() -> tuple[Used, ...]:
+def used() -> tuple[ProviderUse, ...]:
     """The operations that were called in this process, with the providers that took the calls, and why."""
     return tuple(
-        Used(o.name, dict(o.counts), dict(o.failures), dict(_decided(o)))
+        ProviderUse(o.name, dict(o.counts), dict(o.failures), dict(_decided(o)))
         for o in OPERATIONS.values()
         if o.counts or o.failures
     )

@@ -25,7 +25,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True)
-class Borrowed:
+class PackageFunction:
     """A function of another package, or an autograd function, which is called by its `apply`.
 
     `positional` are the names of the parameters that are passed by position, in that order, `named` of those that are
@@ -61,7 +61,7 @@ class Borrowed:
 
 
 @cache
-def _function(borrowed: Borrowed) -> Callable[..., Any]:
+def _function(borrowed: PackageFunction) -> Callable[..., Any]:
     """What is called. Raises Unavailable where it is not there, or not what it was."""
     there = getattr(loaded(borrowed.module), borrowed.name, None)
     if there is None:

@@ -14,7 +14,12 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.loss_arguments import as_rows, ignored, reduced, row_wise, with_gradients_kept
-from autofuse.kernels.package_functions import Borrowed, once_differentiable, twice_differentiable, with_whole_gradient
+from autofuse.kernels.package_functions import (
+    PackageFunction,
+    once_differentiable,
+    twice_differentiable,
+    with_whole_gradient,
+)
 from autofuse.kernels.packages import QUACK
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Check, Provider
 from autofuse.kernels.requirements import (
@@ -36,17 +41,21 @@ from autofuse.kernels.requirements import (
 from autofuse.kernels.rotary_arguments import turnable, turned
 
 _LEAST = (9, 0)
-_RMS_NORM = Borrowed("quack.rmsnorm", "rmsnorm", ("x", "weight", "bias"), ("residual", "eps", "prenorm"))
-_LAYER_NORM = Borrowed("quack.rmsnorm", "layernorm_fwd", ("x", "weight", "bias", "eps", "return_rstd", "return_mean"))
-_LAYER_NORM_BACKWARD = Borrowed("quack.rmsnorm", "layernorm_bwd", ("x", "weight", "dout", "rstd", "mean", "has_bias"))
-_SOFTMAX = Borrowed("quack.softmax", "softmax", ("x",))
-_CROSS_ENTROPY = Borrowed("quack.cross_entropy", "cross_entropy", ("x", "target"), ("ignore_index", "reduction"))
-_LINEAR_CROSS_ENTROPY = Borrowed(
+_RMS_NORM = PackageFunction("quack.rmsnorm", "rmsnorm", ("x", "weight", "bias"), ("residual", "eps", "prenorm"))
+_LAYER_NORM = PackageFunction(
+    "quack.rmsnorm", "layernorm_fwd", ("x", "weight", "bias", "eps", "return_rstd", "return_mean")
+)
+_LAYER_NORM_BACKWARD = PackageFunction(
+    "quack.rmsnorm", "layernorm_bwd", ("x", "weight", "dout", "rstd", "mean", "has_bias")
+)
+_SOFTMAX = PackageFunction("quack.softmax", "softmax", ("x",))
+_CROSS_ENTROPY = PackageFunction("quack.cross_entropy", "cross_entropy", ("x", "target"), ("ignore_index", "reduction"))
+_LINEAR_CROSS_ENTROPY = PackageFunction(
     "quack.linear_cross_entropy", "chunked_linear_cross_entropy", ("x", "weight", "target"),
     ("ignore_index", "reduction"),
 )  # fmt: skip
-_ROTARY = Borrowed("quack.rotary", "apply_rotary_emb", ("x", "cos", "sin"), ("interleaved",))
-_MLP = Borrowed("quack.mlp", "mlp_func", ("x", "weight1", "weight2", "activation"), ("bias1", "bias2"))
+_ROTARY = PackageFunction("quack.rotary", "apply_rotary_emb", ("x", "cos", "sin"), ("interleaved",))
+_MLP = PackageFunction("quack.mlp", "mlp_func", ("x", "weight1", "weight2", "activation"), ("bias1", "bias2"))
 _ACTIVATIONS: Mapping[str, str] = MappingProxyType(
     {"gelu": "gelu_erf", "gelu_tanh": "gelu_tanh_approx", "relu": "relu", "relu_squared": "relu_sq", "silu": "silu"}
 )

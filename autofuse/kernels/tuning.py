@@ -28,8 +28,8 @@ from autofuse.measure.available_memory import free_bytes
 from autofuse.measure.memory import held_by, peak_of
 from autofuse.measure.preserved_state import preserved
 from autofuse.measure.timing import seconds_of
-from autofuse.nested import tensors_in
 from autofuse.results.tuning import Trial, TuningResult
+from autofuse.torch_private.nested import tensors_in
 from autofuse.verify.calls import Function, FunctionCall
 from autofuse.verify.functions import FunctionReference, Inexact, Wrong
 

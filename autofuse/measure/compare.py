@@ -17,8 +17,8 @@ from autofuse.measure.operators import operators_of
 from autofuse.measure.pair_count import LOOKS, Decided, decided, warmed
 from autofuse.measure.preserved_state import preserved
 from autofuse.measure.step import Inputs, Model, Step, clear_gradients, training_step
-from autofuse.nested import tensors_in
 from autofuse.results.comparison import Category, Comparison
+from autofuse.torch_private.nested import tensors_in
 
 
 def compare(

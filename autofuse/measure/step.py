@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autofuse.nested import tensors_in
+from autofuse.torch_private.nested import tensors_in
 
 Model = Callable[..., Any]
 Inputs = Tensor | tuple[Any, ...] | Mapping[str, Any]

@@ -118,7 +118,7 @@ def _row(provider: ProviderEntry) -> tuple[Cell, ...]:
 
 
 @dataclass(frozen=True)
-class Used:
+class ProviderUse:
     """Which providers took an operation's calls in this process, and why.
 
     counts: calls by provider; those that plain torch code took at once (small ones, compilers, subclasses) are not

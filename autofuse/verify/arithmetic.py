@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from autofuse.nested import mapped, tensors_in
 from autofuse.torch_private import DisableTorchFunction
+from autofuse.torch_private.nested import mapped, tensors_in
 from autofuse.verify.dropout_switch import restore_dropout, switch_dropout_off
 
 WIDER = {

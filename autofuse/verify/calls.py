@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.nested import tensors_in
 from autofuse.torch_private import pytree
+from autofuse.torch_private.nested import tensors_in
 from autofuse.verify.arithmetic import WIDER
 from autofuse.verify.differences import same_bits
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 from autofuse.display.bars import BarChart, BarRow, Segment
 from autofuse.display.charts import LineChart, StripChart
-from autofuse.display.html import Code, Details, Figure, Section, page
+from autofuse.display.html import CodeBlock, Details, Figure, Section, page
 from autofuse.results.table import Cell, Column, Table
 
 TABLE = Table("sites", (Column("rule"),), ((Cell("AF101"),),))
@@ -17,8 +17,8 @@ PARTS = (
     TABLE,
     LineChart("Loss", "step", "loss", {"eager": [2.0, 1.0], "optimized": [2.0, 1.0]}),
     StripChart("Step time", "ms", {"before": [2.0], "after": [1.0]}),
-    Code(DIFF, is_diff=True),
-    Code("print(1 < 2)"),
+    CodeBlock(DIFF, is_diff=True),
+    CodeBlock("print(1 < 2)"),
 )
 PAGE = page(
     "autofuse demo", "What was found.", [Section("All parts", PARTS)], [Figure("ratio", "1.5x", "30 pairs", "good")]
@@ -95,7 +95,7 @@ def test_nothing_that_is_passed_in_becomes_markup() -> None:
     evil = "<script>alert(1)</script>"
     table = Table(evil, (Column(evil),), ((Cell(evil),),), evil)
     charts = (LineChart(evil, evil, evil, {evil: [1.0]}), StripChart(evil, evil, {evil: [1.0]}))
-    parts = (evil, table, *charts, Code(evil), Code("+" + evil, is_diff=True))
+    parts = (evil, table, *charts, CodeBlock(evil), CodeBlock("+" + evil, is_diff=True))
     text = page(evil, evil, [Section(evil, parts)], [Figure(evil, evil, evil)])
     assert "<script" not in text
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels import packages
-from autofuse.kernels.compiled_regions import Region, region
+from autofuse.kernels.compiled_regions import CompiledRegion, region
 
 pytestmark = pytest.mark.skipif(bool(packages.COMPILER.missing()), reason="needs a C++ compiler")
 
@@ -17,34 +17,34 @@ def _scaled(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tenso
     return (x * root if weight is None else x * root * weight), root
 
 
-def _check(made: Region, x: Tensor, weight: Tensor | None) -> None:
+def _check(made: CompiledRegion, x: Tensor, weight: Tensor | None) -> None:
     expected = _scaled(x.double(), None if weight is None else weight.double(), 1e-6)
     for found, exact in zip(made(x, weight, 1e-6), expected, strict=True):
         torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
-def scaled() -> Region:
+def scaled() -> CompiledRegion:
     return region(rows="x")(_scaled)
 
 
-def test_any_number_of_rows_runs_in_few_compilations(scaled: Region) -> None:
+def test_any_number_of_rows_runs_in_few_compilations(scaled: CompiledRegion) -> None:
     for rows in (64, 65, 100, 511, 300):
         _check(scaled, torch.randn(rows, 40), torch.randn(40))
     assert len(scaled._made) <= 2
     assert not packages.COMPILER.missing()
 
 
-def test_one_row_and_no_row(scaled: Region) -> None:
+def test_one_row_and_no_row(scaled: CompiledRegion) -> None:
     _check(scaled, torch.randn(1, 40), torch.randn(40))
     assert scaled(torch.randn(0, 40), torch.randn(40), 1e-6)[0].shape == (0, 40)
 
 
-def test_an_argument_may_be_none_and_rows_may_lie_apart(scaled: Region) -> None:
+def test_an_argument_may_be_none_and_rows_may_lie_apart(scaled: CompiledRegion) -> None:
     _check(scaled, torch.randn(70, 80)[:, :40], None)
 
 
-def test_as_many_rows_as_columns(scaled: Region) -> None:
+def test_as_many_rows_as_columns(scaled: CompiledRegion) -> None:
     _check(scaled, torch.randn(40, 40), torch.randn(40))
     _check(scaled, torch.randn(41, 40), torch.randn(40))
 

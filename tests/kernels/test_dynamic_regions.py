@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels import packages
-from autofuse.kernels.dynamic_regions import FreeRegion, free_region
+from autofuse.kernels.dynamic_regions import DynamicRegion, free_region
 
 pytestmark = pytest.mark.skipif(bool(packages.COMPILER.missing()), reason="needs a C++ compiler")
 
@@ -17,24 +17,24 @@ def _weighted(x: Tensor, weight: Tensor | None, factor: float) -> tuple[Tensor, 
     return scaled, scaled.sum(-1, keepdim=True)
 
 
-def _check(made: FreeRegion, x: Tensor, weight: Tensor | None) -> None:
+def _check(made: DynamicRegion, x: Tensor, weight: Tensor | None) -> None:
     for found, exact in zip(made(x, weight, 0.5), _weighted(x, weight, 0.5), strict=True):
         torch.testing.assert_close(found, exact)
 
 
 @pytest.fixture(scope="module")
-def weighted() -> FreeRegion:
+def weighted() -> DynamicRegion:
     return free_region()(_weighted)
 
 
-def test_any_sizes_run_in_one_compilation(weighted: FreeRegion) -> None:
+def test_any_sizes_run_in_one_compilation(weighted: DynamicRegion) -> None:
     for rows, columns in ((4, 40), (7, 33), (2, 500), (40, 40)):
         _check(weighted, torch.randn(rows, columns), torch.randn(rows, columns))
     assert sum(map(len, weighted._compiled.values())) == 1
     assert not packages.COMPILER.missing()
 
 
-def test_broadcast_dimensions_and_layouts_get_compilations_of_their_own(weighted: FreeRegion) -> None:
+def test_broadcast_dimensions_and_layouts_get_compilations_of_their_own(weighted: DynamicRegion) -> None:
     _check(weighted, torch.randn(6, 40), torch.randn(1, 40))
     _check(weighted, torch.randn(6, 40), torch.randn(6, 1))
     _check(weighted, torch.randn(6, 80)[:, :40], torch.randn(1, 40))

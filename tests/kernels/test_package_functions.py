@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from autofuse.kernels import apex, flash_attn, flash_attn_cute, flash_attn_parts, liger, quack
-from autofuse.kernels.package_functions import Borrowed, once_differentiable, with_whole_gradient
+from autofuse.kernels.package_functions import PackageFunction, once_differentiable, with_whole_gradient
 from autofuse.kernels.packages import Unavailable
 from tests.kernels.operands import tensor
 from tests.kernels.standin_bodies import BODIES
 from tests.kernels.standins import RECORDED
 
 ADAPTERS: tuple[ModuleType, ...] = (apex, flash_attn, flash_attn_cute, flash_attn_parts, liger, quack)
-CALLED = {value.path: value for m in ADAPTERS for value in vars(m).values() if isinstance(value, Borrowed)}
+CALLED = {value.path: value for m in ADAPTERS for value in vars(m).values() if isinstance(value, PackageFunction)}
 FUNCTIONS = {path: facts for recorded in RECORDED.values() for path, facts in recorded["functions"].items()}
 
 
@@ -43,7 +43,7 @@ def test_what_was_recorded_is_called_and_has_a_stand_in() -> None:
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.__name__.rpartition(".")[2])
 def test_each_call_in_an_adapter_passes_what_is_declared(adapter: ModuleType) -> None:
     """Parsed, so that a call that no test makes is seen as well."""
-    names = {name: value for name, value in vars(adapter).items() if isinstance(value, Borrowed)}
+    names = {name: value for name, value in vars(adapter).items() if isinstance(value, PackageFunction)}
     calls = 0
     for node in ast.walk(ast.parse(Path(str(adapter.__file__)).read_text(encoding="utf-8"))):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names):
@@ -76,17 +76,17 @@ def test_modules_that_packages_are_known_by_are_in_their_distributions() -> None
     ],
 )
 def test_a_function_of_another_signature_is_not_called(takes: str, said: str) -> None:
-    misfit = Borrowed("module", "function", ("x", "weight"), ("eps",)).misfit(_parameters(takes))
+    misfit = PackageFunction("module", "function", ("x", "weight"), ("eps",)).misfit(_parameters(takes))
     assert (said in misfit) if said else misfit == ""
 
 
 def test_what_a_module_lacks_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="math has no rms_norm"):
-        Borrowed("math", "rms_norm", ())(1)
+        PackageFunction("math", "rms_norm", ())(1)
     with pytest.raises(Unavailable, match="no_such_module cannot be imported: ModuleNotFoundError"):
-        Borrowed("no_such_module", "rms_norm", ())(1)
+        PackageFunction("no_such_module", "rms_norm", ())(1)
     with pytest.raises(Unavailable, match="takes"):
-        Borrowed("math", "isclose", ("x", "y"))(1, 2)
+        PackageFunction("math", "isclose", ("x", "y"))(1, 2)
 
 
 def test_a_first_derivative_is_given_and_a_second_refused() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.measure.step import called, clear_gradients, training_step
-from autofuse.nested import tensors_in
+from autofuse.torch_private.nested import tensors_in
 
 X = torch.randn(2, 3)
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from autofuse.kernels import apex, flash_attn, flash_attn_cute, flash_attn_parts, liger, packages, quack
-from autofuse.kernels.package_functions import Borrowed
+from autofuse.kernels.package_functions import PackageFunction
 from tools.signatures.reading import Facts, function_facts, module_file
 from tools.signatures.sources import SOURCES, Source, fetched
 
@@ -22,9 +22,11 @@ OF_SOURCE = {
 FOLDER = Path(__file__).parents[2] / "tests" / "kernels" / "signatures"
 
 
-def called(source: str) -> list[Borrowed]:
+def called(source: str) -> list[PackageFunction]:
     """The functions of a package that its providers call."""
-    return [value for module in OF_SOURCE[source] for value in vars(module).values() if isinstance(value, Borrowed)]
+    return [
+        value for module in OF_SOURCE[source] for value in vars(module).values() if isinstance(value, PackageFunction)
+    ]
 
 
 def asked_for(source: str) -> list[str]:

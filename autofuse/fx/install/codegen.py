@@ -21,7 +21,7 @@ from autofuse.fx.install.conditions import FOUND, Dispatch, VariantTests, explai
 from autofuse.fx.install.guard_code import identity
 from autofuse.fx.install.guarded_reads import handed
 from autofuse.fx.install.lowering import lower
-from autofuse.fx.trace.ambient_state import Ambient
+from autofuse.fx.trace.ambient_state import AmbientState
 from autofuse.fx.trace.guards import in_words
 from autofuse.fx.trace.tracer import ForwardTrace
 from autofuse.fx.trace.twin import signature_of
@@ -86,7 +86,7 @@ def variant_of(trace: ForwardTrace) -> Variant:
     return Variant(code.src, tuple(trace.guards.tests), inputs, names, tuple(code.globals.items()), trace.twin.training)
 
 
-def _add_ambient(add: Callable[[str], None], around: Ambient) -> None:
+def _add_ambient(add: Callable[[str], None], around: AmbientState) -> None:
     for state in around.autocast:
         if state.enabled:
             add(f'_autocast("{state.device}")')

@@ -21,7 +21,7 @@ Asker = Callable[..., list[int]]
 _LOG = logging.getLogger("autofuse")
 
 
-class Misses:
+class GuardFailures:
     """What the modules of one model ran in place of their variants, how often, and why."""
 
     def __init__(self) -> None:

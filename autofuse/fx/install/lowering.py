@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from autofuse import ops
-from autofuse.fx.trace.ambient_state import Ambient
+from autofuse.fx.trace.ambient_state import AmbientState
 from autofuse.fx.trace.tracer import ForwardTrace
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.ops import lowered as plain
@@ -46,7 +46,7 @@ def _plain_torch(target: Any) -> Any:
     return OPERATIONS[name].torch.run if ours else None
 
 
-def _is_plain(node: fx.Node, around: Ambient) -> bool:
+def _is_plain(node: fx.Node, around: AmbientState) -> bool:
     """Whether attention gets what the kernel takes: operands of four dimensions, one width and one dtype."""
     operands = [t for a in node.args if isinstance(a, fx.Node) and isinstance(t := a.meta.get("v"), Tensor)]
     if len(operands) != len(node.args) or any(state.enabled for state in around.autocast):

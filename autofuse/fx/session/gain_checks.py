@@ -17,7 +17,7 @@ from autofuse.fx.session.memory_room import lack_of_room
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.ranks import alone, this_rank
 from autofuse.fx.session.site_checks import Verdicts
-from autofuse.fx.session.site_timing import Scales, Weight
+from autofuse.fx.session.site_timing import SiteTimer, SiteTiming
 from autofuse.fx.session.trials import copied
 from autofuse.fx.trace.twin import set_mode
 from autofuse.reasons import outcomes
@@ -27,7 +27,7 @@ from autofuse.results.sites import SiteReport
 _ROUNDS = 4  # what is left out may let something smaller be found in its place
 
 
-class Weighed(NamedTuple):
+class GainCheck(NamedTuple):
     """The verdicts on what remains, and a report on each place that gains nothing."""
 
     verdicts: Verdicts
@@ -36,15 +36,15 @@ class Weighed(NamedTuple):
 
 def keep_faster_places(
     planner: Planner, verdicts: Verdicts, check: Callable[[], Verdicts] | None, tell: Tell
-) -> Weighed:
+) -> GainCheck:
     """Time every fused place in the mode that its module is in, and plan again without those that gain nothing.
 
     `check` judges what is planned then; None where nothing is verified. Where ranks have to agree, rank 0 weighs and
     the others follow it.
     """
     if not alone() and this_rank():
-        return Weighed(verdicts)
-    scales, slower = Scales(), list[SiteReport]()
+        return GainCheck(verdicts)
+    scales, slower = SiteTimer(), list[SiteReport]()
     for _ in range(_ROUNDS):
         modules = list(verdicts if check else dict.fromkeys(m for m, _ in planner.plans))
         beaten = [
@@ -56,10 +56,10 @@ def keep_faster_places(
             break
         slower += [_left_out(planner, module, found, words) for module, found, words in beaten]
         verdicts = check() if check else {}
-    return Weighed(verdicts, tuple(slower))
+    return GainCheck(verdicts, tuple(slower))
 
 
-def _weigh(planner: Planner, module: nn.Module, scales: Scales) -> list[tuple[Found, str]]:
+def _weigh(planner: Planner, module: nn.Module, scales: SiteTimer) -> list[tuple[Found, str]]:
     """The places of a module that the original beats, and the words for it; the others are told their gain."""
     mode = module.training
     plans = planner.in_mode(module, mode)
@@ -80,7 +80,7 @@ def _weigh(planner: Planner, module: nn.Module, scales: Scales) -> list[tuple[Fo
     return beaten
 
 
-def _tell(planner: Planner, module: nn.Module, found: Found, weight: Weight) -> None:
+def _tell(planner: Planner, module: nn.Module, found: Found, weight: SiteTiming) -> None:
     """Put the words to a place, in the plans for either mode."""
     for plan in [p for (m, _), p in planner.plans.items() if m is module]:
         plan.found = [

@@ -69,7 +69,7 @@ class Ledger:
 
     def note_untraceable(self, name: str, module: nn.Module, error: Untraceable) -> None:
         """Say why a module was not looked into, if it might have held something."""
-        if worth_a_word(module):
+        if may_hold_a_site(module):
             told = unread(error.reason, written_at(error.place))
             file = error.place.file if error.place else ""
             self.note(SiteReport(
@@ -90,7 +90,7 @@ class Ledger:
                 )
 
 
-def worth_a_word(module: nn.Module) -> bool:
+def may_hold_a_site(module: nn.Module) -> bool:
     """Whether a forward that was not looked into, or what it calls, may hold something that could have been fused."""
     cls = plain_class(type(module))
     forward = inspect.unwrap(cls.forward)

@@ -13,7 +13,7 @@ from torch import nn
 
 from autofuse.fx.session.memory_room import lack_of_room
 from autofuse.fx.session.planner import Planner
-from autofuse.fx.session.trials import Trial
+from autofuse.fx.session.trials import ForwardTrial
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
@@ -33,7 +33,7 @@ def check_model(model: nn.Module, call: ForwardArguments, planner: Planner) -> M
     """Compare `model` as it runs now with the original, on copies; find what has to go until they agree."""
     if why := lack_of_room(model):
         return ModelVerdict(unchecked=because(outcomes.WHOLE_NOT_VERIFIED, why=why))
-    trial, running = Trial(model, call, planner), [m for m, s in planner.states.items() if s.full or s.narrow]
+    trial, running = ForwardTrial(model, call, planner), [m for m, s in planner.states.items() if s.full or s.narrow]
     outcome = trial.outcome(running)
     if outcome.ok:
         return ModelVerdict()

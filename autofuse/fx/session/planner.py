@@ -20,7 +20,7 @@ from autofuse.fx.trace.module_calls import Calls
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.stand_ins import Forms, fake_world, forms
 from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, traced
-from autofuse.fx.trace.twin import World, set_mode
+from autofuse.fx.trace.twin import Twins, set_mode
 from autofuse.fx.trace.values import Untraceable
 from autofuse.match.matcher import LoadedRule
 from autofuse.torch_private import FakeTensorMode
@@ -55,7 +55,7 @@ class Planner:
         return forms(m for mode in self.calls.values() for m in mode) | self._sharded
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> Twins:
         """The stand-ins that all traces of this capture run on."""
         return fake_world(self.mode, self.sharded)
 

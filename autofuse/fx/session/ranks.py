@@ -23,11 +23,11 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from autofuse.nested import plain_parts, tensors_in
 from autofuse.ops.distributed import is_distributed
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
 from autofuse.torch_private import get_default_store
+from autofuse.torch_private.nested import plain_parts, tensors_in
 
 PATIENCE = 300.0  # seconds that a rank waits for rank 0's decisions
 

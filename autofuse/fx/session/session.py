@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from autofuse.fx.install.guard_failures import NOT_CALLED, Misses
+from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
 from autofuse.fx.install.subclass import (
     UNCALLED,
     Narrow,
@@ -25,7 +25,7 @@ from autofuse.fx.install.subclass import (
     narrow_name,
     restore,
 )
-from autofuse.fx.session.ledger import Ledger, worth_a_word
+from autofuse.fx.session.ledger import Ledger, may_hold_a_site
 from autofuse.fx.session.model_check import ModelVerdict
 from autofuse.fx.session.options import Options
 from autofuse.fx.session.planner import Planner
@@ -53,7 +53,7 @@ class Session:
     def __init__(self, options: Options, states: WeakKeyDictionary[nn.Module, ModuleState], ranks: Ranks) -> None:
         self.options, self.rules, self.states, self.ranks = options, options.rules, states, ranks
         self.checker = Checker() if options.verify else None
-        self.ledger, self.misses = Ledger(), Misses()
+        self.ledger, self.misses = Ledger(), GuardFailures()
         self._classes: dict[Hashable, type] = {}
         self._lock = threading.RLock()
         self._busy = threading.local()
@@ -124,7 +124,7 @@ class Session:
         """Have the modules that no planned call reaches, and that may hold something, captured at their first call."""
         called = {module for calls in planner.calls.values() for module in calls}
         for module, state in self.states.items():
-            if module not in called and worth_a_word(module):
+            if module not in called and may_hold_a_site(module):
                 state.armed = True
                 self.install(module)
                 self.ledger.decline(state.name, because(outcomes.NEVER_CALLED))

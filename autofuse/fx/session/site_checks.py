@@ -16,7 +16,7 @@ from autofuse.fx.rewrite.module_plan import Found
 from autofuse.fx.session.memory_room import lack_of_room
 from autofuse.fx.session.planner import Planner, Plans
 from autofuse.fx.session.state import Exclusions
-from autofuse.fx.session.trials import Trial
+from autofuse.fx.session.trials import ForwardTrial
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.module_calls import Calls
@@ -70,7 +70,7 @@ class Checker:
         if plan.variant is None or not read_by_place or lack_of_room(module):
             return {}
         with undisturbed_randomness(), unchanged_outside(module):
-            outcome = Trial(module, call, planner, unread).outcome()
+            outcome = ForwardTrial(module, call, planner, unread).outcome()
         if not outcome.ok:
             return {}
         children = planner.narrowed([plan])
@@ -83,12 +83,12 @@ class Checker:
             planner.forget(module)
             return Verdict(None, tuple((f, because(outcomes.NOT_VERIFIED, why=why)) for f in found))
         with undisturbed_randomness(), unchanged_outside(module):
-            trial = Trial(module, call, planner)
+            trial = ForwardTrial(module, call, planner)
             outcome = trial.outcome()
             return Verdict(outcome.max_error) if outcome.ok else _blame(planner, module, trial, outcome)
 
 
-def _blame(planner: Planner, module: nn.Module, trial: Trial, outcome: Verification) -> Verdict:
+def _blame(planner: Planner, module: nn.Module, trial: ForwardTrial, outcome: Verification) -> Verdict:
     """Take the sites back in one by one, and leave out those that fail."""
     sites, before = planner.fused_sites(module), planner.states[module].exclusions
     failed: list[tuple[Found, Reason]] = []

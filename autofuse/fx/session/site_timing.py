@@ -36,7 +36,7 @@ _LOG = logging.getLogger("autofuse")
 
 
 @dataclass(frozen=True)
-class Weight:
+class SiteTiming:
     """What weighing a place said. `kept`: the original stays. `words`: a clause for the report; `kernel` runs if fused.
 
     Where nothing was measured, `words` say why, and the fused operation with its default kernel is taken.
@@ -47,13 +47,13 @@ class Weight:
     kernel: str = ""
 
 
-class Scales:
+class SiteTimer:
     """Remembers what was weighed."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, Weight] = {}
+        self._known: dict[Hashable, SiteTiming] = {}
 
-    def weigh(self, excerpt: Excerpt, module: nn.Module, training: bool) -> Weight:
+    def weigh(self, excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTiming:
         """Weigh one place of `module`, which is a copy that may be run, in the mode that is asked about."""
         key = (excerpt.likeness, training, _shapes(module))
         if key not in self._known:
@@ -61,18 +61,18 @@ class Scales:
         return self._known[key]
 
 
-def _weighed(excerpt: Excerpt, module: nn.Module, training: bool) -> Weight:
+def _weighed(excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTiming:
     try:
         values = tuple(pytree.tree_map(_made_up, v) for v in excerpt.given)
         before, after = excerpt.functions(module)
         site = _Site(before, after, values, training)
         if site.seconds(before) < SHORTEST.get(site.device.type, SHORTEST_ELSEWHERE):
-            return Weight()
+            return SiteTiming()
         kernel, why = _best_kernel(excerpt, after, values, training)
         return site.weighed(kernel, why)
     except Exception as error:  # numbers that are made up may not be what a forward can take
         _LOG.debug("autofuse.ops.%s could not be weighed: %s: %s", excerpt.operation, type(error).__name__, error)
-        return Weight(words=f"not measured ({type(error).__name__} on made-up numbers)")
+        return SiteTiming(words=f"not measured ({type(error).__name__} on made-up numbers)")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class _Site:
             taken.append(seconds_of(step, self.device))
         return taken[-1]
 
-    def weighed(self, kernel: str, chosen: str) -> Weight:
+    def weighed(self, kernel: str, chosen: str) -> SiteTiming:
         functions = {FUSED: self.after, ORIGINAL: self.before}
         steps = {name: self.step(function) for name, function in functions.items()}
         self.seconds(self.after)
@@ -124,10 +124,10 @@ class _Site:
         fused, own = (milliseconds(t.seconds or 0.0) for t in measured.trials)
         if settings().policy == "speed" and measured.unclear(order[0]):
             noise = f"where identical runs differ by up to {measured.noise:.1f} times"
-            return Weight(words=f"{fused}, the original {own}, too much to tell: {noise}{chosen}", kernel=kernel)
+            return SiteTiming(words=f"{fused}, the original {own}, too much to tell: {noise}{chosen}", kernel=kernel)
         if order[0] == ORIGINAL:
-            return Weight(True, f"measured here, the original stays: {why[:1].lower()}{why[1:]}")
-        return Weight(False, f"{fused}, the original {own}{chosen}", kernel)
+            return SiteTiming(True, f"measured here, the original stays: {why[:1].lower()}{why[1:]}")
+        return SiteTiming(False, f"{fused}, the original {own}{chosen}", kernel)
 
     def trial(self, name: str, function: fx.GraphModule) -> Trial:
         """What is known of it but its time."""

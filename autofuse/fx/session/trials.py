@@ -17,11 +17,11 @@ from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.sharding import register_views
 from autofuse.fx.trace.stand_ins import Forms, filled, local
 from autofuse.fx.trace.tracer import ForwardArguments
-from autofuse.fx.trace.twin import World, copied_object
+from autofuse.fx.trace.twin import Twins, copied_object
 from autofuse.verify.modules import ModuleReference, Verification
 
 
-class Trial:
+class ForwardTrial:
     """One call of one module, and copies of it that make the call with rewritten forwards.
 
     The user's own module is never run. What the original computes is found out once, when it is first asked for.
@@ -96,7 +96,7 @@ def copied(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Forms |
             new = local(x).detach().clone() if form is None else filled(form, next(seeds))
         return nn.Parameter(new, x.requires_grad) if isinstance(x, nn.Parameter) else new
 
-    world = World(clone, watched=False)
+    world = Twins(clone, watched=False)
     twin: nn.Module = world.of(module)
     made.update({original: world.of(original) for original in module.modules()})
     for original in module.modules():

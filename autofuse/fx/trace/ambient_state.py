@@ -35,7 +35,7 @@ class Autocast(NamedTuple):
     dtype: torch.dtype | None
 
 
-class Ambient(NamedTuple):
+class AmbientState(NamedTuple):
     """Everything about a call that its arguments do not say."""
 
     grad: bool
@@ -44,10 +44,10 @@ class Ambient(NamedTuple):
     autocast: tuple[Autocast, ...]
 
 
-def ambient() -> Ambient:
+def ambient() -> AmbientState:
     """The surroundings of this very moment, on this thread."""
     hooks = top_saved_tensors_default_hooks(True) is not None
-    return Ambient(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), hooks, autocast())
+    return AmbientState(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), hooks, autocast())
 
 
 def autocast() -> tuple[Autocast, ...]:

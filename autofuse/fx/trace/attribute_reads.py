@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import foreign_objects as foreign
 from autofuse.fx.trace.ambient_state import random_states
-from autofuse.fx.trace.foreign_objects import Foreign
+from autofuse.fx.trace.foreign_objects import ForeignObject
 from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS
 from autofuse.fx.trace.values import Held, Untraceable, Values, tensors
@@ -27,7 +27,7 @@ _NOTHING = object()
 _PARAMETERS = 2  # a weight and a bias
 
 
-class Watching(Values):
+class AttributeReads(Values):
     """What a Recorder hears of attributes and foreign objects."""
 
     def begin_watching(self) -> None:
@@ -224,7 +224,7 @@ class Watching(Values):
 
     # Foreign objects.
 
-    def foreign_attribute(self, owner: Foreign, name: str) -> Any:
+    def foreign_attribute(self, owner: ForeignObject, name: str) -> Any:
         _, real, text = foreign.parts(owner)
         value = getattr(real, name)
         if callable(value) and not isinstance(value, nn.Module):
@@ -239,9 +239,9 @@ class Watching(Values):
         if isinstance(value, (Tensor, list, tuple)) or isinstance(value, dict) and not _plain(value):
             with self.silence():
                 return self.adopted(value, made, iter(()))
-        return Foreign(self, made, value, text and f"{text}.{name}")
+        return ForeignObject(self, made, value, text and f"{text}.{name}")
 
-    def foreign_call(self, owner: Foreign, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def foreign_call(self, owner: ForeignObject, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.check_surroundings()
         _, real, text = foreign.parts(owner)
         if type(real) is dict and name in ("get", "__getitem__") and text is not None and not kwargs:
@@ -264,7 +264,7 @@ class Watching(Values):
         self.guards.equal(f"{text}.get({spelled})", answer)
         return answer
 
-    def foreign_fact(self, owner: Foreign, text: str, answer: object) -> None:
+    def foreign_fact(self, owner: ForeignObject, text: str, answer: object) -> None:
         reach = foreign.parts(owner)[2]
         if not text or reach is None:
             self.refuse(because(forwards.ASKS_OBJECT))

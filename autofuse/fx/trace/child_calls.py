@@ -15,11 +15,11 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import foreign_objects as foreign
-from autofuse.fx.trace.attribute_reads import Watching, guard_path, is_known, is_light
+from autofuse.fx.trace.attribute_reads import AttributeReads, guard_path, is_known, is_light
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.real_run import probed
 from autofuse.fx.trace.size_sources import Sizes
-from autofuse.fx.trace.twin import World
+from autofuse.fx.trace.twin import Twins
 from autofuse.fx.trace.values import tensors
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
@@ -29,7 +29,7 @@ _SIZE = re.compile(r"(\w+)\.shape\[(\d+)\]")
 
 
 @dataclass(frozen=True)
-class Sized:
+class ResultSizes:
     """What a small child takes for granted, and the sizes of its result, told by its own parameters' names."""
 
     guards: Guards
@@ -37,13 +37,13 @@ class Sized:
     signature: inspect.Signature
 
 
-Inside = Callable[[nn.Module, Any, Any], Sized | None]  # of a call of a module
+Inside = Callable[[nn.Module, Any, Any], ResultSizes | None]  # of a call of a module
 
 
-class Calling(Watching):
+class ChildCalls(AttributeReads):
     """The listener's half of a Recorder. `inside` looks into small children."""
 
-    def __init__(self, root: nn.Module, world: World, inside: Inside) -> None:
+    def __init__(self, root: nn.Module, world: Twins, inside: Inside) -> None:
         super().__init__(root, world)
         self.inside = inside
 
@@ -81,7 +81,7 @@ class Calling(Watching):
         """The arguments as they are before the child changes them, where it may: a cache grows. None elsewhere."""
         if not any(map(foreign.is_foreign, (*args, *kwargs.values()))):
             return None
-        world = World(lambda x: x, watched=False, deep=True)
+        world = Twins(lambda x: x, watched=False, deep=True)
         given, named = self.concrete(args), self.concrete(kwargs)
         return tuple(map(world.of, given)), {k: world.of(v) for k, v in named.items()}
 

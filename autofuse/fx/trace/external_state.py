@@ -29,16 +29,16 @@ _FUNCTIONS = (types.FunctionType, staticmethod, classmethod, _CACHE)
 
 
 @contextmanager
-def unchanged_outside(module: nn.Module) -> Iterator[Outside]:
+def unchanged_outside(module: nn.Module) -> Iterator[ExternalState]:
     """Put back what is changed outside of `module` in this block."""
-    outside = Outside(module)
+    outside = ExternalState(module)
     try:
         yield outside
     finally:
         outside.restore()
 
 
-class Outside:
+class ExternalState:
     """What lies outside of a module that its forward may reach, as it is now. Caches that hold tensors are emptied."""
 
     def __init__(self, module: nn.Module) -> None:

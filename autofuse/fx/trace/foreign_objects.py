@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from autofuse.fx.trace.twin import SCALARS
 
 
-class Foreign:
+class ForeignObject:
     """Stands for `real`, a copy of the object; `node` computes it; `text` is how a guard reaches it, if one can.
 
     `keeper` is the recorder, which is told of everything (attribute_reads.py: foreign_attribute, foreign_call,
@@ -64,7 +64,7 @@ class Foreign:
     __hash__ = None  # type: ignore[assignment]
 
 
-def parts(foreign: Foreign) -> tuple[fx.Node, Any, str | None]:
+def parts(foreign: ForeignObject) -> tuple[fx.Node, Any, str | None]:
     """The node, the object and the guard text of a stand-in."""
     inside = vars(foreign)
     return inside["_node"], inside["_real"], inside["_text"]
@@ -72,7 +72,7 @@ def parts(foreign: Foreign) -> tuple[fx.Node, Any, str | None]:
 
 def is_foreign(value: Any) -> bool:
     """Whether `value` is a stand-in; asking its class would ask the object's."""
-    return type(value) is Foreign
+    return type(value) is ForeignObject
 
 
 def needs_stand_in(value: Any) -> bool:

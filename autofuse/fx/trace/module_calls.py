@@ -17,7 +17,7 @@ from autofuse.fx.trace.ambient_state import autocast, undisturbed_randomness, wi
 from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.stand_ins import fake_world
 from autofuse.fx.trace.tracer import ForwardArguments, quiet
-from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, World, active, set_mode
+from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, Twins, active, set_mode
 from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import forwards, outcomes
 from autofuse.reasons.reason import Reason, because
@@ -31,7 +31,7 @@ class CallLog:
 
     paused = False
 
-    def __init__(self, world: World, wanted: frozenset[nn.Module] | None = None) -> None:
+    def __init__(self, world: Twins, wanted: frozenset[nn.Module] | None = None) -> None:
         self.world, self.wanted = world, wanted
         self.calls: Calls = {}
 
@@ -57,7 +57,7 @@ class CallLog:
 
 def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], real: bool) -> ForwardArguments:
     """The arguments as they are now: containers and objects copied, real tensors too."""
-    world = World(lambda t: t.detach().clone().requires_grad_(t.requires_grad) if real else t, watched=False, deep=True)
+    world = Twins(lambda t: t.detach().clone().requires_grad_(t.requires_grad) if real else t, watched=False, deep=True)
     return tuple(map(world.of, args)), {k: world.of(v) for k, v in kwargs.items()}
 
 
@@ -122,7 +122,7 @@ def calls_in_mode(model: nn.Module, call: ForwardArguments, training: bool) -> C
 
 
 def calls_on_fakes(
-    model: nn.Module, call: ForwardArguments, training: bool, world: World, mode: FakeTensorMode
+    model: nn.Module, call: ForwardArguments, training: bool, world: Twins, mode: FakeTensorMode
 ) -> Calls:
     """Every module below `model` that is called, and with what. Raises Untraceable where the run fails."""
 
@@ -132,7 +132,7 @@ def calls_on_fakes(
 
     twin = world.of(model)
     with quiet(), mode, torch.enable_grad():
-        return _run(twin, call, training, CallLog(world), World(fake, deep=True))
+        return _run(twin, call, training, CallLog(world), Twins(fake, deep=True))
 
 
 def calls_for_real(
@@ -143,13 +143,13 @@ def calls_for_real(
     def shared(x: Tensor) -> Tensor:
         return x if isinstance(x, nn.Parameter) else x.detach().clone()
 
-    world = World(shared)
+    world = Twins(shared)
     twin = world.of(model)
     with torch.no_grad():
-        return _run(twin, call, training, CallLog(world, wanted), World(shared, watched=False, deep=True))
+        return _run(twin, call, training, CallLog(world, wanted), Twins(shared, watched=False, deep=True))
 
 
-def _run(twin: nn.Module, call: ForwardArguments, training: bool, log: CallLog, arguments: World) -> Calls:
+def _run(twin: nn.Module, call: ForwardArguments, training: bool, log: CallLog, arguments: Twins) -> Calls:
     args, kwargs = call
     set_mode(twin, training)
     before, active.listener = active.listener, log

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.stand_ins import Form, filled
-from autofuse.fx.trace.twin import World, active
+from autofuse.fx.trace.twin import Twins, active
 from autofuse.torch_private import FakeTensorMode, unset_fake_temporarily
 
 _SEED = 0
@@ -33,7 +33,7 @@ def probed(module: nn.Module, training: bool, args: Any, kwargs: Any, mode: Fake
         made = mode.from_tensor(x.detach(), static_shapes=True)
         return made.requires_grad_().clone() if made.is_floating_point() else made  # no leaf: it may be written to
 
-    twin: nn.Module = World(shared, watched=False).of(module)
+    twin: nn.Module = Twins(shared, watched=False).of(module)
     for m in twin.modules():
         m.training = training
     made: list[tuple[Tensor, int]] = []
@@ -42,7 +42,7 @@ def probed(module: nn.Module, training: bool, args: Any, kwargs: Any, mode: Fake
         made.append((found := _numbers(x), found._version))
         return found
 
-    arguments = World(numbers, watched=False, deep=True)
+    arguments = Twins(numbers, watched=False, deep=True)
     before, active.listener = active.listener, None
     try:
         with unset_fake_temporarily(), torch.no_grad(), undisturbed_randomness(), unchanged_outside(twin):
@@ -52,7 +52,7 @@ def probed(module: nn.Module, training: bool, args: Any, kwargs: Any, mode: Fake
     if any(x._version != version for x, version in made):
         raise ValueError("it writes to an argument")
     with torch.enable_grad():
-        return World(fake, watched=False, deep=True).of(result)
+        return Twins(fake, watched=False, deep=True).of(result)
 
 
 def _numbers(x: Tensor) -> Tensor:

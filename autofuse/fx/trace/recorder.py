@@ -15,19 +15,19 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from autofuse.fx.trace import torch_functions as operations
-from autofuse.fx.trace.child_calls import Calling, Inside
+from autofuse.fx.trace.child_calls import ChildCalls, Inside
 from autofuse.fx.trace.size_sources import result_sizes
 from autofuse.fx.trace.symbolic_sizes import Length
-from autofuse.fx.trace.twin import World
+from autofuse.fx.trace.twin import Twins
 from autofuse.fx.trace.values import holds_tensors, tensors
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
 
 
-class Recorder(Calling, TorchFunctionMode):
+class Recorder(ChildCalls, TorchFunctionMode):
     """One run of one module's forward."""
 
-    def __init__(self, root: nn.Module, world: World, inside: Inside) -> None:
+    def __init__(self, root: nn.Module, world: Twins, inside: Inside) -> None:
         super().__init__(root, world, inside)
         self.reads_dtype = False
         self.begin_watching()

@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from autofuse.fx.trace.stand_ins import Form, Forms, filled, is_sharded_unit
-from autofuse.nested import mapped, plain_parts, tensors_in
 from autofuse.ops.distributed import is_distributed
+from autofuse.torch_private.nested import mapped, plain_parts, tensors_in
 
 ForwardArguments = tuple[tuple[Any, ...], dict[str, Any]]
 

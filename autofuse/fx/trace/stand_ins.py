@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.trace.twin import World
+from autofuse.fx.trace.twin import Twins
 from autofuse.fx.trace.wrappers import FSDP1
 from autofuse.ops.distributed import is_distributed
 from autofuse.torch_private import FakeTensorMode
@@ -34,9 +34,9 @@ class Form:
 Forms = dict[int, Form]  # id of a tensor that is not gathered -> what it will be
 
 
-def fake_world(mode: FakeTensorMode, sharded: Forms | None = None) -> World:
+def fake_world(mode: FakeTensorMode, sharded: Forms | None = None) -> Twins:
     """Twins whose tensors have shapes and dtypes but no numbers; those that are `sharded` are as they will be."""
-    return World(partial(stand_in, mode=mode, known=sharded or {}))
+    return Twins(partial(stand_in, mode=mode, known=sharded or {}))
 
 
 def forms(modules: Iterable[nn.Module]) -> Forms:

@@ -20,16 +20,16 @@ import torch
 from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import foreign_objects as foreign
-from autofuse.fx.trace.ambient_state import Ambient, undisturbed_randomness, without_cached_casts
+from autofuse.fx.trace.ambient_state import AmbientState, undisturbed_randomness, without_cached_casts
 from autofuse.fx.trace.attribute_reads import guard_path
-from autofuse.fx.trace.child_calls import Sized
+from autofuse.fx.trace.child_calls import ResultSizes
 from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.paths import Path, is_record
 from autofuse.fx.trace.recorder import Recorder
 from autofuse.fx.trace.result import returned
 from autofuse.fx.trace.source_lines import definition_of
-from autofuse.fx.trace.twin import SCALARS, World, active, original_class, plain_class, signature_of
+from autofuse.fx.trace.twin import SCALARS, Twins, active, original_class, plain_class, signature_of
 from autofuse.fx.trace.twin_state import as_it_was
 from autofuse.fx.trace.values import Held, Untraceable
 from autofuse.reasons import forwards
@@ -50,7 +50,7 @@ class ForwardTrace:
     graph: fx.Graph
     guards: Guards
     inputs: tuple[str, ...]  # for each placeholder, how it is reached from forward's parameters
-    around: Ambient
+    around: AmbientState
     seen_through: frozenset[str]  # children that were entered rather than called
     sizes: dict[fx.Node, tuple[Any, ...]] = field(default_factory=dict)
     results: dict[fx.Node, dict[Path, Any]] = field(default_factory=dict)  # child call -> the tensors in its result
@@ -58,7 +58,7 @@ class ForwardTrace:
 
 
 def traced(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], world: World, mode: FakeTensorMode,
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], world: Twins, mode: FakeTensorMode,
     dropped: frozenset[Path] = frozenset(),
 ) -> ForwardTrace:  # fmt: skip
     """Write down `module(*args, **kwargs)`. Tensors among the arguments may be fake or real; what stands at the
@@ -89,7 +89,7 @@ def _traced(
     module: nn.Module,
     cls: type[nn.Module],
     example: ForwardArguments,
-    world: World,
+    world: Twins,
     mode: FakeTensorMode,
     dropped: frozenset[Path],
 ) -> ForwardTrace:
@@ -122,7 +122,7 @@ def _traced(
     )  # fmt: skip
 
 
-def _sized(child: nn.Module, args: Any, kwargs: Any, world: World, mode: FakeTensorMode) -> Sized | None:
+def _sized(child: nn.Module, args: Any, kwargs: Any, world: Twins, mode: FakeTensorMode) -> ResultSizes | None:
     """How a child's result is sized, where that follows from its arguments' sizes and itself."""
     try:
         trace = traced(child, args, kwargs, world, mode)
@@ -132,7 +132,7 @@ def _sized(child: nn.Module, args: Any, kwargs: Any, world: World, mode: FakeTen
     rests_on_sizes = any(".shape" in test and "self" not in test for test in trace.guards.tests)
     if not isinstance(result, fx.Node) or result not in trace.sizes or rests_on_sizes:
         return None
-    return Sized(trace.guards, trace.sizes[result], signature_of(plain_class(type(child)).forward))
+    return ResultSizes(trace.guards, trace.sizes[result], signature_of(plain_class(type(child)).forward))
 
 
 def _in_a_line(error: Exception) -> str:
@@ -194,9 +194,9 @@ class _Binder:
             vars(made).update({k: self.value(v, f"{text}.{k}") for k, v in vars(value).items()})
             return made
         node = self.placeholder(text)
-        node.meta["v"] = real = World(self._fake, deep=True).of(value)
+        node.meta["v"] = real = Twins(self._fake, deep=True).of(value)
         self.guards.same(f"type({text})", original_class(type(value)))
-        return foreign.Foreign(self.recorder, node, real, text)
+        return foreign.ForeignObject(self.recorder, node, real, text)
 
     def module(self, value: nn.Module, text: str) -> nn.Module:
         """A module of the same class does as well: it is called, not read."""

@@ -64,7 +64,7 @@ class _Active(threading.local):
 active = _Active()
 
 
-class World:
+class Twins:
     """Twins of everything that one capture touches: shared things stay shared among them.
 
     `tensor` makes the twin of a tensor. `watched` twins report to the active listener. What objects hold is copied too
@@ -194,7 +194,7 @@ def copied_object(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception:  # it holds results of a run, which deepcopy refuses
-        return World(_detached, watched=False, deep=True).of(value)
+        return Twins(_detached, watched=False, deep=True).of(value)
 
 
 def _detached(x: Tensor) -> Tensor:

@@ -17,17 +17,17 @@ import torch
 from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import foreign_objects as foreign
-from autofuse.fx.trace.ambient_state import Ambient, ambient
+from autofuse.fx.trace.ambient_state import AmbientState, ambient
 from autofuse.fx.trace.child_numbers import Number
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.paths import Path, is_record, record_maker
 from autofuse.fx.trace.size_sources import Sizes
 from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.fx.trace.symbolic_sizes import Length, Size
-from autofuse.fx.trace.twin import SCALARS, World
-from autofuse.nested import tensors_in
+from autofuse.fx.trace.twin import SCALARS, Twins
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
+from autofuse.torch_private.nested import tensors_in
 
 
 class Untraceable(Exception):
@@ -53,7 +53,7 @@ class Held:
 class Values:
     """What one run of one forward has computed so far."""
 
-    def __init__(self, root: nn.Module, world: World) -> None:
+    def __init__(self, root: nn.Module, world: Twins) -> None:
         super().__init__()
         self.root, self.world = root, world
         self.graph, self.guards = fx.Graph(), Guards()
@@ -133,7 +133,7 @@ class Values:
                 else _refilled_tuple(result, items)
             )
         if foreign.needs_stand_in(result):
-            return foreign.Foreign(self, node, result, None)
+            return foreign.ForeignObject(self, node, result, None)
         return result
 
     def hold(self, x: Tensor, make: Callable[[], fx.Node], sizes: Sizes) -> Tensor:
@@ -241,7 +241,7 @@ class Values:
         if now != self.around and not (operands is not None and self._has_no_gradient(now, operands)):
             self.refuse(because(forwards.UNDER_CONTEXT))
 
-    def _has_no_gradient(self, now: Ambient, operands: Any) -> bool:
+    def _has_no_gradient(self, now: AmbientState, operands: Any) -> bool:
         """Whether `no_grad` around an operation says nothing: a mask that is made from sizes and constants."""
         if now._replace(grad=self.around.grad) != self.around:
             return False

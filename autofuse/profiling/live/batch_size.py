@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.nested import tensors_in
+from autofuse.torch_private.nested import tensors_in
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 

@@ -17,7 +17,6 @@ from autofuse.fx.trace.wrappers import unwrapped
 from autofuse.measure.compare import compare, device_of
 from autofuse.measure.preserved_state import preserved
 from autofuse.measure.step import Inputs, Step, training_step
-from autofuse.nested import tensors_in
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.live.optimizers import preserved_optimizers
 from autofuse.profiling.live.profile import profile as profiled
@@ -25,6 +24,7 @@ from autofuse.profiling.live.recording import Recording
 from autofuse.profiling.trace.layers import layers_of
 from autofuse.results.before_after import BeforeAfter, Seconds, with_what_was_measured
 from autofuse.results.comparison import Comparison
+from autofuse.torch_private.nested import tensors_in
 
 ROUNDS = 5  # of steps recorded in turns
 

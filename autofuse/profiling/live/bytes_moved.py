@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.nested import tensors_in
 from autofuse.torch_private import HigherOrderOperator
+from autofuse.torch_private.nested import tensors_in
 
 _ALLOCATIONS = frozenset(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ set_ _unsafe_view lift_fresh "

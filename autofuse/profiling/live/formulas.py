@@ -17,10 +17,10 @@ from torch import Tensor
 
 from autofuse.kernels.operators import NAMESPACE
 from autofuse.kernels.packages import Unavailable, loaded
-from autofuse.nested import tensors_in
 from autofuse.ops.flops import SDPA_ON_CPU
 from autofuse.profiling.live.bytes_moved import is_silent, moved
 from autofuse.torch_private import HigherOrderOperator
+from autofuse.torch_private.nested import tensors_in
 
 Formula = Callable[..., int]  # of shapes in place of tensors, and of `out_shape`
 

@@ -24,7 +24,7 @@ from autofuse.fx.rewrite.excerpt import Excerpt
 from autofuse.fx.session.planner import copy_of_call
 from autofuse.fx.trace.stand_ins import stand_in
 from autofuse.fx.trace.tracer import quiet
-from autofuse.fx.trace.twin import World, set_mode
+from autofuse.fx.trace.twin import Twins, set_mode
 from autofuse.kernels.operation import recorded
 from autofuse.profiling.live.listed_operators import ListedOperator, fresh, listed
 from autofuse.profiling.live.module_calls import joined
@@ -128,13 +128,13 @@ class Predictor:
         """A twin that calls its children as the module does, of this site alone."""
         planner = self.reading.planner
         assert planner is not None
-        world = World(lambda x: stand_in(x, planner.mode, planner.sharded), watched=False)
+        world = Twins(lambda x: stand_in(x, planner.mode, planner.sharded), watched=False)
         twin: nn.Module = world.of(module)
         set_mode(twin, module.training)
         return twin
 
     def _call(self, module: nn.Module, twin: nn.Module) -> tuple[Callable[[], Any], list[Tensor]]:
-        args, kwargs = World(fresh, watched=False, deep=True).of(copy_of_call(self.reading.calls[module]))
+        args, kwargs = Twins(fresh, watched=False, deep=True).of(copy_of_call(self.reading.calls[module]))
         return lambda: twin(*args, **kwargs), _tensors((args, kwargs))
 
 

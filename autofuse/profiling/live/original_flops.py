@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from autofuse.fx.install.subclass import is_installed, restore
 from autofuse.fx.trace.tracer import quiet
 from autofuse.measure.step import Step, training_step
-from autofuse.nested import tensors_in
 from autofuse.profiling.live.counting import Counting
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.live.workload import Workload
 from autofuse.results.profile import Flops
 from autofuse.torch_private import FakeTensorMode, pytree
+from autofuse.torch_private.nested import tensors_in
 
 
 def is_rewritten(models: Iterable[nn.Module]) -> bool:

@@ -16,10 +16,10 @@ from torch import Tensor
 from autofuse.measure.statistics import FEWEST_PAIRS, estimate
 from autofuse.measure.step import Inputs
 from autofuse.measure.timing import interleaved, seconds_of
-from autofuse.nested import mapped, tensors_in
 from autofuse.profiling.live.roofline import HALF_STAYS, regime_of
 from autofuse.results.comparison import Estimate
 from autofuse.results.profile import Probe, Regime, Roof, Work
+from autofuse.torch_private.nested import mapped, tensors_in
 
 _MOST_PAIRS = 30
 _WARMUP = 2

@@ -11,12 +11,12 @@ import torch
 from autofuse.display.progress import quietly, told
 from autofuse.measure.preserved_state import preserved
 from autofuse.measure.step import Inputs, Step
-from autofuse.nested import tensors_in
 from autofuse.profiling.live.assemble import assembled
 from autofuse.profiling.live.optimizers import preserved_optimizers
 from autofuse.profiling.live.passes import ProfilePasses, measured
 from autofuse.profiling.live.workload import Subject, workload_of
 from autofuse.results.profile import Profile
+from autofuse.torch_private.nested import tensors_in
 
 
 def profile(

@@ -18,7 +18,6 @@ from torch import nn
 from autofuse.display.progress import Tell, quietly
 from autofuse.measure.compare import device_of
 from autofuse.measure.timing import synchronize
-from autofuse.nested import tensors_in
 from autofuse.profiling.live.advice import readings
 from autofuse.profiling.live.batch_size import Batch, batch_of_calls
 from autofuse.profiling.live.counting import Counting
@@ -37,6 +36,7 @@ from autofuse.profiling.live.step_models import ScriptRoots
 from autofuse.profiling.live.waiting_times import Waiting, WaitingTimes, shares
 from autofuse.profiling.live.yardstick import yardstick
 from autofuse.results.profile import Power, Probe, Profile
+from autofuse.torch_private.nested import tensors_in
 
 _NO_PROBE = (
     "a script's batch is its own, and is not doubled: profile a function that returns a model and its inputs "

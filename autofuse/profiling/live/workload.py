@@ -12,9 +12,9 @@ from torch import nn
 
 from autofuse.measure.compare import device_of
 from autofuse.measure.step import Inputs, Step, training_step
-from autofuse.nested import tensors_in
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.live.root_models import Roots, StepArguments
+from autofuse.torch_private.nested import tensors_in
 
 Subject = nn.Module | Callable[..., Any]
 

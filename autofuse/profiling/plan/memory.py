@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 
 from autofuse.fx.session.optimize import optimize, report
 from autofuse.measure.step import Step, called, clear_gradients
-from autofuse.nested import tensors_in
 from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.profiling.live.module_calls import ModuleNames
 from autofuse.profiling.plan.paper import Paper, Unplannable
@@ -26,6 +25,7 @@ from autofuse.profiling.plan.sharding import KINDS, Spread, blocks, spread
 from autofuse.results.plan import Setting
 from autofuse.results.profile import Memory
 from autofuse.torch_private import on_demand
+from autofuse.torch_private.nested import tensors_in
 
 # The largest relative errors of 64 estimates: 30 of 32 before fusion and 23 of 32 after it were within 1 %. Where one
 # was not, what a kernel takes while it runs was missing: with checkpointing the peak can lie within one.

@@ -96,7 +96,7 @@ def test_equal_places_are_weighed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     weighed = []
     known = weighing._weighed
 
-    def counted(excerpt: object, *rest: object) -> weighing.Weight:
+    def counted(excerpt: object, *rest: object) -> weighing.SiteTiming:
         weighed.append(excerpt)
         return known(excerpt, *rest)  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import autofuse
-from autofuse.fx.session.trials import Trial
+from autofuse.fx.session.trials import ForwardTrial
 from autofuse.verify.modules import Verification
 from tests.fx.conftest import Gpt, assert_same
 
@@ -33,15 +33,15 @@ def test_the_modules_nearest_to_the_difference_go_until_there_is_none(
     model, culprit = Gpt(), "gradient of self.blocks.1.attn.proj.weight"
     names = {m: n for n, m in model.named_modules()}
 
-    of_a_module = Trial.outcome
+    of_a_module = ForwardTrial.outcome
 
-    def outcome(self: Trial, running: Sequence[nn.Module] | None = None) -> Verification:
+    def outcome(self: ForwardTrial, running: Sequence[nn.Module] | None = None) -> Verification:
         if running is None:
             return of_a_module(self)
         ok = not bad & {names[m] for m in running}
         return Verification(ok, reason="" if ok else "It is off.", culprit="" if ok else culprit)
 
-    monkeypatch.setattr(Trial, "outcome", outcome)
+    monkeypatch.setattr(ForwardTrial, "outcome", outcome)
     plain = copy.deepcopy(model)
     report = autofuse.report(autofuse.optimize(model, tokens))
     back = report.with_status("rolled-back")

@@ -4,13 +4,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from autofuse.fx.trace.twin import World
+from autofuse.fx.trace.twin import Twins
 from autofuse.profiling.live.listed_operators import listed
 
 
 def operators(model, *shape, backward=True):
     mode = FakeTensorMode()
-    twin = World(mode.from_tensor, watched=False).of(model)
+    twin = Twins(mode.from_tensor, watched=False).of(model)
     with mode:
         x = torch.empty(*shape, requires_grad=True)
         return listed(lambda: twin(x), twin, [x, *twin.parameters()], backward)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from autofuse.fx.trace.twin import World
+from autofuse.fx.trace.twin import Twins
 from autofuse.profiling.live.listed_operators import listed
 from autofuse.profiling.live.operator_costs import OVERLAP, Costs, is_product
 
@@ -34,7 +34,7 @@ class Same:
 
 def operators(model, *shape):
     mode = FakeTensorMode()
-    twin = World(mode.from_tensor, watched=False).of(model)
+    twin = Twins(mode.from_tensor, watched=False).of(model)
     with mode:
         x = torch.empty(*shape)
         return listed(lambda: twin(x), twin, [], False)

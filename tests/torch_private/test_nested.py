@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from autofuse.nested import mapped, plain_parts, tensors_in
+from autofuse.torch_private.nested import mapped, plain_parts, tensors_in
 
 A, B, C = torch.tensor(1.0), torch.tensor(2.0), torch.tensor(3.0)
 

@@ -1,0 +1,30 @@
+"""Names tell things apart: a public class has its name to itself, and so has a file of a folder."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+# Each trainer's users import the callback from the module that is named for their trainer.
+SHARED = {"AutofuseCallback"}
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for root in ("autofuse", "rules"):
+        for file in sorted((REPOSITORY / root).rglob("*.py")):
+            for node in ast.parse(file.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places[node.name].append(str(file.relative_to(REPOSITORY)))
+    assert len(places) > 300
+    assert {name: files for name, files in places.items() if len(files) > 1 and name not in SHARED} == {}
+
+
+def test_every_file_says_in_its_first_line_what_it_is_for() -> None:
+    files = [f for root in ("autofuse", "rules") for f in (REPOSITORY / root).rglob("*.py")]
+    silent = [
+        str(f.relative_to(REPOSITORY)) for f in files if len(ast.get_docstring(ast.parse(f.read_text())) or "") < 8
+    ]
+    assert silent == []
