@@ -80,3 +80,9 @@ def test_without_inputs_there_is_a_note_in_place_of_sites():
 
 def test_a_model_without_anything_to_fuse_has_no_sites():
     assert not read_places(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), torch.ones(2, 8)).sites
+
+
+def test_a_profile_has_the_code_of_the_reason():
+    profile = autofuse.profile(Chatty(), torch.randn(2, 8, requires_grad=True))
+    places = [p for layer in profile.to_dict()["layers"] for p in layer.get("places", ())]
+    assert [(p["status"], p["reason_code"]) for p in places] == [("declined", "forward-needs-numbers")]
