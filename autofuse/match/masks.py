@@ -106,6 +106,8 @@ def _folded(view: View, mask: Mask, split: Value, joined: Value) -> Mask | None:
 def _after(view: View, first: Mask, second: Mask) -> Mask | None:
     """The mask `second`, put on what `first` has masked."""
     assert second.value is not None
+    if second.value.op == CHOICE and any(is_const(v, None) for v in second.value.inputs[1:]):
+        return _within(view, second, lambda side: first if side.value is None else _after(view, first, side))
     if not second.boolean:
         return _biased(view, first, second.value)
     fill = second.fill or view.const(-math.inf)

@@ -52,6 +52,9 @@ def kind(line: str) -> str:
         "torch.triu(torch.ones(t, s), 1) != 0",
         "torch.tril(torch.ones(t, s)) != 1",
         "torch.full((t, s), 1.0).triu(1).bool()",
+        "torch.tril(torch.ones(64, 64))[:t, :s] == 0",
+        "torch.tril(torch.ones(64, 64))[None, None, :t, :s] == 0",
+        "torch.tril(torch.ones(64, 64))[s - t : s, :s] == 0",
         "torch.tril(torch.ones_like(scores)) == 0",
         "torch.tril(torch.ones(t, s)).view(1, 1, t, s) == 0",
     ],
@@ -116,6 +119,11 @@ NOT_CAUSAL = (
     "(torch.tril(torch.ones(t, s)) == 0)[:, 1:]",
     "(torch.tril(torch.ones(t, s)) == 0)[::2]",
     "(torch.tril(torch.ones(t, s)) == 0)[1:, :]",
+    "torch.tril(torch.ones(64, 64))[1 : t + 1, :s] == 0",
+    "torch.tril(torch.ones(64, 64))[:t, 1 : s + 1] == 0",
+    "torch.tril(torch.ones(64, 64))[s - t : t, :s] == 0",
+    "torch.tril(torch.ones(64, 64))[:t:2, :s] == 0",
+    "torch.tril(torch.ones(64, 64))[0, :s] == 0",
 )
 
 
