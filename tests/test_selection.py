@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.selection import HERE, left_out, not_fast
-from tests.spellings.harness import LOOKALIKES, SPELLED, Spelling, family, sampled
+from tests.spellings.harness import LOOKALIKES, SPELLED, Spelling, by_night, family
 
 # Their tests train models or draw programs, which no fast loop has the time for.
 WITHOUT_CORE = {"benchmarks", "examples", "metamorphic"}
@@ -38,14 +38,14 @@ def test_a_file_that_is_left_out_is_imported_only_for_single_tests_that_bear_the
 
 
 def test_every_family_of_spellings_is_in_the_default_run() -> None:
-    chosen = {s for s in EVERY if (s.path.stem, s.name) in sampled()}
+    chosen = {s for s in EVERY if _key(s) not in by_night()}
     assert {family(s) for s in chosen} == {family(s) for s in EVERY}
     assert {s.rule for s in SPELLED if s in chosen} == {s.rule for s in SPELLED}
 
 
-def test_what_is_sampled_is_a_spelling() -> None:
-    assert sampled() <= {_key(s) for s in EVERY}
-    assert len(EVERY) / 5 < len(sampled()) < len(EVERY) / 2
+def test_what_is_for_the_night_is_a_spelling() -> None:
+    assert by_night() - {_key(s) for s in EVERY} == set()
+    assert len(EVERY) / 2 < len(by_night()) < len(EVERY) * 4 / 5
 
 
 def _key(s: Spelling) -> tuple[str, str]:

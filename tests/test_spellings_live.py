@@ -31,7 +31,7 @@ from tests.spellings.harness import (
 )
 from tests.spellings.not_yet import NOT_YET
 
-pytestmark = pytest.mark.spellings  # the default run samples them (tests/spellings/sampled.txt)
+pytestmark = pytest.mark.spellings  # all but tests/spellings/by_night.txt run by day
 OPERATIONS = {
     "AF101": {"attention"},
     "AF102": {"masked_softmax"},

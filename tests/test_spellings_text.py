@@ -32,7 +32,7 @@ from tests.spellings.harness import (
 )
 from tests.spellings.not_yet import NOT_YET
 
-pytestmark = pytest.mark.spellings  # the default run samples them (tests/spellings/sampled.txt)
+pytestmark = pytest.mark.spellings  # all but tests/spellings/by_night.txt run by day
 ATTENTION = ("attention", "scaled_dot_product_attention")
 FUNCTIONS = {
     "AF101": ("scaled_dot_product_attention",),

@@ -1,7 +1,7 @@
 """Chooses the spellings that the default test run takes: `python -m tools.spellings`, after spellings have been added.
 
 Every branch of autofuse that any spelling takes, through either door, is taken by one that is chosen, and every family
-(a file of tests/spellings, and a rule in it) has one. What is chosen is written to tests/spellings/sampled.txt. It
+(a file of tests/spellings, and a rule in it) has one. The others are written to tests/spellings/by_night.txt. It
 takes about ten minutes.
 """
 
@@ -22,7 +22,7 @@ import coverage
 
 import autofuse
 from autofuse.cli import main
-from tests.spellings.harness import LOOKALIKES, SAMPLED, SPELLED, Spelling, arguments, example, family
+from tests.spellings.harness import BY_NIGHT, LOOKALIKES, SPELLED, Spelling, arguments, example, family
 
 PACKAGE = str(Path(autofuse.__file__).parent)
 Branch = tuple[str, int, int]
@@ -80,5 +80,6 @@ if __name__ == "__main__":
         branches[s] = taken(s)
         print(f"{i + 1} of {len(every)}: {s.name}", file=sys.stderr)
     sample = chosen(branches)
-    SAMPLED.write_text("".join(f"{s.path.stem} {s.name}\n" for s in sample))
+    left_out = sorted(f"{s.path.stem} {s.name}\n" for s in every if s not in sample)
+    BY_NIGHT.write_text("".join(left_out))
     print(f"{len(sample)} of {len(every)} take all {len(set().union(*branches.values()))} branches")

@@ -67,3 +67,25 @@ def test_tensors_without_entries_and_of_complex_numbers_are_compared() -> None:
     whole = torch.complex(EXACT, EXACT)
     assert gap(whole, whole, whole, UNIT).within
     assert not gap(whole.conj(), whole, whole, UNIT).within
+
+
+def test_where_the_original_is_nan_the_other_entries_still_count() -> None:
+    original, exact, fused = EXACT + noise(1e-6), EXACT.clone(), EXACT.clone()
+    original[0], exact[0], fused[0] = math.nan, math.nan, 7.0
+    assert gap(fused, original, exact, UNIT).within
+    fused[5] += 1e-4
+    assert not gap(fused, original, exact, UNIT).within
+
+
+def test_an_overflow_of_the_original_gives_the_other_entries_no_room() -> None:
+    original, fused = EXACT + noise(1e-6), EXACT.clone()
+    original[0] = math.inf
+    assert gap(fused, original, EXACT, UNIT).within
+    fused[5] += 1e-4
+    assert not gap(fused, original, EXACT, UNIT).within
+
+
+def test_what_overflows_where_the_original_does_not_is_never_within() -> None:
+    fused = EXACT.clone()
+    fused[0] = math.inf
+    assert not gap(fused, EXACT + noise(1e-6), EXACT, UNIT).within

@@ -20,7 +20,7 @@ _COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 # Where a change is none of behaviour, or has no place of its own in the text.
 _PASSED_OVER = (ast.JoinedStr, ast.Raise, ast.Assert, ast.Import, ast.ImportFrom)
-_NO_BEHAVIOUR = ("annotation", "returns", "decorator_list", "bases", "type_params")
+_NO_BEHAVIOUR = ("annotation", "returns", "decorator_list", "bases", "defaults", "kw_defaults")
 
 
 @dataclass(frozen=True)

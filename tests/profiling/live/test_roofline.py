@@ -101,6 +101,12 @@ def test_a_layer_without_time_or_operators_is_not_judged() -> None:
     assert empty.why
 
 
+@pytest.mark.parametrize("work", [Work(1.0, 1000, 99, 1), Work(1.0, 0, 50, 0), Work(1.0, 1000, 0, 1)])
+def test_one_of_which_anything_was_counted_is_judged(work: Work) -> None:
+    (found,) = regimes([layer(work)], TOY, Probe())
+    assert "No operator" not in found.why
+
+
 def test_the_probe_speaks_for_the_whole_model() -> None:
     probe = Probe(1.2, Interval(1.1, 1.3), "overhead", "Twice the batch takes 1.2 times as long.")
     work = Work(20.0, 1000, 50, 2, ideal_seconds=10.0)
