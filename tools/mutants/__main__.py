@@ -45,7 +45,7 @@ def _tell(outcome: Outcome) -> None:
 
 
 def _noticed(found: list[Outcome]) -> int:
-    return sum(o.status != SURVIVED for o in found)
+    return sum(o.status == KILLED for o in found)
 
 
 def _table(found: list[Outcome]) -> str:
@@ -83,7 +83,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="another seed makes other mutants (0)")
     parser.add_argument("--count", type=int, default=63, help="how many to make (63)")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="how many to run at once (2)")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds after which one counts as noticed (300)")
+    parser.add_argument(
+        "--timeout", type=float, default=300, help="seconds for one mutant's tests; beyond, nothing was noticed (300)"
+    )
     parser.add_argument("--json", type=Path, help="a file for the results")
     return parser.parse_args(arguments)
 
