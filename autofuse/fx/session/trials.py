@@ -40,23 +40,23 @@ class ForwardTrial:
         return ModuleReference(original, *self._call, unread=places, copy_object=copied_object)
 
     def outcome(self, running: Iterable[nn.Module] | None = None) -> Verification:
-        """Whether a copy computes the same in which these modules, and the children that they narrow, run their plans.
+        """Whether a copy computes the same in which these modules run their plans, and all others their originals.
 
-        By default only the module itself does, for this very call.
+        By default the module itself runs its plan for this very call, and so do the children that it narrows.
         """
         made: dict[nn.Module, nn.Module] = {}
         rewritten = copied(self._module, made, self._planner.sharded)
         checked = self._module if running is None else None
-        for module in self._with_narrowed([self._module] if running is None else running):
+        for module in self._with_narrowed(self._module) if running is None else running:
             if module in made:
                 self._install(module, made[module], module is checked)
         return self._reference.check(rewritten)
 
-    def _with_narrowed(self, modules: Iterable[nn.Module]) -> list[nn.Module]:
-        """These, and the children of which their plans call narrow forwards, and theirs."""
-        found = list(modules)
-        for module in found:
-            plans = [p for _, p in self._planned(module)]
+    def _with_narrowed(self, module: nn.Module) -> list[nn.Module]:
+        """`module`, the children of which its plans call narrow forwards, and theirs."""
+        found = [module]
+        for known in found:
+            plans = [p for _, p in self._planned(known)]
             found += [child for child in {c for p in plans for c, _ in p.narrowed} if child not in found]
         return found
 

@@ -1,0 +1,71 @@
+"""Rewritten forwards are tried on copies: which modules of a copy run theirs, and that the user's run none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autofuse.display.progress import quietly
+from autofuse.fx.install.subclass import is_installed
+from autofuse.fx.session.planner import Planner, plan_calls
+from autofuse.fx.session.state import states_of
+from autofuse.fx.session.trials import ForwardTrial
+from autofuse.fx.trace.module_calls import calls_of
+from autofuse.fx.trace.wrappers import user_modules
+from autofuse.loading.registry import load_rules
+from autofuse.verify.modules import ModuleReference, Verification
+
+
+class Attention(nn.Module):
+    """Returns its probabilities, so it is fused only for a caller that drops them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        probabilities = torch.softmax(self.q(x) @ self.k(x).transpose(-2, -1) * 0.25, dim=-1)
+        return probabilities @ self.v(x), probabilities
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.norm = Attention(), nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x + self.attention(x)[0])
+
+
+@pytest.fixture
+def run_by(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """For each copy that is checked, the modules in it that run a forward of autofuse's."""
+    seen: list[set[str]] = []
+    check = ModuleReference.check
+
+    def noted(self: ModuleReference, rewritten: nn.Module) -> Verification:
+        seen.append({name for name, m in rewritten.named_modules() if is_installed(m)})
+        return check(self, rewritten)
+
+    monkeypatch.setattr(ModuleReference, "check", noted)
+    return seen
+
+
+def planned(model: nn.Module, x: Tensor) -> Planner:
+    states = states_of(user_modules(model), lambda name, module: True)
+    return plan_calls(load_rules(), states, calls_of(model, ((x,), {}), ()).by_mode, quietly)
+
+
+def test_a_module_is_tried_with_the_children_that_it_narrows(run_by: list[set[str]]) -> None:
+    layer, x = Layer(), torch.randn(2, 4, 16)
+    assert ForwardTrial(layer, ((x,), {}), planned(layer, x)).outcome().ok
+    assert run_by == [{"", "attention"}]
+    assert not any(is_installed(m) for m in layer.modules())
+
+
+def test_of_a_whole_model_only_the_named_modules_run_their_plans(run_by: list[set[str]]) -> None:
+    layer, x = Layer(), torch.randn(2, 4, 16)
+    trial = ForwardTrial(layer, ((x,), {}), planned(layer, x))
+    assert all(trial.outcome(running).ok for running in ([layer, layer.attention], [layer], [layer.attention], []))
+    assert run_by == [{"", "attention"}, {""}, {"attention"}, set()]
