@@ -121,9 +121,9 @@ REDUCTION_UNREAD = Code(
 VALUE_OUT_OF_REACH = Code(
     "value-out-of-reach",
     "An operand is not held by any name, or by no node, where the fused call would stand.",
-    "a value the fused call needs ({operation}) is not to be had where it would stand",
+    "a value the fused call needs ({operation}) is not available where it would stand",
     _ANEW,
-    "{value}, which the fused call needs, is not to be had where it would stand",
+    "{value}, which the fused call needs, is not available where it would stand",
     IN_SENTENCE,
 )
 
