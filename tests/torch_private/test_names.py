@@ -316,9 +316,17 @@ for path in sys.argv[1:]:
 """
 
 
-@pytest.mark.slow
-def test_without_any_one_of_them_autofuse_is_imported_and_models_compute_what_they_did() -> None:
-    paths = sorted({path for _, path in LOOKED_UP if not re.search(r"_dynamo|_inductor|distributed", path)})
+PATHS = sorted({path for _, path in LOOKED_UP if not re.search(r"_dynamo|_inductor|distributed", path)})
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        pytest.param(PATHS[::8], id="every eighth"),
+        pytest.param([p for i, p in enumerate(PATHS) if i % 8], id="the others", marks=pytest.mark.night),
+    ],
+)
+def test_without_any_one_of_them_autofuse_is_imported_and_models_compute_what_they_did(paths: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT, *paths], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
