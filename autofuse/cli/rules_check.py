@@ -9,7 +9,7 @@ from pathlib import Path
 from autofuse.display.findings import StyledText
 from autofuse.loading.examples import text_of
 from autofuse.loading.registry import load_rules
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.project.rules_here import rules_here
 from autofuse.project.run import rewritten
 from autofuse.rule import Example, Fused

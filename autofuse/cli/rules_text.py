@@ -18,7 +18,7 @@ from autofuse.loading.functions import function_of
 from autofuse.rule import Fused, Kept, Rule
 
 if TYPE_CHECKING:
-    from autofuse.match.matcher import LoadedRule
+    from autofuse.match.pattern import LoadedRule
 
 
 def listed(rules: Sequence[LoadedRule]) -> Iterator[StyledText]:

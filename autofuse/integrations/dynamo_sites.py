@@ -19,7 +19,7 @@ from autofuse.integrations.dynamo_trace import Attribute, DynamoTrace, adopted
 from autofuse.ir.facts import Facts
 from autofuse.match.choice import extent
 from autofuse.match.engine import sites
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.match.refusals import Refusal, refusal
 from autofuse.match.site import Site
 from autofuse.reasons import matches, outcomes

@@ -27,7 +27,7 @@ from autofuse.ir.graph import (
 )
 from autofuse.ir.vocabulary import OPS
 from autofuse.loading.functions import parameters_of
-from autofuse.match.matcher import Pattern
+from autofuse.match.pattern import Pattern
 from autofuse.rule import Rule, RuleError
 from autofuse.source.capture.capture_state import qualified
 from autofuse.source.capture.function_capture import capture

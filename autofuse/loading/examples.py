@@ -11,7 +11,7 @@ import textwrap
 from autofuse.canonical import View
 from autofuse.ir.facts import Facts
 from autofuse.match.engine import sites
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.rule import Example, Fails, Fused, RuleError
 from autofuse.source.capture.function_capture import capture
 from autofuse.source.capture.scope import file_scope, functions

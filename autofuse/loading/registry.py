@@ -26,7 +26,7 @@ from autofuse.loading.before import pattern_of
 from autofuse.loading.examples import check_examples
 from autofuse.loading.functions import function_of
 from autofuse.match.engine import every_site
-from autofuse.match.matcher import LoadedRule, Pattern
+from autofuse.match.pattern import LoadedRule, Pattern
 from autofuse.rule import CallChange, CallRule, Fails, Replacement, Rule, RuleError
 from autofuse.source.capture.function_capture import capture
 from autofuse.source.capture.scope import FileScope, file_scope

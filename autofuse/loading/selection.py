@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 
 
 class UnknownCode(ValueError):

@@ -17,7 +17,8 @@ from autofuse.ir.vocabulary import OPS
 from autofuse.match.choice import chosen
 from autofuse.match.legality import RemovedValues, removed_values, written_after, written_between
 from autofuse.match.masks import Mask
-from autofuse.match.matcher import Bindings, LoadedRule, Matcher, Miss
+from autofuse.match.matcher import Matcher
+from autofuse.match.pattern import Bindings, LoadedRule, Miss
 from autofuse.match.site import ReplacedValue, Site
 from autofuse.reasons import matches
 from autofuse.reasons.reason import because

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from autofuse.ir import layout
 from autofuse.ir.graph import Value
 from autofuse.match.legality import RemovedValues
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.rule import Verdict
 
 

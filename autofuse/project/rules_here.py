@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autofuse.loading.registry import load_rules
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.project.config import Configuration
 
 

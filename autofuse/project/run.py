@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from autofuse.loading.registry import load_rules
 from autofuse.loading.selection import require_known, selected
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.project.config import FileSettings
 from autofuse.project.document import Document, document
 from autofuse.project.file_discovery import SourceFile, Trouble, not_python

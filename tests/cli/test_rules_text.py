@@ -8,7 +8,7 @@ import pytest
 
 from autofuse.cli.rules_text import as_json, explained, listed, source_of, title
 from autofuse.loading.registry import load_rules
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.project.run import rewritten
 
 RULES = load_rules()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autofuse.loading.registry import load_rules
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.project.run import rewritten
 from autofuse.rule import Constant, RuleError
 from autofuse.source.find.check import proposals

@@ -12,7 +12,7 @@ import pytest
 from autofuse.ir.graph import ancestors
 from autofuse.loading.examples import check_examples
 from autofuse.loading.registry import load_rules
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.rule import Constant, RuleError
 
 BUILT_IN = load_rules()

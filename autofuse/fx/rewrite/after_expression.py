@@ -12,7 +12,7 @@ from typing import Any
 
 from autofuse import ops
 from autofuse.fx.rewrite.node_builder import Builder
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.rule import Applied, Constant, Imported, Part, RuleError
 
 

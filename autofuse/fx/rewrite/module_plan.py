@@ -30,7 +30,7 @@ from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace
 from autofuse.ir.facts import Facts
 from autofuse.match.engine import sites
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.match.refusals import AuthorText, Refusal, refusal, unread
 from autofuse.match.site import Site
 from autofuse.rule import Holds

@@ -16,7 +16,7 @@ from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import SCALARS
 from autofuse.kernels.policy import Policy, settings
 from autofuse.loading.selection import selected
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.torch_private import pytree
 
 Wanted = Callable[[str, nn.Module], bool]

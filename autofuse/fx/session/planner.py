@@ -22,7 +22,7 @@ from autofuse.fx.trace.stand_ins import Forms, fake_world, forms
 from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, traced
 from autofuse.fx.trace.twin import Twins, set_mode
 from autofuse.fx.trace.values import Untraceable
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.torch_private import FakeTensorMode
 
 _Key = tuple[bool, frozenset[Path]]  # mode, what is left out

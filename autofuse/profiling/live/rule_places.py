@@ -26,7 +26,7 @@ from autofuse.fx.trace.sharding import postponed
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.values import Untraceable
 from autofuse.fx.trace.wrappers import unwrapped, user_modules
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.results.profile import PlaceStatus
 from autofuse.results.sites import SiteReport
 

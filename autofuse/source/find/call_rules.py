@@ -11,7 +11,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.reasons import matches
 from autofuse.reasons.reason import because
 from autofuse.rule import CallRule, Fails, Holds, Verdict

@@ -15,7 +15,7 @@ from autofuse.ir.facts import Facts
 from autofuse.ir.graph import Value
 from autofuse.match.choice import chosen, extent
 from autofuse.match.engine import every_site
-from autofuse.match.matcher import LoadedRule
+from autofuse.match.pattern import LoadedRule
 from autofuse.match.refusals import Refusal, refusal
 from autofuse.match.site import Site
 from autofuse.reasons import matches

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from autofuse.ir.graph import CONST, PARAMETER, Value, is_const
 from autofuse.ir.vocabulary import MODULES, OPS, OUR_ACTIVATIONS
-from autofuse.match.matcher import LoadedRule, Pattern
+from autofuse.match.pattern import LoadedRule, Pattern
 from autofuse.rule import Rule
 from autofuse.source.find.landmarks import Hints
 
