@@ -114,3 +114,14 @@ def test_a_site_that_is_refused_stays_refused_whatever_was_assumed() -> None:
     text = ATTENTION.format(annotation=": float").replace("return scores.softmax(-1) @ v", "w = scores.softmax(-1)")
     sites = found(text + "    return w @ v, w\n", "AF101")
     assert [type(s.verdict) for s in sites] == [Fails]
+
+
+def test_a_program_of_hundreds_of_steps_is_read_to_its_end() -> None:
+    steps = "".join("    q = torch.relu(q)\n" for _ in range(700))
+    text = (
+        ATTENTION.format(annotation=": float")
+        .replace("* scale", "* 0.125")
+        .replace("    scores", steps + "    scores", 1)
+    )
+    (site,) = found(text, "AF101")
+    assert isinstance(site.verdict, Holds)
