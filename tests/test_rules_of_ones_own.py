@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import autofuse
-from autofuse.fx.rewrite.after_expression import resolved
+from autofuse.loading.named_object import resolved
 from autofuse.loading.registry import load_rules
 from autofuse.project.run import rewritten
 

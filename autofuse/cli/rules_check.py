@@ -8,11 +8,12 @@ from pathlib import Path
 
 from autofuse.display.findings import StyledText
 from autofuse.loading.examples import text_of
+from autofuse.loading.named_object import resolved
 from autofuse.loading.registry import load_rules
 from autofuse.match.pattern import LoadedRule
 from autofuse.project.rules_here import rules_here
 from autofuse.project.run import rewritten
-from autofuse.rule import Example, Fused
+from autofuse.rule import Example, Fused, Imported, Kept
 
 
 def own_rules(folders: Sequence[str]) -> tuple[LoadedRule, ...]:
@@ -25,11 +26,28 @@ def own_rules(folders: Sequence[str]) -> tuple[LoadedRule, ...]:
 
 
 def failures(rule: LoadedRule) -> Iterator[str]:
-    """A sentence for each example whose file does not become what it says."""
+    """A sentence for each example whose file does not become what it says, and for what a rule lacks."""
+    name = f"{rule.rule.code} {rule.rule.__name__}"
+    if not any(isinstance(e, Kept) for e in rule.rule.examples):
+        yield f"{name} has no example that it leaves alone. Add a Kept(why, source) to `examples`."
+    for needed in rule.replacement.needs:
+        if why := _not_there(needed):
+            yield f"{name}.after uses {needed.name}, which cannot be had: {why}."
     for example in rule.rule.examples:
         told = _told(rule, example)
         if told:
-            yield f"{rule.rule.code} {rule.rule.__name__}, example “{example.why}”: {told}"
+            yield f"{name}, example “{example.why}”: {told}"
+
+
+def _not_there(needed: Imported) -> str:
+    """Why a name is nothing, though its package is here; "" where that is not known."""
+    if find_spec(needed.package) is None:
+        return ""
+    try:
+        resolved(needed.name)
+    except (ImportError, AttributeError) as error:
+        return str(error)
+    return ""
 
 
 def _told(rule: LoadedRule, example: Example) -> str:

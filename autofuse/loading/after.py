@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from autofuse.ir.vocabulary import NAMES
 from autofuse.loading.functions import parameters_of
 from autofuse.rule import Applied, Constant, Imported, Part, Replacement, Rule, RuleError, Scalar
 from autofuse.source.capture.constants import number_of
@@ -19,7 +20,14 @@ from autofuse.source.capture.scope import FileScope
 _OPS = "autofuse.ops."
 _BINARY: Mapping[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
-    ast.MatMult: "@",
+    ast.MatMult: "@", ast.BitAnd: "&", ast.BitOr: "|",
+}  # fmt: skip
+_UNARY: Mapping[type[ast.unaryop], str] = {ast.USub: "-", ast.Invert: "~"}
+_F = "torch.nn.functional."
+# How many arguments stand before `inplace`, of functions that the vocabulary lacks; of others it knows the parameters.
+_INPLACE: Mapping[str, int] = {
+    "selu": 1, "elu": 2, "celu": 2, "leaky_relu": 2, "threshold": 3, "rrelu": 4, "dropout1d": 3, "dropout2d": 3,
+    "dropout3d": 3, "alpha_dropout": 3, "feature_alpha_dropout": 3,
 }  # fmt: skip
 
 
@@ -112,8 +120,8 @@ class _Reader:
                 return Applied("slice", "", tuple(self.value(p) if p else Constant(None) for p in (lower, upper, step)))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
                 return Applied("operator", f"{{0}} {_BINARY[type(op)]} {{1}}", (self.value(left), self.value(right)))
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return Applied("operator", "-{0}", (self.value(operand),))
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
+                return Applied("operator", f"{_UNARY[type(op)]}{{0}}", (self.value(operand),))
         raise self.refused(
             f"uses `{ast.unparse(node)}`. It may use only literals, the parameters of `before` "
             f"({', '.join(sorted(self.known))}), and calls of functions that its file imports."
@@ -162,6 +170,9 @@ class _Reader:
         positional = tuple(self.value(a) for a in _starless(self, node))
         named = tuple((str(k.arg), self.part(k.value)) for k in node.keywords)
         if (function := self.imported(node.func)) is not None:
+            before_inplace = _before_inplace(function.name)
+            if before_inplace is not None and len(positional) > before_inplace:
+                raise self.refused(f"gives `{text}` the argument `inplace`, which writes to what is captured.")
             return Applied("call", "", (function, *positional), named)
         if isinstance(node.func, ast.Attribute):
             return Applied("method", node.func.attr, (self.value(node.func.value), *positional), named)
@@ -170,10 +181,19 @@ class _Reader:
                 f"calls `{text}`, which stands in the rule's own file. Put it into a module that the rewritten code "
                 "can import, and import it here."
             )
+        if not isinstance(node.func, ast.Name):
+            raise self.refused(f"calls `{text}`. Call a function that its file imports, by its name.")
         raise self.refused(
             f"calls `{text}`, which its file does not import. Import it by its full name: "
             f"`from package.module import {text}`."
         )
+
+
+def _before_inplace(name: str) -> int | None:
+    """How many arguments of a function stand before its `inplace`; None where it has none."""
+    if name in NAMES and NAMES[name].inplace:
+        return len(NAMES[name].parameters)
+    return _INPLACE.get(name.removeprefix(_F)) if name.startswith(_F) else None
 
 
 def _arguments(call: ast.Call) -> list[tuple[str, ast.expr]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Hashable
 
 from autofuse.canonical import CAST, LEAF, PERMUTE, View
@@ -26,7 +27,7 @@ from autofuse.ir.graph import (
     ancestors,
 )
 from autofuse.ir.vocabulary import OPS
-from autofuse.loading.functions import parameters_of
+from autofuse.loading.functions import function_of, parameters_of
 from autofuse.match.pattern import Pattern
 from autofuse.rule import Rule, RuleError
 from autofuse.source.capture.capture_state import qualified
@@ -41,6 +42,7 @@ _TABLE = (
 
 def pattern_of(rule: type[Rule], function: ast.FunctionDef, scope: FileScope) -> Pattern:
     """`before` as a canonical pattern, its names resolved by the imports of the rule's own file."""
+    _check_straight(rule, function)
     captured = capture(function, scope)
     if captured.returned is None:
         raise RuleError(f"{rule.__name__}.before returns nothing. End it with `return`.")
@@ -58,7 +60,42 @@ def pattern_of(rule: type[Rule], function: ast.FunctionDef, scope: FileScope) ->
     _check_known(rule, results)
     _check_computes(rule, results[-1], steps)
     _check_used(rule, results)
-    return Pattern(results, defaults, steps)
+    _check_nested(rule, results)
+    _check_sizes(rule, results)
+    return Pattern(results, defaults, steps, _askable(rule))
+
+
+def _askable(rule: type[Rule]) -> frozenset[str]:
+    """The parameters that a `where` may ask about: the rule's own, and those of rules that may share it."""
+    beside = (c for c in vars(sys.modules[rule.__module__]).values() if inspect.isclass(c) and issubclass(c, Rule))
+    read = [r for r in (rule, *beside) if hasattr(r, "before")]
+    return frozenset(name for r in read for name in inspect.signature(r.before).parameters)
+
+
+def _check_straight(rule: type[Rule], function: ast.FunctionDef) -> None:
+    """Raise RuleError at a statement that a pattern cannot hold: it would be read as if it were not there."""
+    documented = ast.get_docstring(function) is not None
+    for statement in function.body[documented:]:
+        if not isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return, ast.Pass)):
+            first = ast.unparse(statement).partition("\n")[0]
+            raise RuleError(
+                f"{rule.__name__}.before has the statement `{first}`. It may hold assignments and one `return`: code "
+                "that branches or loops is looked for in a rule for each way through it."
+            )
+        if isinstance(statement, ast.Return) and statement is not function.body[-1]:
+            raise RuleError(f"{rule.__name__}.before goes on after its first `return`. Take out what follows.")
+
+
+def _check_nested(rule: type[Rule], results: tuple[Value, ...]) -> None:
+    """Raise RuleError where a result is no step towards the last one: a match is found by what it ends in."""
+    steps = set(ancestors(results[-1]))
+    for number, result in enumerate(results[:-1], 1):
+        if result not in steps or result is results[-1]:
+            raise RuleError(
+                f"{rule.__name__}.before returns several values, and the last one is not computed from number "
+                f"{number}, as a norm is from the sum that is returned with it. Only such are found: return the others "
+                "first, or write a rule for each."
+            )
 
 
 def _default(rule: type[Rule], name: str, default: object) -> Hashable:
@@ -86,6 +123,8 @@ def _unknown(v: Value) -> str:
     """What a value that the canonical form does not look into is called, and what is wrong with it."""
     if v.op == CALL and isinstance(v.data, tuple):
         name = str(v.data[0])
+        if (unbound := _unbound(v)) is not None:
+            return f"{unbound}{name}, and its file does not import {unbound}"
         if name.startswith(".") and name[1:] in OPS or name in OPS or _spelled(name):
             return f"{name} with arguments that the vocabulary does not give it"
         return f"{name}, which is not in the vocabulary"
@@ -94,6 +133,14 @@ def _unknown(v: Value) -> str:
     if v.op == OPAQUE:
         return f"what cannot be followed ({v.data})"
     return f"an expression that cannot be looked for ({v.data if v.op == SYNTAX else v.op})"
+
+
+def _unbound(call: Value) -> object:
+    """The name that a function is called by, `torch` of `torch.tanh(x)`, where the file says nothing of it."""
+    owner = call.inputs[0] if call.inputs else call
+    while owner.op == ATTRIBUTE:
+        owner = owner.inputs[0]
+    return owner.data if owner.op == GLOBAL else None
 
 
 def _spelled(name: str) -> bool:
@@ -120,6 +167,18 @@ def _check_used(rule: type[Rule], results: tuple[Value, ...]) -> None:
             raise RuleError(
                 f"{rule.__name__}.before does not compute with its parameter `{name}`, so no match says what it is. "
                 "Use it, or leave it out."
+            )
+
+
+def _check_sizes(rule: type[Rule], results: tuple[Value, ...]) -> None:
+    """Raise RuleError where `after` passes on the sizes of a norm: a match keeps only how many dimensions they are."""
+    passed_on = {n.id for n in ast.walk(function_of(rule, "after")) if isinstance(n, ast.Name)}
+    for v in (v for r in results for v in ancestors(r)):
+        if v.op in ("layer_norm", "rms_norm") and v.inputs[1].op == PARAMETER and v.inputs[1].data in passed_on:
+            raise RuleError(
+                f"{rule.__name__}.before takes the normalized_shape of a norm as `{v.inputs[1].data}`, and a match "
+                "says only how many dimensions that has. Write `x.shape[-1:]` for it, in `before` and in `after`, "
+                "where x is what is normalised."
             )
 
 

@@ -11,7 +11,6 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -22,6 +21,7 @@ from types import ModuleType
 from autofuse.canonical import View
 from autofuse.ir.facts import Facts
 from autofuse.loading.after import replacement_of
+from autofuse.loading.attributes import check_attributes, check_code_is_free
 from autofuse.loading.before import pattern_of
 from autofuse.loading.examples import check_examples
 from autofuse.loading.functions import function_of
@@ -42,15 +42,17 @@ def load_rules(folders: tuple[Path, ...] = ()) -> tuple[LoadedRule, ...]:
     """
     shipped = [r for m in _shipped() for r in _rules_in(m)]
     others = [r for m in (*_announced(), *(_module_at(p) for f in folders for p in _files_in(f))) for r in _rules_in(m)]
+    codes = {r.code for r in shipped}
     for rule in others:  # the examples of those that ship are tried by the tests
-        check_examples(loaded(rule))
+        read = loaded(rule)
+        check_code_is_free(rule, codes)
+        check_examples(read)
     return tuple(loaded(r) for r in sorted([*shipped, *others], key=lambda r: r.code))
 
 
 def loaded(rule: type[Rule]) -> LoadedRule:
     """One rule, read and checked."""
-    if not re.fullmatch(r"[A-Z]+[0-9]+", rule.code):
-        raise RuleError(f"{rule.__name__}.code is {rule.code!r}. Write capital letters and digits, such as MY101.")
+    check_attributes(rule)
     if issubclass(rule, CallRule):
         return LoadedRule(rule, Pattern((), {}), Replacement("", ()), change_of(rule))
     scope = _scope_of(rule)
@@ -86,7 +88,13 @@ def _shipped() -> Iterator[ModuleType]:
 def _announced() -> Iterator[ModuleType]:
     """Modules that installed packages name under the entry point group."""
     for point in entry_points(group="autofuse.rules"):
-        found = point.load()
+        try:
+            found = point.load()
+        except (Exception, SystemExit) as error:  # the package is the user's: anything may be raised
+            raise RuleError(
+                f"The rules of the entry point `{point.name} = {point.value}` could not be imported: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         yield found if isinstance(found, ModuleType) else sys.modules[found.__module__]
 
 
@@ -104,14 +112,21 @@ def _module_at(path: Path) -> ModuleType:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # the file is the user's: anything may be raised
+    except (Exception, SystemExit) as error:  # the file is the user's: anything may be raised
         raise RuleError(f"The rule file {path} could not be imported: {type(error).__name__}: {error}") from error
     return module
 
 
 def _rules_in(module: ModuleType) -> list[type[Rule]]:
+    """The rules of a module; a class without a code is what they share. Raises RuleError where one lacks its code."""
     own = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
-    return [c for c in own if issubclass(c, Rule) and "code" in vars(c)]
+    found = [c for c in own if issubclass(c, Rule)]
+    for rule in found:
+        if not hasattr(rule, "code") and "examples" in vars(rule):
+            raise RuleError(
+                f'{rule.__name__} has no code, so nothing can select it. Write one, such as `code = "MY101"`.'
+            )
+    return [c for c in found if "code" in vars(c)]
 
 
 def change_of(rule: type[CallRule]) -> CallChange:

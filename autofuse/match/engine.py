@@ -14,6 +14,7 @@ from autofuse.canonical.view import order_of
 from autofuse.ir import layout
 from autofuse.ir.graph import ATTRIBUTE, CALL, CONST, IS_NONE, ITEM, MODULE, PARAMETER, TUPLE, Graph, Value, is_const
 from autofuse.ir.vocabulary import OPS
+from autofuse.match.answers import answer_of
 from autofuse.match.choice import chosen
 from autofuse.match.legality import RemovedValues, removed_values, written_after, written_between
 from autofuse.match.masks import Mask
@@ -22,7 +23,7 @@ from autofuse.match.pattern import Bindings, LoadedRule, Miss
 from autofuse.match.site import ReplacedValue, Site
 from autofuse.reasons import matches
 from autofuse.reasons.reason import because
-from autofuse.rule import Fails, Holds, Unknown
+from autofuse.rule import Fails, Holds, RuleError, Unknown
 
 _NOT_A_ROOT = frozenset({PARAMETER, CONST, ATTRIBUTE, ITEM, TUPLE, IS_NONE, "sink"})
 
@@ -34,38 +35,51 @@ class _Captures:
     view: View
     bound: dict[str, Value]
     mask: Mask | None
+    names: frozenset[str]  # of the parameters that may be asked about
 
     def absent(self, name: str) -> bool:
-        return name not in self.bound or is_const(self.bound[name], None)
+        return (v := self._found(name)) is None or is_const(v, None)
 
     def literal(self, name: str) -> object:
-        return self.bound[name].data if name in self.bound and self.bound[name].op == CONST else None
+        return v.data if (v := self._found(name)) is not None and v.op == CONST else None
 
     def number(self, name: str) -> bool | None:
-        return self.view.number(self.bound[name]) if name in self.bound else True
+        return self.view.number(v) if (v := self._found(name)) is not None else True
 
     def rank(self, name: str) -> int | None:
-        return self.view.rank(self.bound[name]) if name in self.bound else None
+        return self.view.rank(v) if (v := self._found(name)) is not None else None
 
     def attribute(self, name: str) -> bool:
-        return name in self.bound and _from_self(self.bound[name])
+        return (v := self._found(name)) is not None and _from_self(v)
 
     def written(self, name: str) -> bool:
-        v = self.bound.get(name)
+        v = self._found(name)
         return v is None or v.op in (CONST, LEAF, PARAMETER) or bool(self.view.originals(v))
 
     def branches(self, first: str, second: str) -> bool:
-        read = [{_read_by(o) for o in _operands(self.view, self.bound[name])} - {None} for name in (first, second)]
-        return self.bound[first] is not self.bound[second] and bool(read[0] & read[1])
+        one, other = self._found(first), self._found(second)
+        if one is None or other is None or one is other:
+            return False
+        read = [{_read_by(o) for o in _operands(self.view, v)} - {None} for v in (one, other)]
+        return bool(read[0] & read[1])
 
     def scores(self, name: str) -> bool:
-        return name in self.bound and _is_scores(self.bound[name])
+        return (v := self._found(name)) is not None and _is_scores(v)
 
     def boolean(self, name: str) -> bool:
+        self._found(name)
         return self.mask is not None and self.mask.boolean
 
     def approximation(self, name: str) -> str:
+        self._found(name)
         return self.mask.approximate if self.mask is not None else ""
+
+    def _found(self, name: str) -> Value | None:
+        """What was captured as `name`, if anything. Raises RuleError for what is no parameter of `before`."""
+        if name not in self.names:
+            known = ", ".join(sorted(self.names))
+            raise RuleError(f"asks about `{name}`, which is no parameter of `before`: {known}.")
+        return self.bound.get(name)
 
 
 def _is_scores(v: Value) -> bool:
@@ -180,9 +194,13 @@ def _site(graph: Graph, view: View, rule: LoadedRule, root: Value, order: layout
     written = written_between(graph, operands, start, values)
     if rule.rule.saves_result:
         written = written or written_after(graph, values)
-    verdict = written or rule.rule.where(_Captures(view, captures, bound.mask))
+    verdict = written or answer_of(
+        rule.rule, rule.rule.where, _Captures(view, captures, bound.mask, rule.pattern.names)
+    )
     if verdict is None or isinstance(verdict, Fails) and any(v.op == rule.rule.core for v in (*gone.values, *values)):
         return None
+    if isinstance(verdict, (Fails, Unknown)) and verdict.capture and verdict.capture not in rule.pattern.names:
+        raise RuleError(f"{rule.rule.__name__}.where names `{verdict.capture}`, which is no parameter of `before`.")
     if isinstance(verdict, (Fails, Unknown)) and verdict.capture in captures:
         verdict = replace(verdict, culprit=next(_operands(view, captures[verdict.capture]), None))
     return Site(rule, root, results, captures, steps, gone, verdict, bound.notes)

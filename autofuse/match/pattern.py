@@ -16,12 +16,13 @@ class Pattern:
     """`before`, captured and canonical: what it returns, the last result being the root.
 
     `defaults` are the values of parameters that the code may leave out. `written` is how many computations `before`
-    writes out for it.
+    writes out for it, `names` are its parameters.
     """
 
     results: tuple[Value, ...]
     defaults: Mapping[str, Value]
     written: int = 2
+    names: frozenset[str] = frozenset()
 
     @property
     def root(self) -> Value:

@@ -18,6 +18,7 @@ from autofuse.project.document import Document, document
 from autofuse.project.file_discovery import SourceFile, Trouble, not_python
 from autofuse.project.notebook import NotANotebook
 from autofuse.project.suppress import suppressions
+from autofuse.rule import RuleError
 from autofuse.source.find.check import Proposal, UnreadFunction, proposals
 from autofuse.source.write.file_edits import CannotWrite, applied
 
@@ -90,6 +91,8 @@ class RewriteRun:
             return not_python(f"{file.path}:{error.lineno or 1}", error)
         except (RecursionError, MemoryError):
             return Trouble(f"{file.path}: not read: its expressions are nested too deeply to follow.")
+        except RuleError as error:
+            return Trouble(f"{file.path}: {error}")
         except Exception as error:
             if isinstance(error, ValueError) and b"\0" in source:
                 return Trouble(f"{file.path}: not read: it holds null bytes, so it is not Python source.")
@@ -99,6 +102,8 @@ class RewriteRun:
         """The text with every wanted edit made, repeated until none is left."""
         try:
             return self._settled(checked, file, unsafe)
+        except RuleError as error:
+            return Trouble(f"{file.path}: {error}")
         except Exception as error:  # a SyntaxError too: the text was sound before we touched it
             return self._internal(file.path, error)
 

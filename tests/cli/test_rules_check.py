@@ -64,3 +64,15 @@ def test_a_rule_that_cannot_be_read_is_a_sentence(tmp_path: Path, capsys: pytest
 def test_a_folder_without_rules_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "--check", str(tmp_path)]) == FAILED
     assert "no rules of your own" in capsys.readouterr().err
+
+
+def test_a_function_that_is_not_in_its_package_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = RULE.replace("from a_package_that_is_not_here import fast", "import torch.nn.functional as F")
+    assert checked(tmp_path, text.replace("return fast(x)", "return F.sofplus(x)").replace("EXPECTED", "")) == FINDINGS
+    assert "Sines.after uses torch.nn.functional.sofplus, which cannot be had" in capsys.readouterr().out
+
+
+def test_a_rule_that_leaves_nothing_alone_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = next(line for line in RULE.splitlines() if "Kept(" in line and "import" not in line.split("Kept(")[0])
+    assert checked(tmp_path, RULE.replace("EXPECTED", "fast(x)").replace(kept, "")) == FINDINGS
+    assert "Sines has no example that it leaves alone" in capsys.readouterr().out

@@ -74,6 +74,7 @@ WRITTEN = {
     "a nested call": ("F.softplus(torch.neg(x))", "torch.nn.functional.softplus(torch.neg(x))"),
     "a method on a result": ("F.softplus(x).mean(dim=-1)", "torch.nn.functional.softplus(x).mean(dim=-1)"),
     "operators": ("torch.sum(-x / (factor + 1), -1)", "torch.sum(-x / (3 + 1), -1)"),
+    "what is not, and what both are": ("torch.sum(~(x & x) | x, -1)", "torch.sum(~(x & x) | x, -1)"),
     "a part of a shape": (
         "F.layer_norm(x, x.shape[-1:], eps=factor)",
         "torch.nn.functional.layer_norm(x, x.shape[-1:], eps=3)",
@@ -142,6 +143,8 @@ REFUSED = {
     "a step in place": ("return F.relu_(x)", "writes to what is captured"),
     "a method in place": ("return F.relu(x.add_(1))", "writes to what is captured"),
     "inplace=True": ("return F.relu(x, inplace=True)", "writes to what is captured"),
+    "inplace by position": ("return F.relu(x, True)", "writes to what is captured"),
+    "a call of a lambda": ("return F.relu((lambda y: y)(x))", "by its name"),
     "starred arguments": ("return F.relu(*x)", "Write each argument"),
     "a name of nothing": ("return F.relu(y)", "may use only literals"),
     "a lambda": ("return F.relu(lambda: x)", "may use only literals"),

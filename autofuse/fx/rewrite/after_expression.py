@@ -5,13 +5,12 @@ Knows the steps of an `after`, and how to import what they name; decides nothing
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any
 
 from autofuse import ops
 from autofuse.fx.rewrite.node_builder import Builder
+from autofuse.loading.named_object import resolved
 from autofuse.match.pattern import LoadedRule
 from autofuse.rule import Applied, Constant, Imported, Part, RuleError
 
@@ -28,23 +27,6 @@ def require_importable(rules: Iterable[LoadedRule]) -> None:
                     "need it where they run: install its package, or put its folder on PYTHONPATH; or leave the rule "
                     f'out with `ignore=["{loaded.rule.code}"]`.'
                 ) from error
-
-
-@cache
-def resolved(name: str) -> Any:
-    """The object with that qualified name: torch.nn.functional.softplus. Raises ImportError or AttributeError."""
-    parts = name.split(".")
-    for count in range(len(parts), 0, -1):
-        try:
-            found: Any = importlib.import_module(".".join(parts[:count]))
-        except ModuleNotFoundError as error:
-            if count == 1 or error.name not in {".".join(parts[: i + 1]) for i in range(count)}:
-                raise
-            continue
-        for part in parts[count:]:
-            found = getattr(found, part)
-        return found
-    raise ImportError(f"no module named {parts[0]!r}")
 
 
 def kernel_name(operation: str) -> str:

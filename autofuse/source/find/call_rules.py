@@ -11,6 +11,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from autofuse.match.answers import answer_of
 from autofuse.match.pattern import LoadedRule
 from autofuse.reasons import matches
 from autofuse.reasons.reason import because
@@ -178,7 +179,7 @@ def _site(loaded: LoadedRule, rule: type[CallRule], symbol: str, call: PlacedCal
     gone = tuple(v for name, text in change.removed if (v := call.value(name)) is not None and ast.unparse(v) == text)
     if len(gone) != len(change.removed) or any(call.given(n) is not None for n in rule.unless):
         return None
-    verdict = rule.at(call)
+    verdict = answer_of(rule, rule.at, call)
     if change.added and call.starred and verdict is not None:
         verdict = Fails(because(matches.ARGUMENTS_STARRED, starred=call.starred, added=_spelled(change.added)))
     if verdict is None or call.around.is_test and not (isinstance(verdict, Holds) and verdict.safety == "safe"):

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import autofuse
-from autofuse.fx.rewrite.after_expression import kernel_name, resolved
+from autofuse.fx.rewrite.after_expression import kernel_name
+from autofuse.loading.named_object import resolved
 from autofuse.rule import RuleError
 
 RULE = '''
@@ -129,13 +130,6 @@ def test_a_function_that_cannot_be_imported_is_named_at_once(project: Path) -> N
     written(project, "Kernels.softplus(x)", module="nowhere_to_be_found")
     with pytest.raises(RuleError, match=r"Softplus.after uses nowhere_to_be_found.Kernels.softplus, which"):
         autofuse.optimize(Smooth(), select="MY101")
-
-
-def test_names_are_resolved_in_full() -> None:
-    assert resolved("torch.nn.functional.softplus") is torch.nn.functional.softplus
-    assert resolved("torch.special.xlogy") is torch.special.xlogy
-    with pytest.raises(AttributeError):
-        resolved("torch.nn.functional.there_is_none")
 
 
 def test_reports_name_the_function() -> None:
