@@ -319,6 +319,7 @@ for path in sys.argv[1:]:
 PATHS = sorted({path for _, path in LOOKED_UP if not re.search(r"_dynamo|_inductor|distributed", path)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "paths",
     [
