@@ -121,3 +121,45 @@ def test_of_two_comparisons_what_each_was_compared_with_is_the_yardstick() -> No
     assert of_comparisons(slower_machine, COMPARISON).verdict == "inconclusive"
     worse = replace(COMPARISON, after_seconds=(1.6,) * 10)
     assert of_comparisons(worse, COMPARISON).verdict == "confirmed"
+
+
+def test_either_side_without_yardsticks_is_without() -> None:
+    bare, nothing = replace(STEADY, yardstick=()), replace(STEADY, yardstick=(0.1,) * 9 + (0.0,))
+    for side in (bare, nothing, replace(STEADY, yardstick=(0.1,) * 9)):
+        assert judged(TWICE, side).verdict == judged(side, TWICE).verdict == "inconclusive"
+        assert judged(TWICE, side, anyway=True).ratio == Estimate(2.0, Interval(2.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sticks", "verdict"),
+    [
+        (1.101, 0.1, "confirmed"),
+        (1.099, 0.1, "no-change"),
+        (0.911, 0.1, "no-change"),
+        (0.908, 0.1, "regressed"),
+        (1.05, 0.2, "inconclusive"),  # by the yardstick half: from 0.525 to 1.05
+        (1.05, 0.05, "inconclusive"),  # by the yardstick twice: from 1.05 to 2.1
+    ],
+)
+def test_a_verdict_takes_a_tenth_by_every_way(seconds: float, sticks: float, verdict: str) -> None:
+    assert judged(MeasuredSide((seconds,) * 10, (sticks,) * 10), STEADY).verdict == verdict
+
+
+def test_a_quarter_of_undisturbed_steps_tells_as_much_as_the_median() -> None:
+    """Of 13 steps 6 took one second and 7 took two: the fourth shortest is 1, the median 2."""
+    disturbed = MeasuredSide((1.0,) * 6 + (2.0,) * 7)
+    found = judged(disturbed, MeasuredSide((1.0,) * 13), anyway=True)
+    assert found.ratio is not None and found.ratio.ratio == 2.0
+    assert found.ratio.interval == Interval(1.0, 2.0)
+
+
+def test_times_of_nothing_are_no_steps() -> None:
+    assert judged(MeasuredSide((0.0,) * 10), STEADY, anyway=True).ratio is None
+
+
+def test_work_that_one_of_the_two_does_not_tell_or_that_is_equal_is_no_caveat() -> None:
+    before = gpt()
+    assert of_profiles(before, before).caveats == ()
+    untold = replace(before, timing=replace(before.timing, tokens=None))
+    assert of_profiles(before, untold).caveats == of_profiles(untold, before).caveats == ()
+    assert of_profiles(before, replace(before, ranks=before.ranks[:1] or ())).caveats == ()

@@ -65,3 +65,21 @@ def test_on_a_cpu_what_is_asked_of_gpus_says_so_and_the_rest_stays() -> None:
 
 def test_a_rung_of_a_later_version_is_known_by_its_name() -> None:
     assert Rung("tma_active", 0.5).kind.title == "tma_active"
+
+
+def test_a_rung_above_that_has_no_value_is_passed_over() -> None:
+    known = {"busy": Rung("busy", 0.9), "hfu": Rung("hfu", reason="no peak is known"), "mfu": Rung("mfu", 0.3)}
+    assert {r.name: r.loss for r in ladder(known, "")}["mfu"] == pytest.approx(0.6)
+    del known["busy"]
+    assert {r.name: r.loss for r in ladder(known, "")}["mfu"] == pytest.approx(0.7)
+
+
+def test_on_a_cpu_what_has_a_value_keeps_it_without_a_reason() -> None:
+    (rung,) = of_a_cpu((Rung("sm_efficiency", 0.5, "3 steps"),))
+    assert rung == Rung("sm_efficiency", 0.5, "3 steps")
+
+
+def test_a_known_rung_has_its_own_kind_and_is_asked_of_gpus_or_not() -> None:
+    assert all(Rung(name).kind is KINDS[name] for name in KINDS)
+    assert {name for name in KINDS if not KINDS[name].gpu} == {"busy", "hfu", "mfu", "ideal"}
+    assert Rung("tma_active").kind.gpu

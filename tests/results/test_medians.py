@@ -40,6 +40,10 @@ def test_without_times_there_is_no_interval() -> None:
         (14, 0.9999, None),  # 2/16384 = 0.00012
         (15, 0.9999, 0),  # 2/32768 = 0.00006
         (0, 0.95, None),
+        (6, 0.0, 2),  # two beyond either end leave two; three would leave none
+        (7, 0.0, 2),  # 2 x (1 + 7 + 21)/128; the middle one is in every interval
+        (2, 0.5, 0),  # 2 x 1/4 is just what is left out
+        (3, 0.75, 0),  # 2 x 1/8 is just what is left out
     ],
 )
 def test_as_many_numbers_are_left_out_as_a_coin_allows(count: int, level: float, cut: int | None) -> None:

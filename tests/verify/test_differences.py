@@ -67,3 +67,44 @@ def test_what_differs_between_two_tensors_but_rounding_is_named() -> None:
     assert difference_of_tensors(x, x + 1) == ""
     assert difference_of_tensors(whole, whole.flip(0)) == "has other entries"
     assert difference_of_tensors(x, whole) == "has dtype torch.int64 instead of torch.float32"
+
+
+@pytest.mark.parametrize(
+    "one, other, difference",
+    [
+        (3, 4, "is 4 instead of 3"),
+        (3, True, "is True instead of 3"),
+        (torch.float32, torch.float16, "is torch.float16 instead of torch.float32"),
+        (b"a", b"b", "is b'b' instead of b'a'"),
+        (torch.Size([2]), torch.Size([3]), "is (3,) instead of (2,)"),
+    ],
+)
+def test_what_is_no_tensor_is_compared_by_type_and_value(one: Any, other: Any, difference: str) -> None:
+    assert difference_in_kind(of(result=one), of(result=other)) == ("result", difference)
+    assert difference_in_kind(of(result=one), of(result=one)) is None
+
+
+def test_objects_of_one_type_that_know_no_equality_are_alike() -> None:
+    class Anything:
+        pass
+
+    assert difference_in_kind(of(result=Anything()), of(result=Anything())) is None
+
+
+def test_complex_numbers_are_numbers_and_a_mask_is_not() -> None:
+    assert difference_of_tensors(torch.ones(2, dtype=torch.complex64), torch.zeros(2, dtype=torch.complex64)) == ""
+    assert difference_of_tensors(torch.ones(2, dtype=torch.bool), torch.zeros(2, dtype=torch.bool))
+    assert difference_of_tensors(x, x.to("meta")).startswith("has device ")
+
+
+def test_what_stands_among_the_numbers_in_one_run_and_among_the_rest_in_the_other_is_there() -> None:
+    assert difference_in_kind(of(result=x), of(result=None)) == ("result", "is None instead of a tensor")
+
+
+def test_runs_are_equal_only_where_every_tensor_and_gradient_is() -> None:
+    one = ModuleRun({"a": x, "b": x}, {"x": x, "y": x})
+    assert equal(one, ModuleRun({"a": x, "b": x.clone()}, {"x": x.clone(), "y": x}))
+    assert not equal(one, ModuleRun({"a": x, "b": x + 1}, {"x": x, "y": x}))
+    assert not equal(one, ModuleRun({"a": x, "b": x}, {"x": x, "y": x + 1}))
+    assert not equal(one, ModuleRun({"a": x, "b": x}, {"x": x}))
+    assert not equal(one, ModuleRun({"a": x, "b": x.double()}, {"x": x, "y": x}))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from autofuse.verify.bounds import Gap
-from autofuse.verify.judging import Compared, Judged, judged
+from autofuse.verify.judging import Compared, Judged, capital, judged
 
 UNIT = 2.0**-24
 EXACT = torch.linspace(1.0, 2.0, 64, dtype=torch.float64)
@@ -62,3 +62,8 @@ def test_less_of_the_originals_own_error_counts_where_only_a_share_of_it_is_allo
 def test_what_is_not_finite_is_said_so() -> None:
     found = judged([Compared("the result", ONCE / 0, ONCE, EXACT)], UNIT)
     assert math.isinf(found.gap.error) and found.sentence() == "the result is not finite where the original is"
+
+
+def test_a_sentence_gets_its_capital_letter_and_keeps_the_rest() -> None:
+    assert capital("gradient of self.wQ is off.") == "Gradient of self.wQ is off."
+    assert capital("") == ""

@@ -505,3 +505,19 @@ def test_dropout_that_a_kernel_of_ours_draws_is_off_as_well() -> None:
 
     inputs = tuple(torch.randn(1, 2, 300, 16) for _ in range(3))
     assert verify(Spelled(), Dropped(), inputs).ok
+
+
+@pytest.mark.parametrize(("off", "ok"), [(2**-18, True), (2**-8, False)])
+def test_what_only_one_mode_does_is_judged_by_the_rounding_of_either(off: float, ok: bool) -> None:
+    """Both modes of the original are one, and exact: only random rounding shows that 1,024 leaves 2 ** -14 of room."""
+
+    def rounds(module: nn.Module, x: Tensor) -> Tensor:
+        return (x + 1024.0) - 1024.0
+
+    def rounds_elsewhere(module: nn.Module, x: Tensor) -> Tensor:
+        y = rounds(module, x)
+        return y if module.training else y + off * y.detach()
+
+    outcome = same(rounds, rounds_elsewhere, torch.arange(1.0, 65.0))
+    assert outcome.ok is ok, outcome
+    assert ok or "in evaluation" in outcome.reason
