@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -75,3 +76,46 @@ def test_one_run_beside_nothing_but_zeros_is_measured_as_it_is() -> None:
     nothing = torch.zeros(4000, 8)
     assert difference_at_once(nothing, nothing, nothing, 2.0**-24) == ""
     assert difference_at_once(nothing + 0.1, nothing, nothing, 2.0**-24)
+
+
+def test_several_tensors_count_as_their_average() -> None:
+    ones = torch.ones(4)
+    assert draw({"x": ones, "y": 3 * ones}, {"x": ones, "y": ones}) == (2.0, 2.0)
+    assert draw({"x": ones, "y": 3 * ones, "new": ones}, {"x": ones, "y": ones}) == (2.0, 2.0)
+    assert draw({"x": 3 * ones, "nothing": 0 * ones}, {"x": ones, "nothing": 0 * ones}) == (3.0, 4.0)
+
+
+@pytest.mark.parametrize("more", [0.01, -0.01])
+def test_numbers_within_two_units_of_each_other_are_not_apart(more: float) -> None:
+    one, other = ([Draw(kept, 0.1)] * DRAWS for kept in (1.0, 1.0 + more))
+    assert difference(one, other, 0.006) == "" and "scaled differently" in difference(one, other, 0.004)
+    one, other = ([Draw(1.0, spread)] * DRAWS for spread in (0.1, 0.1 + more))
+    assert difference(one, other, 0.006) == "" and "another rate" in difference(one, other, 0.004)
+
+
+@pytest.mark.parametrize(
+    ("found", "alike"),
+    [
+        # Of 10,000 rows chance is 5 / 100. The usual change is 0.5: 0.1 + 0.05 of it and 0.001 may be missing or added,
+        # and of what is kept, 1, there may be 0.02 + 0.05 / 2 + 0.001 more or less.
+        ((1.0, 0.57), True), ((1.0, 0.58), False), ((1.0, 0.43), True), ((1.0, 0.42), False),
+        ((1.045, 0.5), True), ((1.047, 0.5), False), ((0.955, 0.5), True), ((0.953, 0.5), False),
+    ],
+)  # fmt: skip
+def test_one_run_leaves_as_much_room_as_is_on_paper(found: tuple[float, float], alike: bool) -> None:
+    assert (difference_at_once(_of(*found), _of(1.0, 0.5), torch.ones(10_000, 4), 2.0**-24) == "") is alike
+
+
+def test_coarse_numbers_leave_sixteen_units_and_a_row_more_room() -> None:
+    still = torch.ones(10_000, 4)
+    assert difference_at_once(_of(1.0, 0.62), _of(1.0, 0.5), still, 2.0**-8) == ""  # 0.075 + 0.0625 of room
+    assert difference_at_once(_of(1.0, 0.64), _of(1.0, 0.5), still, 2.0**-8)
+    row, usual = torch.ones(4), torch.tensor([1.5, 0.5, 1.5, 0.5])
+    assert difference_at_once(2 * row, usual, row, 2.0**-24) == ""  # of a single row chance is five
+    assert difference_at_once(torch.tensor(5.0), torch.tensor(1.0), torch.tensor(1.0), 2.0**-24)
+
+
+def _of(kept: float, change: float) -> torch.Tensor:
+    """Beside ones, a result that is `kept` on average and `change` away: from 1, not from its own average."""
+    apart = math.sqrt(change**2 - (kept - 1) ** 2)
+    return torch.tensor([kept - apart, kept + apart]).repeat(20_000).view(10_000, 4)

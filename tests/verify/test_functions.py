@@ -124,3 +124,41 @@ def test_integers_have_to_be_equal() -> None:
     assert reference.compare(lambda x: x.max(-1).indices).error == 0
     with pytest.raises(Wrong):
         reference.compare(lambda x: x.argmin(-1))
+
+
+def test_complex_results_are_compared_by_their_numbers() -> None:
+    call = FunctionCall.of((torch.randn(64, dtype=torch.complex64, requires_grad=True),), {}, backward=True)
+    reference = FunctionReference(lambda x: x * x, call)
+    assert 0 < reference.compare(lambda x: x * x).bound < 1e-5
+    with pytest.raises(Inexact) as caught:
+        reference.compare(lambda x: x * x.conj())
+    assert caught.value.gap.error > caught.value.gap.bound and not caught.value.gap.within
+
+
+def test_what_torchs_code_does_not_compute_is_not_compared_and_zeros_need_not_be() -> None:
+    call = FunctionCall.of((torch.randn(8, requires_grad=True), torch.randn(8, requires_grad=True)), {}, backward=True)
+    FunctionReference(lambda x, y: x * 2, call).compare(lambda x, y: x * 2 + y * 0)
+    FunctionReference(lambda x, y: x * 2 + y * 0, call).compare(lambda x, y: x * 2)
+
+
+def test_beside_dropout_whole_numbers_and_gradients_that_are_not_there_are_passed_over() -> None:
+    def dropped(x: Tensor, y: Tensor, dropout_p: float = 0.0) -> tuple[Tensor, Tensor]:
+        return F.dropout(x, dropout_p), x.argmax(-1)
+
+    x, y = torch.randn(4000, 5, requires_grad=True), torch.randn(3, requires_grad=True)
+    reference = FunctionReference(dropped, FunctionCall.of((x, y), {"dropout_p": 0.2}, backward=True))
+    reference.compare(dropped)
+    reference.compare(lambda x, y, dropout_p=0.0: (F.dropout(x, dropout_p) + 0 * y.sum(), x.argmax(-1)))
+    with pytest.raises(Wrong, match="dropout is another"):
+        reference.compare(lambda x, y, dropout_p=0.0: (F.dropout(x, 2 * dropout_p), x.argmax(-1)))
+
+
+def test_rounding_of_the_arguments_explains_as_much_of_the_result() -> None:
+    """1,000 + x - 1,000: what torch's code loses is little by luck, and much is explained by a unit of 1,000."""
+    x = torch.arange(1.0, 9.0)
+    reference = FunctionReference(
+        lambda x, y: (x + y) - 1000.0, FunctionCall.of((x, torch.full((8,), 1000.0)), {}, False)
+    )
+    reference.compare(lambda x, y: (x + y) - 1000.0 + 2.0**-15)
+    with pytest.raises(Inexact):
+        reference.compare(lambda x, y: (x + y) - 1000.0 + 2.0**-5)
