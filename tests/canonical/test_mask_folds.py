@@ -75,6 +75,11 @@ def test_two_draws_that_are_folded_back_stay_two() -> None:
     assert both.inputs[0] is not both.inputs[1]
 
 
+def test_probabilities_that_are_folded_back_twice_are_one_value() -> None:
+    _, both = canonical(f"{_SCORES}return w.softmax(-1){_BACK}, w.softmax(-1).contiguous(){_BACK}")
+    assert both.inputs[0] is both.inputs[1] and both.inputs[0].op == "softmax"
+
+
 # Scores that are viewed and then multiplied, and scores that are multiplied first.
 SCALED = {
     "by a number": ("w * 0.5", "(s * 0.5).view(b, h, n, m)"),
@@ -116,6 +121,7 @@ SPLITS = {
     "a sum, the view second": ("sin + w", ["w"]),
     "a cast": ("w.half()", ["w"]),
     "what is kept of scores": ("w.masked_fill(sin > 0, float('-inf'))", ["w"]),
+    "what is kept where a view says so": ("torch.where(w, s, float('-inf'))", []),
     "what is kept by a view": ("s.masked_fill(w > 0, float('-inf'))", []),
     "either arm of a branch": ("w + sin if z is not None else w", ["w", "w"]),
     "what a branch tests": ("s if w else sin", []),
@@ -136,6 +142,7 @@ _TOLD = "assumes that the scores have the same shape before they are split for t
 # A view that splits, one that joins, and what has to be assumed, None where that is another shape.
 FOLDS = {
     "known": (_SCORES, "w", f"(w + sin){_BACK}", ""),
+    "of three dimensions": (_SCORES, "s.view(b * h, n, m)", f"(s.view(b * h, n, m) + sin){_BACK}", ""),
     "of a rank that is not known": (_OPEN, "s.view(-1, h, n, m)", "(s.view(-1, h, n, m) + 1).view(-1, n, m)", _TOLD),
     "of another rank": (_SCORES, "w", "(w + sin).view(b, h, 1, n, m)", None),
     "of two dimensions": (_SCORES, "s.view(n, m)", f"s.view(n, m){_BACK}", None),

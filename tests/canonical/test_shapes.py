@@ -133,6 +133,31 @@ def test_another_order_is_another_value(one: str, other: str) -> None:
     assert written(canonical(one)[1]) != written(canonical(other)[1])
 
 
+OPERATIONS = {
+    "a product of others": ("return x @ cos", "matmul"),
+    "probabilities on the left": (_WEIGHTS + "return w @ x", "matmul"),
+    "probabilities on the right": (_WEIGHTS + "return x @ w", "permute"),
+    "probabilities on both sides": (_WEIGHTS + "return w @ w.half()", "matmul"),
+    "an einsum of one": ("return torch.einsum('ij->ji', x)", "einsum"),
+    "an einsum that is a value": ("return torch.einsum(z, x, cos)", "einsum"),
+    "an einsum of einops that is a value": ("import einops\nreturn einops.einsum(x, cos, z)", "einops_einsum"),
+}
+
+
+@pytest.mark.parametrize(("body", "op"), OPERATIONS.values(), ids=OPERATIONS)
+def test_products_are_turned_only_where_probabilities_stand_on_the_right(body: str, op: str) -> None:
+    assert canonical(body)[1].op == op
+
+
+@pytest.mark.parametrize(("index", "place"), [(0, 0), (1, 1), (-1, 1), (-2, 0), (2, None), (-3, None), ("a", None)])
+def test_an_element_of_a_tuple_is_what_stands_there(index: object, place: int | None) -> None:
+    graph = Graph()
+    both = [graph.value(PARAMETER, data=name) for name in "xy"]
+    view = View(Facts())
+    made = view.of(graph.value("item", graph.value("tuple", *both), graph.const(index)))  # type: ignore[arg-type]
+    assert made.op == "item" if place is None else made is view.of(both[place])
+
+
 @pytest.mark.parametrize("index", ["2", "-3"])
 def test_an_element_that_a_tuple_has_not_is_left_to_fail(index: str) -> None:
     assert canonical(f"return (x, cos)[{index}]")[1].op == "item"
@@ -144,7 +169,8 @@ def test_two_draws_of_what_is_turned_stay_two() -> None:
 
 
 @pytest.mark.parametrize(
-    ("put_back", "rank", "kept"), [(2, 2, True), (1, 2, False), (2, None, False), (0, 2, False), (-1, 2, True)]
+    ("put_back", "rank", "kept"),
+    [(2, 2, True), (1, 2, False), (2, None, False), (0, 2, False), (0, 0, True), (-1, 2, True)],
 )
 def test_a_reduced_dimension_that_is_put_back_by_its_place_is_kept_where_the_rank_is_known(
     put_back: int, rank: int | None, kept: bool

@@ -6,6 +6,7 @@ import pytest
 
 from autofuse.canonical import View
 from autofuse.canonical.sizes import Sizes, asked, dimensions, is_half, is_size, lengths, same, whole_shape
+from autofuse.canonical.view import LEAF
 from autofuse.ir.facts import Facts, Known
 from autofuse.ir.graph import CONST, PARAMETER, Graph, Value
 from tests.canonical.recognise.test_rotary import canonical
@@ -34,10 +35,15 @@ NAMED = {
     "joined": ("x.shape[:-1] + (2, 3)", ["x[1]", "2", "3"]),
     "joined with a shape": ("(2, 3) + x.shape", ["2", "3", "x[0]"]),
     "joined, starred": ("*(x.shape[:-1] + (2,)), 5", ["x[1]", "2", "5"]),
+    "a number that a function gives": ("z.rows(), 2", ["a value", "2"]),
+    "one size": ("x.size(0)", ["None"]),
+    "another attribute": ("z.sizes", ["sizes"]),
+    "another attribute, starred": ("*z.sizes, 2", ["sizes", "2"]),
     "from the second": ("*x.shape[1:-1], 2", None),
     "every second": ("*x.shape[:-1:2], 2", None),
     "the first two": ("*x.shape[:2], 2", None),
     "up to a value": ("*x.shape[:z], 2", None),
+    "none of them": ("*x.shape[:0], 2", None),
     "all of them": ("*x.shape[:], 2", None),
     "a part of a part": ("*x.shape[:-1][:-1], 2", None),
     "a part of a tuple": ("*(2, 3)[:-1], 2", None),
@@ -49,7 +55,9 @@ NAMED = {
 
 
 def told(part: Value | Sizes) -> str:
-    return f"{part.of.data}[{part.less}]" if isinstance(part, Sizes) else str(part.data)
+    if isinstance(part, Sizes):
+        return f"{part.of.data}[{part.less}]"
+    return "a value" if part.op == LEAF else str(part.data)
 
 
 @pytest.mark.parametrize(("arguments", "wanted"), NAMED.values(), ids=NAMED)

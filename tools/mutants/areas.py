@@ -35,7 +35,14 @@ def _files(path: Path) -> Iterator[Path]:
 _SPELLED = ("loading/test_registry.py", "test_spellings_text.py", "test_spellings_live.py")
 AREAS = {
     "matching": Area(
-        ("match/matcher.py", "match/engine.py", "match/choice.py", "canonical/view.py", "canonical/choices.py"),
+        (
+            "match/matcher.py",
+            "match/engine.py",
+            "match/choice.py",
+            "match/pattern.py",
+            "canonical/view.py",
+            "canonical/choices.py",
+        ),
         ("match", "canonical", "ir", *_SPELLED),
     ),
     "legality": Area(
