@@ -229,3 +229,18 @@ def test_every_pair_of_estimates_has_a_verdict_that_its_interval_allows(found: T
         assert interval.high < 1
     if judgement.verdict == "no-change":
         assert max(interval.high, 1 / interval.low) <= (1 + RESOLUTION) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sure"),
+    [
+        ([1.0] * 7 + [1.5], [2.0] * 7 + [4.0], Interval(0.25, 0.75)),
+        ([2.0] * 7 + [4.0], [1.0] * 7 + [1.5], Interval(2.0 / 1.5, 4.0)),
+        ([1.0] * 7 + [2.0], [2.0] * 8, Interval(0.0, math.inf)),  # one as slow as the others
+        ([2.0] * 8, [1.0] * 7 + [2.0], Interval(0.0, math.inf)),
+        ([2.0] * 7, [1.0] * 7, Interval(0.0, math.inf)),  # too few, though far apart
+        ([2.0] * 15, [1.0] * 15, Interval(2.0, 2.0)),  # enough for order statistics
+    ],
+)
+def test_of_few_pairs_only_lists_that_do_not_overlap_are_sure(before: Times, after: Times, sure: Interval) -> None:
+    assert paired(before, after).sure == sure

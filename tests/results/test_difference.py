@@ -163,3 +163,20 @@ def test_work_that_one_of_the_two_does_not_tell_or_that_is_equal_is_no_caveat() 
     untold = replace(before, timing=replace(before.timing, tokens=None))
     assert of_profiles(before, untold).caveats == of_profiles(untold, before).caveats == ()
     assert of_profiles(before, replace(before, ranks=before.ranks[:1] or ())).caveats == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((), (1.0,) * 10), ((1.0,) * 10, ()), ((0.0,) + (1.0,) * 9, (1.0,) * 10), ((1.0,) * 10, (1.0,) * 9 + (-1.0,))],
+)
+def test_without_a_time_on_each_side_there_is_no_ratio(before: tuple[float, ...], after: tuple[float, ...]) -> None:
+    found = judged(MeasuredSide(before), MeasuredSide(after), anyway=True)
+    assert (found.verdict, found.ratio) == ("inconclusive", None) and "no step was timed" in found.reason
+
+
+def test_several_processes_are_not_one_and_one_is_the_same_as_none_told() -> None:
+    one = gpt()
+    two = replace(one, ranks=(one.ranks or (None,))[:1] * 2)  # type: ignore[arg-type]
+    assert of_profiles(replace(one, ranks=()), two).caveats == ("processes: 1 before, 2 after.",)
+    assert of_profiles(two, replace(one, ranks=two.ranks[:1])).caveats == ("processes: 2 before, 1 after.",)
+    assert of_profiles(replace(one, ranks=()), replace(one, ranks=two.ranks[:1])).caveats == ()

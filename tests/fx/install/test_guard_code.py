@@ -230,3 +230,13 @@ def test_the_tests_that_fail_are_told_by_their_places() -> None:
     lines, scope = explained(asked, "self")
     exec("def ask(x, y):\n" + "".join(f"    {line}\n" for line in lines), scope)
     assert ast.parse("\n".join(lines[:-1])) and scope["ask"](1, None) == [1, 3] and scope["ask"](2, 0) == [0, 1, 2]
+
+
+def test_only_a_modules_state_is_read_out_of_its_dict() -> None:
+    class Kind:
+        training = True
+
+    assert holds("x.training is True", x=Kind()) and "__dict__" not in text("x.training is True")
+    assert "self.__dict__['training']" in text("self.training is True")
+    assert "['child'].__dict__['training']" in text("self._modules['child'].training is True")
+    assert "__dict__" not in text("self.plain is None")

@@ -164,3 +164,32 @@ def test_numbers_are_of_one_step_on_average() -> None:
     entries = (step(2, 100, 300), op("aten::mm", 10, 20), op("aten::mm", 110, 60))
     forward = shares(*entries, devices=[])["forward"]
     assert (forward.seconds, forward.share) == (pytest.approx(40e-6), 0.2)
+
+
+def test_each_share_says_how_it_was_told() -> None:
+    gpu, cpu = on_a_gpu(), on_a_cpu()
+    assert gpu["forward"].basis == "GPU work launched in: what runs in no other phase, the loss included"
+    assert cpu["forward"].basis == "what runs in no other phase, the loss included"
+    assert gpu["data"].basis == "torch's own ranges of DataLoader, while the GPU runs nothing"
+    assert cpu["data"].basis == "torch's own ranges of DataLoader"
+    assert gpu["idle"].basis == "neither a kernel nor a copy runs, and no data is waited for"
+    assert cpu["idle"].basis == "no operator runs, and no data is waited for"
+
+
+def test_a_little_that_is_untold_is_said_with_the_phases_and_not_with_the_data() -> None:
+    """Of 100 the GPU works 60, and of 10 of them nothing tells the launch."""
+    found = shares(launch(1, 0), kernel(10, 50, correlation=1), kernel(70, 10))
+    assert found["backward"].basis.endswith("; for 10.0% of the step the trace does not tell")
+    assert "does not tell" not in found["data"].basis
+    assert percents(found)["forward"] == 50
+
+
+@pytest.mark.parametrize(("untold", "told"), [(10, True), (11, False)])
+def test_the_host_is_told_of_where_a_fifth_of_the_work_is_not(untold: int, told: bool) -> None:
+    found = shares(launch(1, 0), kernel(10, 40, correlation=1), kernel(60, untold))
+    assert (found["host"].share is not None) is told
+
+
+def test_launches_before_and_behind_the_steps_do_not_count() -> None:
+    entries = (launch(1, 12), kernel(20, 10, correlation=1), launch(2, 150), launch(3, 14, name="cudaMemcpyAsync"))
+    assert "1 launches a step take 0.001 ms" in shares(*entries)["host"].basis
