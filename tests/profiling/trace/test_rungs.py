@@ -152,3 +152,23 @@ def test_rungs_that_a_trace_cannot_tell_say_how_to_get_them() -> None:
 def test_losses_are_counted_down_the_ladder() -> None:
     rungs = {r.name: r for r in ladder(rungs_of(scope_of(trace(step(1, 0, 100), kernel(0, 50, 33, name=GEMM)))), "")}
     assert (rungs["busy"].loss, rungs["sm_efficiency"].loss, rungs["tensor_share"].loss) == (0.5, 0.375, 0.0)
+
+
+def test_a_kernel_that_begins_while_another_runs_is_added_and_leaves_with_it() -> None:
+    """0 to 30: 0.5; 10 to 20 beside it 0.25; 40 to 50 alone 0.25: 15 + 2.5 + 2.5 of 100."""
+    found = values(step(1, 0, 100), kernel(0, 30, 66), kernel(10, 10, 33, stream=8), kernel(40, 10, 33))
+    assert found[1] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(("without", "told"), [(5, True), (6, False)])
+def test_shapes_must_be_known_for_nineteen_twentieths_of_the_time(without: int, told: bool) -> None:
+    rungs = rungs_of(scope_of(trace(step(1, 0, 100), kernel(0, 100 - without), kernel(100 - without, without, None))))
+    assert (rungs["sm_efficiency"].value is not None) is told
+
+
+def test_an_occupancy_without_registers_or_shared_memory_is_a_most() -> None:
+    def basis(**limits: int) -> str:
+        return rungs_of(scope_of(trace(step(1, 0, 100), kernel(0, 50, 264, 512, **limits))))["occupancy"].basis
+
+    assert "at most, for registers" in basis()
+    assert "at most" not in basis(registers_per_thread=32, shared_memory=0)
