@@ -172,3 +172,11 @@ def test_an_occupancy_without_registers_or_shared_memory_is_a_most() -> None:
 
     assert "at most, for registers" in basis()
     assert "at most" not in basis(registers_per_thread=32, shared_memory=0)
+
+
+def test_a_mean_of_several_gpus_says_so_and_one_gpu_does_not() -> None:
+    one, two = (
+        rungs_of(scope_of(trace(step(1, 0, 100), kernel(0, 50), *(kernel(0, 50, device=d) for d in range(1, gpus)))))
+        for gpus in (1, 2)
+    )
+    assert "GPUs" not in one["busy"].basis and two["busy"].basis.startswith("mean of 2 GPUs, ")
