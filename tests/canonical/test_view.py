@@ -141,3 +141,10 @@ def test_what_takes_the_place_of_a_step_stands_for_it_too() -> None:
     before = [*view.originals(x), *view.originals(cos)]
     assert view.in_place_of(cos, x) is x
     assert view.originals(x) == before
+
+
+def test_an_order_that_changes_nothing_is_no_permutation() -> None:
+    view, x = canonical("return x")
+    turned = view.permuted(x, (-1, -2))
+    assert (turned.op, turned.data) == ("permute", (-1, -2))
+    assert view.permuted(x, ()) is x and view.permuted(turned, (-1, -2)) is x
