@@ -52,6 +52,7 @@ KINDS = {
     "a literal": ("2", True, None),
     "a fraction": ("0.5", True, None),
     "true": ("True", False, None),
+    "a text": ("'a'", False, None),
     "a product of numbers": ("n * n", True, 0),
     "a product with a tensor": ("n * x", False, 3),
     "a product with what is not known": ("n * z", None, None),
