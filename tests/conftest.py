@@ -17,6 +17,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TRITON_INTERPRET", "1")
 # What a loaded machine measures would decide what tests find fused; those about measuring switch it on themselves.
 os.environ.setdefault("AUTOFUSE_MEASURED", "0")
+# torch's profiler reads it once in a process, and some tests use the profiler before autofuse does.
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 REPOSITORY = Path(__file__).parents[1]
 _LEFT_BEHIND = ("__pycache__", ".venv", ".git", ".hypothesis", "build", "dist", "autofuse-demo", "autofuse.egg-info")
