@@ -55,7 +55,7 @@ def optimize(
     verify: check each fused place, and the whole model, against the original in double precision, and take back what
     fails.
     tune: with example inputs, time each fused place against what stood there, with every kernel that can compute it
-    here, and take the best; what nothing beats stays. Places of some microseconds are not timed. None: yes, unless the
+    here, and take the best; the original stays where it is fastest. Places of some microseconds are not timed. None: yes, unless the
     environment has AUTOFUSE_MEASURED=0. Without it the defaults of docs/kernels.md hold.
     policy: "speed", "memory" or "accuracy": what decides between kernels. It holds for the process from here on; None
     leaves it as it is.
@@ -68,7 +68,7 @@ def optimize(
     `autofuse.report(model)` tells what was found; `autofuse.restore(model)` puts everything back. Asked the same of the
     same model again, optimize does nothing; with other options, other inputs or other modules it starts over. Where the
     environment has AUTOFUSE_DISABLE=1, the model stays as it is. Raises TypeError for arguments of another kind,
-    ValueError for a code that no rule bears, a name that fits no module, and a policy that there is not.
+    ValueError for an unknown code of a rule, a name that fits no module, and an unknown policy.
     """
     if profile:
         return _profiled()(model, example_inputs, profile, select=select, ignore=ignore, modules=modules,
@@ -109,7 +109,7 @@ def optimized(
 ) -> Iterator[nn.Module]:
     """Optimize `model` for the length of a `with` block; takes what `optimize` takes, and raises what it raises.
 
-    Behind the block the model is as it was before: its own, or as an earlier `optimize` left it.
+    After the block the model is as it was before: its own, or as an earlier `optimize` left it.
     """
     inner = unwrapped(model)
     before = sessions.session_of(inner)
