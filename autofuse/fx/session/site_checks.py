@@ -44,7 +44,7 @@ class Checker:
         self._known: dict[Hashable, Verdict] = {}
 
     def check(self, planner: Planner, real: Calls, tell: Tell) -> Verdicts:
-        """A verdict for each module that gained something; plans that fail are made again without the sites that fail."""
+        """A verdict for each module that gained something; a plan that fails is made again without what fails."""
         verdicts: Verdicts = {}
         modules = dict.fromkeys(m for m, _ in planner.plans if m in real)
         for module in tell("checking", list(modules), len(modules)):
