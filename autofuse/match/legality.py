@@ -80,10 +80,11 @@ def _views(v: Value, operands: frozenset[Value]) -> bool:
 def written_between(graph: Graph, operands: frozenset[Value], first: int, results: tuple[Value, ...]) -> Fails | None:
     """A reason to decline if what the match reads is overwritten before the fused operation would read it."""
     bases = {base for v in operands for base in memory_of(v)}
+    wholes = {base for v in operands for base in memory_of(v, through_parts=True)}
     for write in graph.writes:
         own = write.result in operands or write.result in results  # h += x, where h is the sum that is replaced
         between = first < write.at <= results[-1].serial and not own
-        if between and bases.intersection(memory_of(write.target)):
+        if between and _shares(bases, wholes, write.target):
             return Fails(because(matches.OPERAND_WRITTEN), write.target, use=write.result)
     for call in graph.values[first : results[-1].serial]:
         ignored = call.op == CALL and _only_looked_at(graph, call) and not _harmless(call)
@@ -111,6 +112,19 @@ def written_after(graph: Graph, results: tuple[Value, ...]) -> Fails | None:
         if any(r in chain for r in results) and write.result not in results:
             return Fails(because(matches.RESULT_WRITTEN), write.target, use=write.result)
     return None
+
+
+def may_share_memory(v: Value, other: Value) -> bool:
+    """Whether two values may lie in one memory, as far as the operations that made them tell."""
+    wholes = set(memory_of(v, through_parts=True))
+    return bool(wholes.intersection(memory_of(other, through_parts=True)))
+
+
+def _shares(bases: set[Value], wholes: set[Value], written: Value) -> bool:
+    """Whether what is `written` may lie in the memory of `bases`. Parts of one tensor do not lie in each other, but in
+    the tensor, one of the `wholes`."""
+    whole = memory_of(written, through_parts=True)
+    return bool(wholes.intersection(memory_of(written)) or bases.intersection(whole))
 
 
 def _computed_within(
@@ -202,21 +216,22 @@ def is_metadata(v: Value) -> bool:
     return v.op == ATTRIBUTE and v.data in METADATA or v.op in OPS and OPS[v.op].effect == "metadata"
 
 
-def memory_of(v: Value) -> list[Value]:
-    """`v` and the values whose memory it may share."""
-    chain, source = [v], _source(v)
+def memory_of(v: Value, through_parts: bool = False) -> list[Value]:
+    """`v` and the values whose memory it may share; with `through_parts`, those too that it is one part of several
+    of."""
+    chain, source = [v], _source(v, through_parts)
     while source is not None:
         chain.append(source)
-        source = _source(source)
+        source = _source(source, through_parts)
     return chain
 
 
-def _source(v: Value) -> Value | None:
+def _source(v: Value, through_parts: bool) -> Value | None:
     """What `v` may be a view of."""
     if not v.inputs:
         return None
     if v.op == ITEM:
-        return v.inputs[0] if v.inputs[0].op not in _SEPARATE else None
+        return v.inputs[0] if v.inputs[0].op not in _SEPARATE or through_parts else None
     if v.op == CALL and isinstance(v.data, tuple):
         return _viewed_by_call(v, str(v.data[0]).rpartition(".")[2])
     shares = v.op == "identity" or v.op in OPS and OPS[v.op].effect == "view" or v.op == ATTRIBUTE and v.data in _SHARED

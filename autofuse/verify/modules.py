@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -103,10 +103,14 @@ class ModuleReference:
         return self._expected(False, None if isinstance(self._in_training, str) else self._in_training)
 
     def _expected(self, training: bool, other: _Expected | None) -> _Expected | str:
-        try:
-            return _Expected(self._original, self._call, training, other)
-        except Exception as error:  # a model of one mode only, or not for these inputs
-            return f"{type(error).__name__}: {error}"
+        why = ""
+        for gradients in ("every", "asked", "none"):  # what is written in place may have none
+            call = replace(self._call, gradients=gradients)
+            try:
+                return _Expected(self._original, call, training, other)
+            except Exception as error:  # a model of one mode only, or not for these inputs
+                why = f"{type(error).__name__}: {error}"
+        return why
 
 
 class _Expected:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +24,16 @@ SEED = 20  # any fixed number: runs that are compared draw the same random numbe
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """The arguments of a call of a module's forward, and the elements of the returned tuple that nobody reads."""
+    """The arguments of a call of a module's forward, and the elements of the returned tuple that nobody reads.
+
+    `gradients`: of every floating argument and parameter, of parameters and of what asks for one, or of nothing.
+    """
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     unread: frozenset[int] = frozenset()
     copy_object: Callable[[Any], Any] = copy.deepcopy  # for arguments that are neither tensors nor containers of them
+    gradients: Literal["every", "asked", "none"] = "every"
 
 
 @dataclass
@@ -67,7 +71,8 @@ def run(
             returned = module(*inputs.args, **inputs.kwargs)
         results = dict(_leaves(returned, "result", call.unread))
         differentiable = {n: r for n, r in results.items() if isinstance(r, Tensor) and r.requires_grad}
-        sources = inputs.leaves | {f"self.{n}": p for n, p in module.named_parameters() if p.requires_grad}
+        parameters = {f"self.{n}": p for n, p in module.named_parameters() if p.requires_grad}
+        sources = inputs.leaves | parameters if call.gradients != "none" else {}
         done = ModuleRun(with_gradient=frozenset(differentiable))
         done.gradients = _gradients(differentiable, sources, arithmetic)
         done.rates, done.rows = tuple(sorted(arithmetic.rates)), arithmetic.rows
@@ -102,6 +107,7 @@ class _Inputs:
     def __init__(self, module: nn.Module, call: ModuleCall, arithmetic: AsWritten | None, masks_too: bool) -> None:
         self.leaves: dict[str, Tensor] = {}
         self._arithmetic, self._masks_too, self._copy_object = arithmetic, masks_too, call.copy_object
+        self._only_asked = call.gradients == "asked"
         self._given: dict[str, Tensor] = {}
         self._copies: dict[int, Any] = {}  # an argument that is given twice stays one
         names = _parameter_names(module, len(call.args))
@@ -133,7 +139,7 @@ class _Inputs:
             return copied
         copied = self._arithmetic.given(copied)
         called_a_mask = any(word in name.lower() for word in ("mask", "bias"))
-        if called_a_mask and not self._masks_too and not value.requires_grad:
+        if (called_a_mask and not self._masks_too or self._only_asked) and not value.requires_grad:
             return copied
         self.leaves[name] = copied.requires_grad_()
         return copied.clone()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import fx, nn
 
 from autofuse.fx.trace.attribute_reads import guard_inside, guard_path
-from autofuse.fx.trace.operation_names import erase_dead
+from autofuse.fx.trace.operation_names import erase_dead, put_in_place
 from autofuse.fx.trace.tracer import ForwardTrace
 
 
@@ -29,7 +29,7 @@ def handed(trace: ForwardTrace, count: int) -> list[str]:
                 made[target] = trace.graph.placeholder(f"in{count + len(texts)}")
             made[target].meta = dict(node.meta)
             texts.append(text)
-        node.replace_all_uses_with(made[target])
+        put_in_place(node, made[target])
     erase_dead(trace.graph)
     return texts
 

@@ -5,8 +5,10 @@ Knows fx and the table of spellings; decides nothing about what may be rewritten
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from autofuse import ops
@@ -18,7 +20,7 @@ from autofuse.fx.rewrite.graph_capture import CapturedTrace
 from autofuse.fx.rewrite.node_builder import Builder, CannotBuild
 from autofuse.fx.rewrite.size_reads import sizes_elsewhere
 from autofuse.fx.trace.attribute_reads import is_known
-from autofuse.fx.trace.operation_names import dead
+from autofuse.fx.trace.operation_names import dead, put_in_place
 from autofuse.match.site import ReplacedValue, Site
 from autofuse.reasons import writing
 from autofuse.reasons.reason import because
@@ -45,7 +47,8 @@ def rewrite(captured: CapturedTrace, view: View, site: Site) -> Excerpt:
         raise
     operands = {node: (node.args, node.kwargs) for node in before}
     for old, new in replaced.items():
-        old.replace_all_uses_with(new)
+        _take_over_memory(captured, old, new)
+        put_in_place(old, new)
     gone = _gone(captured, site)
     come = [n for n in graph.nodes if n not in before]
     pairs = list(zip(nodes, made, strict=True))
@@ -54,6 +57,14 @@ def rewrite(captured: CapturedTrace, view: View, site: Site) -> Excerpt:
     for node in gone:
         graph.erase_node(node)
     return taken
+
+
+def _take_over_memory(captured: CapturedTrace, old: fx.Node, new: Any) -> None:
+    """The example value of `new` lies where that of `old` lay: views of it, and writes through them, are told so."""
+    was, is_ = old.meta.get("v"), new.meta.get("v") if isinstance(new, fx.Node) else None
+    if isinstance(was, Tensor) and isinstance(is_, Tensor) and was.shape == is_.shape:
+        with suppress(RuntimeError), captured.trace.mode, torch.no_grad():  # where it does not fit there
+            new.meta["v"] = was if was.stride() == is_.stride() else was.as_strided(is_.shape, is_.stride())
 
 
 def _made(captured: CapturedTrace, view: View, site: Site, nodes: list[fx.Node], builder: Builder) -> list[fx.Node]:

@@ -26,6 +26,7 @@ from autofuse.ir.binding import bound_arguments, like_another
 from autofuse.ir.facts import Known
 from autofuse.ir.graph import ATTRIBUTE, CALL, CONST, ITEM, MODULE, OPAQUE, PARAMETER, SINK, SLICE, TUPLE, Graph, Value
 from autofuse.ir.vocabulary import MODULES, OPS
+from autofuse.match.legality import may_share_memory
 from autofuse.reasons import matches
 from autofuse.reasons.reason import because
 
@@ -51,6 +52,7 @@ class CapturedTrace:
     known: dict[Value, Known] = field(default_factory=dict)
     nodes: dict[Value, fx.Node] = field(default_factory=dict)  # value -> the node that computes it first
     values: dict[fx.Node, Value] = field(default_factory=dict)
+    overwritten: dict[Value, fx.Node] = field(default_factory=dict)  # value -> what overwrites its memory first
     paths: dict[Value, str] = field(default_factory=dict)  # attributes of the module -> where they are
     entered: dict[fx.Node, ForwardTrace] = field(
         default_factory=dict
@@ -121,14 +123,19 @@ class _Lowering:
         """Memory was overwritten: names for the old contents now hold the new ones, views of it are unknown."""
         for target in node.meta["writes"]:
             old = self.values[target]
-            new = (
-                result
-                if _direct(node.meta.get("v"))
-                else self.graph.fresh(OPAQUE, result, old, data="written in place")
-            )
+            new = result
+            if not _direct(node.meta.get("v")):
+                new = self.graph.fresh(OPAQUE, result, old, data="written in place")
+                self.out.nodes[new] = target
+                self.know(new, target)
             self.graph.write(old, new)
             memory = _storage(target.meta["v"]) if isinstance(target.meta.get("v"), Tensor) else None
-            for other in self.storages.get(memory, []) if memory is not None else []:
+            sharing = self.storages.get(memory, []) if memory is not None else []
+            lost = {old, *(self.values[other] for other in sharing)} - {new}
+            self.graph.recompute(lost)
+            for value in lost:
+                self.out.overwritten.setdefault(value, node)
+            for other in sharing:
                 held = self.values[other]
                 if held is old and other is not node:
                     self.values[other] = new
@@ -136,6 +143,8 @@ class _Lowering:
                     self.values[other] = view = self.graph.fresh(
                         OPAQUE, held, new, data="shares memory with what was written"
                     )
+                    if not may_share_memory(held, old):  # by a view that the graph does not know as one
+                        self.graph.write(held, view)
                     self.out.nodes[view] = other
                     self.know(view, other)
 

@@ -51,6 +51,7 @@ class Builder:
         if v.op == CONST:
             return v.data
         originals = [v.data] if v.op == LEAF and isinstance(v.data, Value) else self.view.originals(v)
+        originals = [o for o in originals if not self.is_overwritten(o)]
         for original in originals:
             node = self.captured.nodes.get(original)
             if (
@@ -67,6 +68,11 @@ class Builder:
             if (inner := self.captured.inner.get(original)) is not None and self.goes(inner.call):
                 return self.inside(inner, inner.node)
         return self.derived(v)
+
+    def is_overwritten(self, v: Value) -> bool:
+        """Whether the memory of a value holds something else at the place."""
+        write = self.captured.overwritten.get(v)
+        return write is not None and self.order.get(write, self.limit) < self.limit
 
     def goes(self, node: fx.Node) -> bool:
         """Whether what a node computes goes with the match."""

@@ -84,11 +84,21 @@ def unobserved() -> Iterator[None]:
         around.enter_context(torch.inference_mode(False))
         around.enter_context(disable_current_modes())
         if saved_tensors_hooks_is_enabled():
-            around.enter_context(saved_tensors_hooks(_as_it_is, _as_it_is))  # only the innermost hooks are called
+            around.enter_context(saved_tensors_hooks(_with_version, _unwritten))  # only the innermost hooks are called
         yield
 
 
-def _as_it_is(x: torch.Tensor) -> torch.Tensor:
+def _with_version(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    return x, x._version
+
+
+def _unwritten(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
+    """What was saved. Raises RuntimeError as autograd does, which asks for versions only where there are no hooks."""
+    x, version = saved
+    if x._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation"
+        )
     return x
 
 

@@ -63,6 +63,14 @@ def dead(graph: fx.Graph, gone: Collection[fx.Node] = ()) -> list[fx.Node]:
     return list(found)
 
 
+def put_in_place(old: fx.Node, new: fx.Node) -> None:
+    """Let `new` be read, and written, wherever `old` is: what overwrote the result of `old` overwrites its."""
+    for user in old.users:
+        if old in user.meta.get("writes", ()):
+            user.meta["writes"] = [new if written is old else written for written in user.meta["writes"]]
+    old.replace_all_uses_with(new)
+
+
 def structure_of(graph: fx.Graph) -> Hashable:
     """Equal for graphs that compute the same in the same order, whatever numbers are handed to a user's own objects.
 
