@@ -307,7 +307,8 @@ class Loss(nn.Module):
 
 MODULES = (
     OperandBefore, OperandAfter, OperandBetween, PartOfOperandBetween, WholeOfOperandBetween, UnknownViewBetween,
-    ComputedAgain, ComputedAgainAfterAView, Argument, ResidualStream, BufferBetween, ViewOfWhatIsFusedAlready, ReluModule, Loss,
+    ComputedAgain, ComputedAgainAfterAView, Argument, ResidualStream, BufferBetween, ViewOfWhatIsFusedAlready,
+    ReluModule, Loss,
 )  # fmt: skip
 
 
