@@ -45,6 +45,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     properties = [p for r in reports if r.when == "call" for p in r.user_properties]
     if programs := sum(int(str(n)) for name, n in properties if name == "programs"):
         terminalreporter.write_line(f"{programs} programs rewritten at random, and executed before and after")
+    selection.tell_attack(terminalreporter, [str(outcome) for name, outcome in properties if name == "attack"])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,12 @@ def tell_seconds(reporter: pytest.TerminalReporter) -> None:
     used = seconds_of_cpu()
     advice = f"; unmark the slowest (--durations=20) until it is below {FAST_SECONDS}" if used > FAST_SECONDS else ""
     reporter.write_line(f"{used:.0f} of {FAST_SECONDS} seconds of CPU{advice}")
+
+
+def tell_attack(reporter: pytest.TerminalReporter, outcomes: list[str]) -> None:
+    """What came of the programs of tests/adversary: of each, in both ways of capture."""
+    counted = Counter(outcomes)
+    told = {"fused": "fused and right", "refused": "refused and right", "wrong": "wrong"}
+    parts = ", ".join(f"{n} {told.get(outcome, outcome)}" for outcome, n in sorted(counted.items()))
+    if outcomes:
+        reporter.write_line(f"{len(outcomes) // 2} programs attacked optimize, each in two ways: {parts}")

@@ -1,0 +1,185 @@
+"""Programs from a table of {where a value lives} x {how it is read} x {what it is used for} x {how it changes}.
+
+Where it lives and how it changes there stands in programs/places.txt; the rest are the tables below. The full product
+has tens of thousands of programs. Each change of each place is taken once; the other ways to read and the other uses
+take turns, so that each stands with many places.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from textwrap import dedent, indent
+
+from tests.adversary.program import Program, Section, sections
+
+# How an expression is read: an expression in forward, and what that needs as a method, or as a function of the module.
+READS: dict[str, tuple[str, str, str]] = {
+    "directly": ("(READ)", "", ""),
+    "method": ("self.value()", "def value(self):\n    return READ", ""),
+    "function": ("value(self)", "", "def value(self):\n    return READ"),
+    "alias": ("(READ)", "", ""),
+    "getattr": ("getattr(BASE, 'NAME')", "", ""),
+    "comprehension": ("[READ for _ in range(1)][0]", "", ""),
+    "generator": ("next(READ for _ in (0,))", "", ""),
+    "lambda": ("(lambda: READ)()", "", ""),
+    "property": ("self.value", "@property\ndef value(self):\n    return READ", ""),
+    "default": ("getattr(BASE, 'NAME', FALLBACK)", "", ""),
+    "try": (
+        "self.value()",
+        "def value(self):\n    try:\n        return READ\n    except (AttributeError, LookupError, NameError):\n"
+        "        return FALLBACK",
+        "",
+    ),
+    "two functions": (
+        "value(self)",
+        "",
+        "def inner(self):\n    return READ\n\ndef value(self):\n    return inner(self)",
+    ),
+    "decorated": (
+        "value(self)",
+        "",
+        "def passed_on(f):\n    @functools.wraps(f)\n    def inner(*a):\n        return f(*a)\n    return inner\n\n"
+        "@passed_on\ndef value(self):\n    return READ",
+    ),
+    "static method": ("self.value(self)", "@staticmethod\ndef value(self):\n    return READ", ""),
+}
+_IN_FORWARD = ("directly", "alias", "comprehension", "lambda")  # of what is an argument's default
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a value is used for: its value before and after the change, and the body of forward."""
+
+    old: str
+    new: str
+    body: str
+    random: bool = False
+
+
+USES = {
+    "scale": Use("0.25", "3.0", "return torch.softmax(self.scores(x) * VALUE, -1) @ x"),
+    "branch": Use("0.25", "3.0", """
+        scores = self.scores(x) * 0.25
+        if VALUE > 1:
+            scores = scores * 2
+        return torch.softmax(scores, -1) @ x"""),
+    "flag": Use("False", "True", """
+        if VALUE:
+            x = x * 2
+        return torch.softmax(self.scores(x) * 0.25, -1) @ x"""),
+    "eps": Use("1e-5", "0.5", "return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + VALUE) * self.w"),
+    "dropout": Use("0.0", "1.0", """
+        probabilities = torch.softmax(self.scores(x) * 0.25, -1)
+        return F.dropout(probabilities, VALUE, self.training) @ x""", random=True),
+    "index": Use("0", "1", "return (torch.softmax(self.scores(x) * 0.25, -1) @ x)[:, VALUE]"),
+    "slice": Use("4", "2", """
+        k = x[:, :VALUE]
+        return torch.softmax((x * self.w) @ k.transpose(-2, -1) * 0.25, -1) @ k"""),
+    "fill": Use("float('-inf')", "-1.0", """
+        later = torch.ones(4, 4, dtype=torch.bool).triu(1)
+        return torch.softmax((self.scores(x) * 0.25).masked_fill(later, VALUE), -1) @ x"""),
+    "dim": Use("-1", "-2", "return torch.softmax(self.scores(x) * 0.25, VALUE) @ x"),
+    "diagonal": Use("1", "2", """
+        later = torch.ones(4, 4, dtype=torch.bool).triu(VALUE)
+        return torch.softmax((self.scores(x) * 0.25).masked_fill(later, float('-inf')), -1) @ x"""),
+    "heads": Use("2", "4", """
+        h = x.view(2, 4, VALUE, -1).transpose(1, 2)
+        y = torch.softmax(h @ h.transpose(-2, -1) * 0.25, -1) @ h
+        return y.transpose(1, 2).reshape(2, 4, 8) * self.w"""),
+    "times": Use("1", "2", """
+        for _ in range(VALUE):
+            x = torch.softmax(self.scores(x) * 0.25, -1) @ x
+        return x"""),
+}  # fmt: skip
+_FALLBACK = "0.5"  # where a read has a default of its own
+
+OTHER_READS, OTHER_USES = 1, 1  # of each place in the default run, beside the first way to read and the first use
+
+
+def programs() -> Iterator[Program]:
+    """Every program of the table that the default run or the night takes, each once."""
+    for number, place in enumerate(sections("places.txt")):
+        reads = [r for r in place.one("reads").split() or READS if _suits(r, place)]
+        uses = place.one("uses").split() or list(USES)
+        changes = [line.partition(": ")[::2] for line in place.all("change")]
+        for change in changes:
+            yield _program(place, reads[0], uses[0], change)
+        by_day = _turns(reads[1:], number, OTHER_READS)
+        for read in reads[1:]:
+            yield _program(place, read, uses[0], changes[0], night=read not in by_day)
+        by_day = _turns(uses[1:], number, OTHER_USES)
+        for use in uses[1:]:
+            yield _program(place, reads[0], use, changes[0], night=use not in by_day)
+
+
+def _turns(names: list[str], number: int, many: int) -> set[str]:
+    """Whose turn it is with the place of that number."""
+    return {names[(number * many + i) % len(names)] for i in range(many) if names}
+
+
+def _suits(read: str, place: Section) -> bool:
+    if place.has("signature"):
+        return read in _IN_FORWARD
+    base, _, name = place.one("read").rpartition(".")
+    if read in ("getattr", "default"):
+        return name.isidentifier() and base.replace(".", "a").isidentifier()
+    return True
+
+
+def _program(place: Section, read: str, use: str, change: tuple[str, str], night: bool = False) -> Program:
+    name, statements = change
+    text = "\n\n".join([_definitions(place, read, USES[use]), *_functions(place, statements)])
+    text = re.sub(r"\bNEW\b", USES[use].new, text)
+    return Program(
+        f"reads/{place.title}, {read}, {use}, {name}",
+        re.sub(r"\bOLD\b", USES[use].old, text),
+        random=USES[use].random or place.has("random"),
+        night=night,
+        calls=tuple(place.one("calls").split()),
+    )
+
+
+def _definitions(place: Section, read: str, use: Use) -> str:
+    """The module's code, the class included; within a function where the place says so."""
+    expression, method, function = (_filled(part, place, use) for part in READS[read])
+    body = dedent(use.body).strip("\n")
+    if read == "alias":
+        here, rest = _alias(place.one("read"))
+        body, expression = f"here = {here}\n{body}", f"here{rest}"
+    forward = _block(f"def forward(self, x{place.one('signature')})", body.replace("VALUE", expression))
+    init = _block("def __init__(self)", "super().__init__()\n" + place.one("init"))
+    parts = [p for p in (place.one("body"), init, method, forward) if p]
+    module = _block(f"class M({place.one('bases', 'Base')}{place.one('metaclass')})", "\n\n".join(parts))
+    module = "\n\n".join(p for p in (place.code, function, module) if p)
+    if not place.has("within"):
+        return module
+    built = _block("def build()", f"{module}\n\n{place.one('within')}\nreturn M()")
+    return f"SET = []\n\n{built}\n\nmake = build"
+
+
+def _filled(part: str, place: Section, use: Use) -> str:
+    base, _, name = place.one("read").rpartition(".")
+    whole_number = use.new.lstrip("-").isdigit()
+    part = part.replace("FALLBACK", use.new if whole_number or use.new == "True" else _FALLBACK)
+    return part.replace("READ", place.one("read")).replace("BASE", base).replace("NAME", name)
+
+
+def _functions(place: Section, change: str) -> Iterator[str]:
+    yield _block("def change(m)", change.replace("; ", "\n"))
+    for key, signature in (("undo", "def undo(m)"), ("make", "def make()")):
+        if place.has(key):
+            yield _block(signature, place.one(key).replace("; ", "\n"))
+
+
+def _block(head: str, body: str) -> str:
+    return f"{head}:\n{indent(body, '    ')}"
+
+
+def _alias(text: str) -> tuple[str, str]:
+    """An expression in two: what gets a local name, and what is read of it."""
+    for i, sign in enumerate(text):
+        if sign in ".[" and text[:i].isidentifier():
+            return text[:i], text[i:]
+    return text, ""

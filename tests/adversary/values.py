@@ -1,0 +1,178 @@
+"""Plain data of what a program holds: snapshots that can be compared after the program has run on."""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import dataclasses
+import enum
+import io
+import itertools
+import operator
+import random
+import threading
+import types
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_OF_MODULES = ("_parameters", "_buffers", "_modules")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Numbers:
+    """A tensor or an array at one moment."""
+
+    values: Tensor
+    kind: str  # type, dtype, shape and what autograd knows of it
+
+
+def plain(value: Any, own: str, seen: dict[int, int] | None = None) -> Any:
+    """A snapshot of a value, down to numbers and text. own: the module whose classes and functions are looked into."""
+    seen = {} if seen is None else seen
+    if isinstance(value, _SIMPLE) and not isinstance(value, enum.Enum):
+        return value
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if id(value) in seen:
+        return f"the object {seen[id(value)]}"
+    seen[id(value)] = len(seen)
+    kept = _numbers(value)
+    if kept is not None:
+        return (kept, _plain_parts(vars(value), own, seen)) if getattr(value, "__dict__", None) else kept
+    return _structure(value, own, seen)
+
+
+def _numbers(value: Any) -> Numbers | None:
+    if isinstance(value, Tensor):
+        grad = "" if not value.requires_grad else ", a leaf" if value.is_leaf else ", with a gradient"
+        with torch.no_grad():
+            kind = "Tensor" if type(value) is Tensor else type(value).__name__
+            return Numbers(_copy(value), f"{kind} {value.dtype} {tuple(value.shape)}{grad}")
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "fiub":
+        copied = np.array(value)
+        return Numbers(torch.from_numpy(np.atleast_1d(copied).copy()), f"array {value.dtype} {value.shape}")
+    return None
+
+
+def _copy(value: Tensor) -> Tensor:
+    try:
+        return value.detach().clone()
+    except Exception as error:  # a fake tensor that has got out, say: what it is shows in its kind
+        return torch.tensor(float(len(str(type(error)))))
+
+
+def _structure(value: Any, own: str, seen: dict[int, int]) -> Any:
+    if isinstance(value, nn.Module):
+        return _of_module(value, own, seen)
+    if isinstance(value, Mapping):
+        inside = [(plain(k, own, seen), plain(v, own, seen)) for k, v in value.items()]
+        return (type(value).__name__, inside, _plain_parts(getattr(value, "__dict__", {}), own, seen))
+    if isinstance(value, list | tuple | collections.deque):
+        return (type(value).__name__, [plain(v, own, seen) for v in value])
+    if isinstance(value, set | frozenset):
+        return (type(value).__name__, sorted(map(str, value)))
+    if isinstance(value, type):
+        return _of_class(value, own, seen)
+    if isinstance(value, types.FunctionType):
+        return _of_function(value, own, seen)
+    if isinstance(value, types.MethodType):
+        return ("method", value.__func__.__qualname__, plain(value.__self__, own, seen))
+    return _of_object(value, own, seen)
+
+
+def _of_module(value: nn.Module, own: str, seen: dict[int, int]) -> Any:
+    names = [n for n in vars(value) if n in _OF_MODULES or not n.startswith("_")]
+    hooks = (len(value._forward_hooks), len(value._forward_pre_hooks), len(value._backward_hooks))
+    return (type(value).__name__, hooks, _plain_parts({n: vars(value)[n] for n in names}, own, seen))
+
+
+def _of_class(value: type, own: str, seen: dict[int, int]) -> Any:
+    if value.__module__ != own or any(k.startswith("_autofuse") for k in vars(value)):
+        return f"class {value.__qualname__}"
+    data = {k: v for k, v in vars(value).items() if not k.startswith("__") and k != "_abc_impl"}
+    return (f"class {value.__qualname__}", _plain_parts(data, own, seen))
+
+
+def _of_function(value: types.FunctionType, own: str, seen: dict[int, int]) -> Any:
+    if value.__module__ != own:
+        return f"function {value.__qualname__}"
+    cells = [_cell(c) for c in value.__closure__ or ()]
+    parts = (value.__defaults__, value.__kwdefaults__, vars(value), cells)
+    return (f"function {value.__qualname__}", [plain(p, own, seen) for p in parts])
+
+
+def _cell(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return "empty"
+
+
+def _of_object(value: Any, own: str, seen: dict[int, int]) -> Any:
+    name = type(value).__name__
+    match value:
+        case types.ModuleType():
+            inside = vars(value) if value.__name__.startswith("adversary") else {}
+            return (name, value.__name__, _plain_parts(_data(inside), own, seen))
+        case random.Random():
+            return (name, hash(value.getstate()))
+        case np.random.Generator():
+            return (name, str(value.bit_generator.state))
+        case torch.Generator():
+            return (name, hash(value.get_state().numpy().tobytes()))
+        case weakref.ref():
+            return (name, plain(value(), own, seen))
+        case contextvars.ContextVar():
+            return (name, plain(value.get(None), own, seen))
+        case io.StringIO() | io.BytesIO():
+            return (name, value.closed or value.getvalue())
+        case itertools.count():
+            return str(value)
+        case types.GeneratorType():
+            frame = value.gi_frame
+            return (name, frame and frame.f_lineno, plain(dict(frame.f_locals) if frame else {}, own, seen))
+        case _ if type(value).__module__ == "builtins" and hasattr(value, "__length_hint__"):
+            return (name, operator.length_hint(value))
+    return (name, _plain_parts(_attributes(value), own, seen))
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """What an object holds: by its dict, and by the slots of its classes."""
+    if isinstance(value, threading.Thread) or type(value).__module__ in ("logging", "_thread", "queue", "_io"):
+        return {}
+    found = dict(getattr(value, "__dict__", {}))
+    for cls in type(value).__mro__:
+        slots = vars(cls).get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            if slot not in ("__dict__", "__weakref__"):
+                with_value = getattr(value, slot, None)
+                found[slot] = with_value
+    return found
+
+
+def _data(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in namespace.items() if not k.startswith("__") and not isinstance(v, types.ModuleType)}
+
+
+def _plain_parts(parts: Mapping[str, Any], own: str, seen: dict[int, int]) -> dict[str, Any]:
+    return {str(k): plain(v, own, seen) for k, v in parts.items()}
+
+
+def of_namespace(module: types.ModuleType) -> Any:
+    """What a program's module holds: its data, its classes and functions, and the modules that it brought."""
+    own = {k: v for k, v in vars(module).items() if not k.startswith("__") and _is_own(v, module.__name__)}
+    return _plain_parts(own, module.__name__, {})
+
+
+def _is_own(value: Any, module: str) -> bool:
+    if isinstance(value, types.ModuleType):
+        return value.__name__.startswith("adversary")
+    if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
+        return getattr(value, "__module__", "") == module
+    return True
