@@ -76,8 +76,11 @@ class ModuleReference:
         *,
         unread: frozenset[int] = frozenset(),
         copy_object: Callable[[Any], Any] = copy.deepcopy,
+        copy_module: Callable[[nn.Module], nn.Module] = copy.deepcopy,
     ) -> None:
-        self._original, self._call = original, ModuleCall(tuple(args), dict(kwargs or {}), unread, copy_object)
+        """`copy_module` copies the modules themselves, to run them in double, with the forwards that they have."""
+        self._original = original
+        self._call = ModuleCall(tuple(args), dict(kwargs or {}), unread, copy_object, copy_module=copy_module)
 
     def check(self, rewritten: nn.Module) -> Verification:
         """Whether `rewritten` may stand for the original. What it raises is a reason, and is not raised."""
@@ -148,7 +151,7 @@ class _Expected:
         if self._other:
             return self._other.rounded(unit)
         if unit not in self._rounded:
-            module = in_double(self.module)
+            module = in_double(self.module, self.call.copy_module)
             modes = [RandomlyRounded(self.dtype, unit, SEED + i) for i in range(bounds.DRAWS)]
             self._rounded[unit] = [run(module, self.call, self.training, mode) for mode in modes]
         return self._rounded[unit]
@@ -260,7 +263,9 @@ def _tensor(run: ModuleRun, name: str, like: Tensor) -> Tensor:
 
 def _run_in_double(module: nn.Module, expected: _Expected) -> ModuleRun | None:
     try:
-        return run(in_double(module), expected.call, expected.training, InDouble(expected.dtype))
+        return run(
+            in_double(module, expected.call.copy_module), expected.call, expected.training, InDouble(expected.dtype)
+        )
     except Exception:  # a kernel or a check that has no double
         return None
 

@@ -34,6 +34,7 @@ class ModuleCall:
     unread: frozenset[int] = frozenset()
     copy_object: Callable[[Any], Any] = copy.deepcopy  # for arguments that are neither tensors nor containers of them
     gradients: Literal["every", "asked", "none"] = "every"
+    copy_module: Callable[[nn.Module], nn.Module] = copy.deepcopy  # another where modules hold what deepcopy refuses
 
 
 @dataclass
@@ -90,9 +91,9 @@ def drawn(module: nn.Module, call: ModuleCall, training: bool, seed: int) -> dic
         return {n: r.clone() for n, r in results.items() if isinstance(r, Tensor) and r.is_floating_point()}
 
 
-def in_double(module: nn.Module) -> nn.Module:
+def in_double(module: nn.Module, copy_module: Callable[[nn.Module], nn.Module] = copy.deepcopy) -> nn.Module:
     """A copy of `module` whose floating parameters, buffers and tensor attributes are in double."""
-    module = copy.deepcopy(module).double()
+    module = copy_module(module).double()
     for m in module.modules():
         for place in (m._buffers, m.__dict__):
             for name, value in list(place.items()):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.fx.install.codegen import Variant
-from autofuse.fx.install.subclass import base_of, install
+from autofuse.fx.install.subclass import base_of, install, is_installed
 from autofuse.fx.rewrite.module_plan import ModulePlan
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.trace.paths import Path
@@ -37,7 +37,8 @@ class ForwardTrial:
     def _reference(self) -> ModuleReference:
         original = copied(self._module, {}, self._planner.sharded)
         places = frozenset(int(path[0]) for path in self._unread)  # type: ignore[call-overload]
-        return ModuleReference(original, *self._call, unread=places, copy_object=copied_object)
+        return ModuleReference(original, *self._call, unread=places, copy_object=copied_object,
+                               copy_module=copied_with_forwards)  # fmt: skip
 
     def outcome(self, running: Iterable[nn.Module] | None = None) -> Verification:
         """Whether a copy computes the same in which these modules run their plans, and all others their originals.
@@ -101,6 +102,16 @@ def copied(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Forms |
     made.update({original: world.of(original) for original in module.modules()})
     for original in module.modules():
         register_views(original, world.of(original))
+    return twin
+
+
+def copied_with_forwards(module: nn.Module) -> nn.Module:
+    """A copy that runs the forwards that `module` and those below it run now."""
+    made: dict[nn.Module, nn.Module] = {}
+    twin = copied(module, made)
+    for original, new in made.items():
+        if is_installed(original):
+            new.__class__ = type(original)
     return twin
 
 

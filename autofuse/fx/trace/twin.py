@@ -166,11 +166,12 @@ class Twins:
             return value  # process groups, what FSDP keeps of a module
         cls = original_class(type(value))
         cls = watched_object(cls) if self._watched else cls
-        try:
-            made: Any = cls.__new__(cls)  # type: ignore[call-overload]
-        except TypeError:
+        try:  # not by the class's own __new__, which may count, register or open something
+            make = types.SimpleNamespace if issubclass(cls, types.SimpleNamespace) else object
+            made: Any = make.__new__(cls)
+        except TypeError:  # made in C, as a file is
             return value
-        if type(made) is not cls or not hasattr(made, "__dict__"):
+        if not hasattr(made, "__dict__"):
             return value
         self._memo[id(value)] = (value, made)
         if self._deep:
@@ -257,7 +258,7 @@ def watched_object(cls: type) -> type:
     if cls not in _WATCHED:
         try:
             _WATCHED[cls] = _subclass(cls, {"__getattr__": _missing(cls)} if hasattr(cls, "__getattr__") else {})
-        except TypeError:
+        except Exception:  # it, or its metaclass, says no in a way of its own
             return cls
     return _WATCHED[cls]
 
