@@ -1,4 +1,4 @@
-"""Modules that hold what copy.deepcopy refuses are fused as without it, in every dtype, with example inputs or without."""
+"""Modules that hold what copy.deepcopy refuses are fused as without it, in every dtype, lazily or not."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ HELD: dict[str, Callable[[], object]] = {
     "weakref": lambda: weakref.ref(logging), "torch generator": torch.Generator, "no deepcopy": NoDeepcopy,
     "executor": lambda: concurrent.futures.ThreadPoolExecutor(1), "no reduce": NoReduce, "no new": no_new,
     "slots": Slots, "holds a lock": HoldsALock, "list of locks": lambda: [threading.Lock()], "hostile": Hostile,
-    "no subclass": NoSubclass, "dict": lambda: {"a": threading.Lock(), 1: {2: NoDeepcopy()}}, 
+    "no subclass": NoSubclass, "dict": lambda: {"a": threading.Lock(), 1: {2: NoDeepcopy()}},
     "memory": lambda: memoryview(b"ab"),
     "frame": lambda: types.SimpleNamespace(lock=threading.Lock()),
     "results": lambda: torch.ones(2, requires_grad=True) * 2,
