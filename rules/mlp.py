@@ -75,6 +75,61 @@ class GatedMlp(Rule):
     )
 
 
+class SigmoidGatedMlp(Rule):
+    """A gated linear unit's two projections, one of which gates by its sigmoid."""
+
+    code = "AF303"
+    benefit = 4
+
+    @staticmethod
+    def before(
+        x: Tensor, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None, up_bias: Tensor | None
+    ) -> Tensor:  # fmt: skip
+        # A sigmoid by hand is one too: autofuse/canonical/recognise/activations.py.
+        return torch.sigmoid(F.linear(x, gate_weight, gate_bias)) * F.linear(x, up_weight, up_bias)
+
+    @staticmethod
+    def after(
+        x: Tensor, gate_weight: Tensor, up_weight: Tensor, gate_bias: Tensor | None, up_bias: Tensor | None
+    ) -> Tensor:  # fmt: skip
+        return ops.gated_mlp(x, gate_weight, up_weight, gate_bias, up_bias, activation="sigmoid")
+
+    examples = (
+        Fused(
+            "the sigmoid of one projection gates the other",
+            before="""
+                import torch
+                from torch import nn
+
+                class Glu(nn.Module):
+                    def __init__(self, dim: int, hidden: int):
+                        super().__init__()
+                        self.gate = nn.Linear(dim, hidden)
+                        self.value = nn.Linear(dim, hidden)
+
+                    def forward(self, x):
+                        return self.value(x) * torch.sigmoid(self.gate(x))
+            """,
+            after='activation="sigmoid"',
+        ),
+        Kept(
+            "what is gated is no projection",
+            """
+                import torch
+                from torch import nn
+
+                class Gate(nn.Module):
+                    def __init__(self, dim: int):
+                        super().__init__()
+                        self.gate = nn.Linear(dim, dim)
+
+                    def forward(self, x):
+                        return x * torch.sigmoid(self.gate(x))
+            """,
+        ),
+    )
+
+
 class GatedHalves(Rule):
     """A gated MLP whose two projections are one, the gate in the first half."""
 

@@ -10,6 +10,7 @@ from autofuse.ir import layout
 from autofuse.ir.graph import ITEM, TUPLE, Value, is_const
 
 _REDUCTIONS = frozenset({"mean", "sum", "amax", "logsumexp", "var", "std"})
+_BY_ENTRY = frozenset({"add", "mul", "sqrt", "rsqrt", "square", "reciprocal", CAST})
 
 
 @rewrites("mT")
@@ -82,6 +83,8 @@ def _einops_einsum(view: View, operands: Value) -> Value | None:
 def _contraction(view: View, equation: object, operands: tuple[Value, ...]) -> Value | None:
     if not isinstance(equation, str) or len(operands) != 2:
         return None
+    if operands[0] is operands[1] and (squares := _summed_squares(view, equation, operands[0])) is not None:
+        return squares
     weighted = _is_probabilities(operands[0])
     if not weighted and _is_probabilities(operands[1]):  # einsum("bjd,bij->bid", v, weights)
         terms, arrow, result = equation.partition("->")
@@ -92,6 +95,18 @@ def _contraction(view: View, equation: object, operands: tuple[Value, ...]) -> V
     left = view.permuted(_unsqueezed(view, operands[0], found.left_new), found.left)
     right = view.permuted(_unsqueezed(view, operands[1], found.right_new), found.right)
     return view.permuted(view.make("matmul", left, right), found.result)
+
+
+def _summed_squares(view: View, equation: str, x: Value) -> Value | None:
+    """einsum("...d,...d->...", x, x)."""
+    terms, _, result = equation.replace(" ", "").partition("->")
+    first, _, second = terms.partition(",")
+    letters = first.replace("...", "")
+    if first != second or not letters or len({*letters}) != len(letters) or "->" not in equation:
+        return None
+    if not first[-1].isalpha() or result != first[:-1]:
+        return None
+    return view.make("sum", view.make("square", x), view.const(-1), view.const(False))
 
 
 def _unsqueezed(view: View, x: Value, dims: tuple[int, ...]) -> Value:
@@ -110,11 +125,21 @@ def _is_probabilities(v: Value) -> bool:
 def _unsqueeze(view: View, x: Value, dim: Value) -> Value | None:
     """A dimension that was reduced and is put back."""
     if x.op not in _REDUCTIONS or not is_const(x.inputs[-1], False) or type(dim.data) is not int:
-        return None
+        return _unsqueezed_inside(view, x, dim)
     rank = view.rank(x)
     place = dim.data - rank - 1 if dim.data >= 0 and rank is not None else dim.data
     same = x.inputs[1].data in (dim.data, place) and type(x.inputs[1].data) is int
     return view.make(x.op, *x.inputs[:-1], view.const(True)) if same else None
+
+
+def _unsqueezed_inside(view: View, x: Value, dim: Value) -> Value | None:
+    """rsqrt(mean(x, -1) + eps).unsqueeze(-1): what is put back is put back before what is computed entry by entry."""
+    tensors = [i for i in x.inputs if not view.number(i)] if x.op in _BY_ENTRY else []
+    if len(tensors) != 1:
+        return None
+    (reduced,) = tensors
+    inner = _unsqueeze(view, reduced, dim)
+    return None if inner is None else view.make(x.op, *(inner if i is reduced else i for i in x.inputs))
 
 
 @rewrites(ITEM)

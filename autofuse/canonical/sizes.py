@@ -99,6 +99,23 @@ def is_size(view: View, v: Value, x: Value, dim: int) -> bool:
     )
 
 
+def holds_size(view: View, v: Value, dim: int, number: int) -> bool:
+    """Whether the front end makes sure, from here on, that dimension `dim` (from the end) of `v` has `number` entries.
+
+    It is asked only where nothing is known of that size otherwise, and may answer by a guard.
+    """
+    return any(view.facts.ensures(o, dim, number) for o in view.originals(v))
+
+
+def number_of_size(view: View, v: Value) -> int | None:
+    """The number that `v` is where it is a size that the front end knows, as that of a parameter."""
+    found = asked(v)
+    place = from_end(view, found[0], view.const(found[1])) if found is not None and found[1] is not None else None
+    known = lengths(view, found[0]) if found is not None and place is not None else None
+    size = known[place] if known is not None and place is not None and -place <= len(known) else None
+    return size if type(size) is int else None
+
+
 def asked(v: Value) -> tuple[Value, int | None] | None:
     """The tensor of which `v` is a size, and of which dimension as it is written; None stands for all of them."""
     if _is_shape(v):

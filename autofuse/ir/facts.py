@@ -6,7 +6,7 @@ attribute assigned in `__init__` may be a number): it hands in what it knows, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, SLICE, SYNTAX, TUPLE, Value, is_const
@@ -45,9 +45,20 @@ class Known:
     positive: bool | None = None
 
 
+def _nothing(v: Value, dim: int, number: int) -> bool:
+    return False
+
+
 @dataclass
 class Facts:
+    """What is known of values, and what more follows.
+
+    `ensures` says whether dimension `dim` (from the end) of a value has that many entries whenever this runs: a front
+    end that can may see to it by a guard.
+    """
+
     known: Mapping[Value, Known] = field(default_factory=dict)
+    ensures: Callable[[Value, int, int], bool] = _nothing
     _numbers: dict[Value, bool | None] = field(default_factory=dict)
 
     def rank(self, v: Value) -> int | None:

@@ -15,6 +15,7 @@ from autofuse.canonical import CAST, PERMUTE, View, bare, literal
 from autofuse.canonical.arithmetic import factors_of, terms_of, without
 from autofuse.canonical.recognise.class_rows import rows_of
 from autofuse.canonical.recognise.precision import changes_dtype, known_dtypes, known_to_keep_dtype, names_dtype
+from autofuse.canonical.recognise.projections import as_linear
 from autofuse.canonical.shapes import elements
 from autofuse.canonical.sizes import asked, whole_shape
 from autofuse.canonical.view import order_of
@@ -138,6 +139,8 @@ class Matcher:
             yield from self._match_masked(pattern, value, bound, depth)
         elif pattern.op == "log_softmax" and pattern.inputs[0].op == "rows":
             yield from self._match_rows(pattern, value, bound, depth)
+        elif pattern.op == "linear" != value.op:
+            yield from self._match_linear(pattern, value, bound, depth)
         elif (size := asked(pattern)) is not None:
             yield from self._match_size(size, asked(value), bound, depth)
         elif pattern.op == "view" == value.op:
@@ -172,6 +175,13 @@ class Matcher:
             for parameter, found in zip(parameters, values, strict=True):
                 partial = partial if found is None else partial.with_capture(str(parameter.data), found)
             yield from self._match(scores, inner, partial, depth + 1)
+
+    def _match_linear(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
+        """linear(x, weight, bias): a product with a matrix of the module's own, read as one."""
+        found = as_linear(self.view, value)
+        if found is not None:
+            for partial in self._match_inputs(pattern.inputs, found.inputs, bound, depth + 1):
+                yield partial.with_step(found, found)  # what is assumed of it counts
 
     def _match_rows(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
         """log_softmax(rows(logits, in_float32), dim): logits in any arrangement, read as one."""

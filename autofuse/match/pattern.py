@@ -10,6 +10,8 @@ from autofuse.ir.graph import CONST, PARAMETER, Value, ancestors, is_const
 from autofuse.match.masks import Mask
 from autofuse.rule import CallChange, Replacement, Rule
 
+_READ_AS = {"linear": ("matmul", "add", "addmm")}  # what the matcher may read as an operation
+
 
 @dataclass(frozen=True)
 class Pattern:
@@ -51,7 +53,7 @@ class Pattern:
         step: Value | None = self.root if self.results else None
         ops = set[str]()
         while step is not None:
-            ops.add(step.op)
+            ops |= {step.op, *_READ_AS.get(step.op, ())}
             step = self.optional(step)
         return frozenset(ops)
 

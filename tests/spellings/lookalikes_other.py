@@ -634,3 +634,110 @@ class SoftplusBelow(nn.Module):
 
     def forward(self, x):
         return torch.where(x > 20, torch.log1p(torch.exp(x)), x)
+
+
+# Means, layers and gates that are none.
+
+
+class SumOverLength(Affine):
+    """Divided by the number of positions."""
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) / x.shape[1] + self.eps) * self.weight
+
+
+class SumOfPositions(Affine):
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).sum(1, keepdim=True) / x.shape[1] + self.eps) * self.weight
+
+
+class SumOverOneLess(Affine):
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) / (x.shape[-1] - 1) + self.eps) * self.weight
+
+
+class SumOverAnothersWidth(Affine):
+    arguments = {"other": "matrix"}
+
+    def forward(self, x, other):
+        return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) / other.shape[-1] + self.eps) * self.weight
+
+
+class SumOverAnotherNumber(Affine):
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) / 25 + self.eps) * self.weight
+
+
+class SumOverOtherAttribute(nn.Module):
+    """The constructor makes the weight of another number."""
+
+    def __init__(self, dim=24, groups=4):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.groups = groups
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) / self.groups + 1e-6) * self.weight
+
+
+class SumOverReboundWidth(nn.Module):
+    """The constructor changes its argument between the two."""
+
+    def __init__(self, dim=24):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        dim = dim // 2
+        self.dim = dim
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) / self.dim + 1e-6) * self.weight
+
+
+class CentredByOther(Affine):
+    """The mean that is taken away comes first in the sum, and is as wide as one entry."""
+
+    def forward(self, x):
+        low = x.amin(-1, keepdim=True)
+        return (low - x) * torch.rsqrt((low - x).pow(2).sum(-1, keepdim=True) + self.eps) * self.weight
+
+
+class ProductOfTwoInputs(TwoProjections):
+    """What stands between the activations is no weight."""
+
+    arguments = {"y": "x"}
+
+    def forward(self, x, y):
+        return F.gelu(x @ y.transpose(1, 2)) @ y
+
+
+class BiasOfRows(TwoProjections):
+    def forward(self, x):
+        hidden = F.gelu(x @ self.up.weight.t() + x.mean(-1, keepdim=True))
+        return hidden + self.gate(x)
+
+
+class GatedBySoftsign(TwoProjections):
+    def forward(self, x):
+        return F.softsign(self.gate(x)) * self.up(x)
+
+
+class GatedFromTwoInputs(TwoProjections):
+    arguments = {"y": "x"}
+
+    def forward(self, x, y):
+        return torch.sigmoid(self.gate(x)) * self.up(y)
+
+
+class GateReturned(TwoProjections):
+    def forward(self, x):
+        gate = torch.sigmoid(self.gate(x))
+        return gate * self.up(x), gate
+
+
+class GateOfInputItself(TwoProjections):
+    def __init__(self):
+        super().__init__()
+        self.own = nn.Linear(24, 24)
+
+    def forward(self, x):
+        return x * torch.sigmoid(self.own(x))

@@ -703,3 +703,119 @@ class MlpOfGpt2(nn.Module):
         h = self.act(self.c_fc(x))
         h2 = self.c_proj(h)
         return self.dropout(h2)
+
+
+class _Matrices(nn.Module):
+    """Weights as parameters: torch's way round, and the other."""
+
+    def __init__(self, dim=24, hidden=32):
+        super().__init__()
+        self.w1 = nn.Parameter(torch.randn(hidden, dim) * 0.2)
+        self.b1 = nn.Parameter(torch.zeros(hidden))
+        self.w2 = nn.Parameter(torch.randn(dim, hidden) * 0.2)
+        self.b2 = nn.Parameter(torch.zeros(dim))
+        self.w3 = nn.Parameter(torch.randn(hidden, dim) * 0.2)
+        self.into = nn.Parameter(torch.randn(dim, hidden) / math.sqrt(dim))
+        self.back = nn.Parameter(torch.randn(hidden, dim) / math.sqrt(hidden))
+
+
+class Products(_Matrices):
+    rule = "AF304"
+
+
+class MlpByLinearFunctions(Products):
+    def forward(self, x):
+        return F.linear(F.gelu(F.linear(x, self.w1, self.b1)), self.w2, self.b2)
+
+
+class MlpByTransposedProducts(Products):
+    def forward(self, x):
+        return F.gelu(x @ self.w1.t() + self.b1) @ self.w2.t() + self.b2
+
+
+class MlpByMatmulOfT(Products):
+    def forward(self, x):
+        hidden = torch.relu(torch.matmul(x, self.w1.T) + self.b1)
+        return hidden.matmul(self.w2.T).add(self.b2)
+
+
+class MlpByProducts(Products):
+    def forward(self, x):
+        return self.b2 + F.silu(self.b1 + x @ self.into) @ self.back
+
+
+class MlpByProductsWithoutBiases(Products):
+    def forward(self, x):
+        return torch.relu(x @ self.into).matmul(self.back)
+
+
+class MlpByEinsum(Products):
+    def forward(self, x):
+        hidden = F.gelu(torch.einsum("btd,dh->bth", x, self.into) + self.b1)
+        return torch.einsum("bth,dh->btd", hidden, self.w2) + self.b2
+
+
+class MlpByAddmm(Products):
+    arguments = {"x": "matrix_positions"}
+
+    def forward(self, x):
+        hidden = F.gelu(torch.addmm(self.b1, x, self.w1.t()))
+        return self.b2.addmm(hidden, self.back)
+
+
+class MlpOfLayersWeights(nn.Module):
+    """The layers are there, and are not called."""
+
+    rule = "AF304"
+
+    def __init__(self, dim=24, hidden=32):
+        super().__init__()
+        self.up = nn.Linear(dim, hidden)
+        self.down = nn.Linear(hidden, dim)
+
+    def forward(self, x):
+        hidden = F.gelu(F.linear(x, self.up.weight, self.up.bias))
+        return hidden @ self.down.weight.t() + self.down.bias
+
+
+class ResidualAroundProducts(Products):
+    def forward(self, x):
+        return x + F.gelu(x @ self.into + self.b1) @ self.back
+
+
+class Swiglus(_Matrices):
+    rule = "AF303"
+
+
+class SwigluByTransposedProducts(Swiglus):
+    def forward(self, x):
+        return (F.silu(x @ self.w1.t()) * (x @ self.w3.t())) @ self.w2.t()
+
+
+class GegluByLinearFunctions(Swiglus):
+    def forward(self, x):
+        return F.linear(F.gelu(F.linear(x, self.w1, self.b1)) * F.linear(x, self.w3), self.w2)
+
+
+class GatedBySigmoid(Gated):
+    def forward(self, x):
+        return self.down_proj(torch.sigmoid(self.gate_proj(x)) * self.up_proj(x))
+
+
+class GatedBySigmoidLast(Gated):
+    def forward(self, x):
+        return self.up_proj(x) * self.gate_proj(x).sigmoid()
+
+
+class GatedBySigmoidModule(Gated):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Sequential(nn.Linear(24, 32), nn.Sigmoid())
+
+    def forward(self, x):
+        return self.gate(x) * self.up_proj(x)
+
+
+class GatedBySigmoidByHand(Gated):
+    def forward(self, x):
+        return self.up_proj(x) / (1 + torch.exp(-self.gate_proj(x)))

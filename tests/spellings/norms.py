@@ -330,3 +330,83 @@ class MeanSquareWithoutEps(Weighted):
 class StdBiasedWithoutEps(Affine):
     def forward(self, x):
         return (x - x.mean(-1, keepdim=True)) / x.std(-1, unbiased=False, keepdim=True) * self.weight + self.bias
+
+
+class SumOfSquaresOverShape(Weighted):
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) / x.shape[-1] + self.eps) * self.weight
+
+
+class SumOfSquaresTimesShare(Weighted):
+    def forward(self, x):
+        ms = (x * x).sum(-1, keepdim=True) * (1.0 / x.size(-1))
+        return self.weight * x * (ms + self.eps).rsqrt()
+
+
+class SquaredNormOverShape(Weighted):
+    def forward(self, x):
+        ms = torch.linalg.vector_norm(x, dim=-1, keepdim=True) ** 2 / x.shape[-1]
+        return x * torch.rsqrt(ms + self.eps) * self.weight
+
+
+class SumOfSquaresOverWidth(nn.Module):
+    """The width is an attribute; the constructor shows that it is the weight's."""
+
+    rule = "AF202"
+
+    def __init__(self, dim=24, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+        self.dim = dim
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) / self.dim + self.eps) * self.weight
+
+
+class SumOfSquaresOverWeight(Weighted):
+    def forward(self, x):
+        ms = x.square().sum(-1, keepdim=True) / self.weight.shape[0]
+        return x / torch.sqrt(ms + self.eps) * self.weight
+
+
+class SumOfSquaresOverLiteral(Weighted):
+    """Only live: a guard sees to it that the width stays 24."""
+
+    doors = ("live",)
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) / 24 + self.eps) * self.weight
+
+
+class RootUnsqueezed(Weighted):
+    def forward(self, x):
+        ms = x.pow(2).sum(-1) / x.shape[-1]
+        return x * torch.rsqrt(ms + self.eps).unsqueeze(-1) * self.weight
+
+
+class RootIndexedByNone(Weighted):
+    def forward(self, x):
+        scale = 1 / (x.pow(2).mean(dim=-1) + self.eps).sqrt()
+        return x * scale[..., None] * self.weight
+
+
+class SquaresByEinsum(Weighted):
+    def forward(self, x):
+        ms = torch.einsum("...d,...d->...", x, x)[..., None] / x.shape[-1]
+        return x * (ms + self.eps).rsqrt() * self.weight
+
+
+class StatisticsBySums(Affine):
+    def forward(self, x):
+        d = x.shape[-1]
+        centred = x - x.sum(-1, keepdim=True) / d
+        var = (centred * centred).sum(-1, keepdim=True) / d
+        return centred / torch.sqrt(var + self.eps) * self.weight + self.bias
+
+
+class VarianceBySum(Affine):
+    def forward(self, x):
+        mu = x.mean(-1, keepdim=True)
+        var = (x - mu).pow(2).sum(-1, keepdim=True) / x.size(-1)
+        return (x - mu) * torch.rsqrt(var + self.eps) * self.weight + self.bias

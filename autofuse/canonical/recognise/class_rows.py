@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from autofuse.canonical.recognise.projections import as_linear
 from autofuse.canonical.shapes import elements, moved
 from autofuse.canonical.view import CAST, PERMUTE, View, order_of
 from autofuse.ir import layout
@@ -198,7 +199,7 @@ def rows_of(view: View, log_probs: Value) -> Rows | None:
         return None
     found, wide = ClassRows(x, dim.data), False
     rank = view.rank(found.value)
-    while found.value.op not in ("linear", ITEM):
+    while found.value.op != ITEM and as_linear(view, found.value) is None:
         if found.value.op in (CAST, "float32"):
             if not _to_float32(view, found.value):
                 return None
@@ -230,13 +231,15 @@ def _sliced(view: View, found: ClassRows, wide: bool) -> Rows | None:
         else:
             return None
         v = v.inputs[0]
-    if v.op != "linear":
+    layer = as_linear(view, v)
+    if layer is None:
         return None
-    x, *layer = v.inputs
+    x, *weights = layer.inputs
     for index in reversed(indices):
         x = view.plain(ITEM, x, index)
-    linear = view.plain("linear", x, *layer) if indices else v
-    return Rows(view.assuming(linear, found.assumed), wide)
+    linear = view.plain("linear", x, *weights) if indices else layer
+    why = "; ".join(filter(None, (view.assumption(layer), found.assumed)))
+    return Rows(view.assuming(linear, why), wide)
 
 
 def _cut(view: View, item: Value) -> str | None:

@@ -1,14 +1,16 @@
 """Linear layers, however they are multiplied out: `addmm` of flattened rows is one, as GPT-2 has it.
 
-Introduces linear(x, weight, bias), the weight (out, in) as torch keeps it. Knows products of a matrix; knows no layer.
+Introduces linear(x, weight, bias), the weight (out, in) as torch keeps it. A product with a matrix is one only where
+that is asked for (`as_linear`): attention has such products too. Knows products of a matrix; knows no layer.
 """
 
 from __future__ import annotations
 
 from autofuse.canonical.shapes import elements, from_end
-from autofuse.canonical.view import View, rewrites
+from autofuse.canonical.sizes import lengths
+from autofuse.canonical.view import CAST, PERMUTE, View, rewrites
 from autofuse.ir import layout
-from autofuse.ir.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, ITEM, PARAMETER, SLICE, TUPLE, Value, is_const
 
 
 @rewrites("view")
@@ -58,3 +60,61 @@ def _is_size(view: View, v: Value, x: Value, dim: int) -> bool:
     if v.op == "size":
         return v.inputs[0] is x and from_end(view, x, v.inputs[1]) == dim
     return v.op == ITEM and _is_shape(x, v.inputs[0]) and from_end(view, x, v.inputs[1]) == dim
+
+
+def as_linear(view: View, v: Value) -> Value | None:
+    """The linear layer that `v` is: x @ weight.T + bias, the weight and the bias being the module's own; else None."""
+    if v.op == "linear":
+        return v
+    if v.op == "matmul":
+        return _product(view, v.inputs[0], v.inputs[1], view.const(None))
+    if v.op == "addmm" and is_const(v.inputs[3], 1, 1.0) and is_const(v.inputs[4], 1, 1.0):
+        bias, x, weight = v.inputs[:3]
+        return _product(view, x, weight, bias) if _may_be_bias(view, bias) else None
+    for product, bias in (v.inputs, v.inputs[::-1]) if v.op == "add" and len(v.inputs) == 2 else ():
+        inner = as_linear(view, product) if product.op in ("matmul", "linear") else None
+        if inner is None or not is_const(inner.inputs[2], None) or not _may_be_bias(view, bias):
+            continue
+        x, weight, _ = inner.inputs
+        if _as_long(view, weight, bias):
+            return view.assuming(view.plain("linear", x, weight, bias), view.assumption(inner))
+    return None
+
+
+def _product(view: View, x: Value, matrix: Value, bias: Value) -> Value | None:
+    """x @ matrix + bias, the matrix being (in, out)."""
+    weight = view.permuted(matrix.inputs[0] if matrix.op == "t" else matrix, layout.SWAP)
+    if matrix.op == "t" or _is_turned(matrix):
+        weight = matrix.inputs[0]
+    rank = view.rank(weight)
+    if rank not in (None, 2) or not belongs_to_module(weight):
+        return None
+    if not is_const(bias, None) and not _as_long(view, weight, bias):
+        return None
+    made = view.plain("linear", x, weight, bias)
+    return view.assuming(made, "" if rank == 2 else "assumes that the matrices of the MLP have two dimensions")
+
+
+def _is_turned(v: Value) -> bool:
+    return v.op == ATTRIBUTE and v.data == "T"
+
+
+def _may_be_bias(view: View, v: Value) -> bool:
+    return belongs_to_module(v) and view.rank(v) in (None, 1) and view.number(v) is not True
+
+
+def _as_long(view: View, weight: Value, bias: Value) -> bool:
+    """Whether a bias has an entry for each row of the weight, as far as that is known."""
+    sizes = [known[0] for v in (weight, bias) if (known := lengths(view, v)) and type(known[0]) is int]
+    return len({*sizes}) < 2
+
+
+def belongs_to_module(v: Value) -> bool:
+    """Whether `v` is an attribute of the module, or of a child of it, however it is laid out."""
+    while v.op in (PERMUTE, CAST):
+        v = v.inputs[0]
+    while v.op == ATTRIBUTE:
+        v = v.inputs[0]
+        if v.op == PARAMETER:
+            return bool(v.data == "self")
+    return False

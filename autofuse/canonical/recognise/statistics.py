@@ -7,11 +7,12 @@ Introduces two operations: layer_norm(x, axes, eps) and rms_norm(x, axes, eps) w
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, product, total, without
 from autofuse.canonical.shapes import elements, from_end
-from autofuse.canonical.sizes import is_size, lengths
-from autofuse.canonical.view import View, bare, literal, rewrites
+from autofuse.canonical.sizes import holds_size, is_size, lengths, number_of_size
+from autofuse.canonical.view import CAST, View, bare, literal, rewrites
 from autofuse.ir.graph import ATTRIBUTE, CONST, ITEM, SLICE, TUPLE, Value, is_const
 
 
@@ -56,23 +57,58 @@ def _mean_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
         rest = without(factors, (found, length)) if length else None
         if rest is not None:
             return [view.make("mean", *found.inputs), *rest], constant
-        known = _known_length(view, found.inputs[0])
-        if known and math.isclose(constant * known, 1):
+        if _divides_by_length(view, found.inputs[0], constant):
             return [view.make("mean", *found.inputs), *(without(factors, (found,)) or [])], 1
     return None
 
 
 def _is_length(view: View, v: Value, x: Value) -> bool:
-    """x.size(-1) or x.shape[-1], read off `x` or off what it is the square of."""
-    return is_size(view, v, x, -1) or bare(x).op == "square" and is_size(view, v, bare(x).inputs[0], -1)
+    """x.size(-1) or x.shape[-1], read off `x` or off what it is computed from, entry by entry; float() of that."""
+    v = v.inputs[0] if v.op == "number" else v
+    if any(is_size(view, v, y, -1) for y in _as_wide(view, x)):
+        return True
+    number = number_of_size(view, v)
+    return number is not None and _has_length(view, x, number)
+
+
+def _divides_by_length(view: View, x: Value, factor: float) -> bool:
+    """Whether `factor` is one over the last size of `x`, which is known, or which the front end makes sure of."""
+    known = _known_length(view, x)
+    if known:
+        return math.isclose(factor * known, 1)
+    number = round(1 / factor) if 0 < factor <= 1 else 0
+    return number > 1 and math.isclose(factor * number, 1) and _has_length(view, x, number)
+
+
+def _has_length(view: View, x: Value, number: int) -> bool:
+    return any(holds_size(view, y, -1, number) for y in _as_wide(view, x))
 
 
 def _known_length(view: View, x: Value) -> int | None:
-    """The last size of `x`, or of what it is the square of, as a number."""
-    while bare(x).op in ("square", "add", "mul"):
-        x = bare(x).inputs[0]
-    known = lengths(view, x)
-    return known[-1] if known and type(known[-1]) is int else None
+    """The last size of `x`, or of what it is computed from entry by entry, as a number."""
+    found = (known[-1] for y in _as_wide(view, x) if (known := lengths(view, y)))
+    return next((n for n in found if type(n) is int), None)
+
+
+def _as_wide(view: View, x: Value) -> Iterator[Value]:
+    """`x`, and what has its last size: x of x ** 2, of 2 * x, and of x - mean(x, -1, keepdim)."""
+    yield x
+    if x.op in (CAST, "square"):
+        yield from _as_wide(view, x.inputs[0])
+    if x.op in ("mul", "add"):
+        wide = [i for i in x.inputs if not view.number(i) and not _is_one_wide(i)]
+        if len(wide) == 1:
+            yield from _as_wide(view, wide[0])
+
+
+def _is_one_wide(v: Value) -> bool:
+    """Whether the last size of `v` is 1: a reduction that keeps its dimension, and what is computed of that."""
+    v = bare(v)
+    if v.op in ("mean", "sum", "amax", "amin"):
+        return is_const(v.inputs[1], -1) and is_const(v.inputs[2], True)
+    if v.op == "mul":
+        return literal(v.inputs[-1]) is not None and len(v.inputs) == 2 and _is_one_wide(v.inputs[0])
+    return v.op in ("sqrt", "rsqrt", "square", "reciprocal") and _is_one_wide(v.inputs[0])
 
 
 @rewrites("norm", "vector_norm")
@@ -112,7 +148,7 @@ def _norm_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
     for root in factors:
         if (without_eps := _norm_and_root(view, factors, constant, root)) is not None:
             return without_eps
-        found = _squares_and_eps(view, root)
+        found = _squares_and_eps(view, root, factors)
         if found is None:
             continue
         squared, eps = found
@@ -154,20 +190,33 @@ def _is_root_of_length(view: View, v: Value, x: Value) -> bool:
     return False
 
 
-def _squares_and_eps(view: View, root: Value) -> tuple[Value, Value] | None:
+def _squares_and_eps(view: View, root: Value, factors: list[Value]) -> tuple[Value, Value] | None:
     """(y, eps) where `root` is rsqrt(mean(y ** 2, -1, keepdim) + eps); without one, it is 0."""
     root = bare(root)
     if root.op != "rsqrt":
         return None
     terms = root.inputs[0].inputs if root.inputs[0].op == "add" else (root.inputs[0],)
-    means = [t for t in terms if bare(t).op == "mean"]
+    means = {t: mean for t in terms if (mean := _mean_in(view, t, factors)) is not None}
     if len(means) != 1:
         return None
-    squares, dim, keepdim = bare(means[0]).inputs
+    ((term, mean),) = means.items()
+    squares, dim, keepdim = mean.inputs
     if bare(squares).op != "square" or not is_const(dim, -1) or not is_const(keepdim, True):
         return None
-    rest = [t for t in terms if t is not means[0]]
+    rest = [t for t in terms if t is not term]
     return bare(squares).inputs[0], total(view, rest) if rest else view.const(0.0)
+
+
+def _mean_in(view: View, term: Value, factors: list[Value]) -> Value | None:
+    """The mean that `term` is: also sum(x, -1) / n where one of `factors` is a weight of n entries."""
+    term = bare(term)
+    if term.op == "mean":
+        return term
+    if term.op != "mul" or len(term.inputs) != 2 or term.inputs[0].op != "sum" or term.inputs[1].op != "reciprocal":
+        return None
+    found, length = term.inputs[0], term.inputs[1].inputs[0]
+    weighed = any(view.rank(w) == 1 and is_size(view, length, w, -1) for w in factors)
+    return view.make("mean", *found.inputs) if weighed else None
 
 
 def _same_but_for_casts(factors: list[Value], wanted: Value) -> list[tuple[Value, ...]]:

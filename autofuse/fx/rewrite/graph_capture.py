@@ -59,6 +59,19 @@ class CapturedTrace:
     )  # calls of children -> what was read in their place
     inner: dict[Value, InlinedNode] = field(default_factory=dict)  # values that only such a child computes
 
+    def ensures(self, v: Value, dim: int, number: int) -> bool:
+        """Whether dimension `dim` (from the end) of `v` has `number` entries: it has in the example, and is guarded."""
+        node = self.nodes.get(v)
+        sizes = self.trace.sizes.get(node, ()) if node is not None else ()
+        example = node.meta.get("v") if node is not None else None
+        if not isinstance(example, Tensor) or len(sizes) != example.dim() or not -len(sizes) <= dim < 0:
+            return False
+        size = sizes[dim]
+        if isinstance(size, str) and _SIZE.fullmatch(size) and int(example.shape[dim]) == number:
+            self.trace.guards.add(f"{size} == {number}")
+            return True
+        return bool(size == number)
+
 
 def captured(trace: ForwardTrace, look: Look | None = None) -> CapturedTrace:
     """The graph of a trace; nodes that nothing needs are erased from the trace first.
@@ -273,6 +286,7 @@ class _Lowering:
         return self.graph.fresh(OPAQUE, data=type(a).__name__)
 
 
+_SIZE = re.compile(r"\w+\.shape\[\d+\]")  # of an argument
 _FIXED = re.compile(r"(\S+\.shape\[\d+\]) == (\d+)")
 
 

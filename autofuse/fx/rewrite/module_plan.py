@@ -113,7 +113,7 @@ def _fuse_round(
 ) -> bool:  # fmt: skip
     """Look once, and rewrite what is found; whether anything was."""
     lowered = captured(trace, inside)
-    view = View(Facts(lowered.known))
+    view = View(Facts(lowered.known, lowered.ensures))
     done = False
     kept = [f for f in plan.found if f.fused]
     others: list[Found] = []

@@ -26,7 +26,13 @@ from autofuse.reasons.reason import because
 from autofuse.source.capture.bindings import free_names
 from autofuse.source.capture.buffer_contents import buffer_form
 from autofuse.source.capture.calls import Calls
-from autofuse.source.capture.module_numbers import number_assigned, parameter_rank, positive_assigned
+from autofuse.source.capture.module_numbers import (
+    length_given,
+    number_assigned,
+    parameter_rank,
+    positive_assigned,
+    size_given,
+)
 from autofuse.source.capture.syntax import children, walk
 
 _OPERATORS: dict[type[ast.AST], str] = {
@@ -137,6 +143,10 @@ class Expressions(Calls):
             above_zero = positive_assigned(self.scope, self.owner, name) if number else None
             rank = parameter_rank(self.scope, self.owner, name)
             self.know(found, number=number, form=form, rank=rank, positive=above_zero)
+            if number:
+                self.know(found, size=size_given(self.scope, self.owner, name))
+            if rank == 1 and (length := length_given(self.scope, self.owner, name)) is not None:
+                self.know(found, lengths=(length,))
         return found
 
     def constant_buffer(self, name: str) -> Value | None:

@@ -106,7 +106,7 @@ def parameter_rank(scope: FileScope, owner: ClassScope, name: str) -> int | None
     assigned = scope.attribute(owner, name)
     if not isinstance(assigned, ast.Call) or scope.name_of(assigned.func) not in _PARAMETERS or not assigned.args:
         return None
-    made = assigned.args[0]
+    made = _unscaled(scope, assigned.args[0])
     if not isinstance(made, ast.Call) or scope.name_of(made.func) not in _MAKERS:
         return None
     sizes = made.args
@@ -121,6 +121,66 @@ def parameter_rank(scope: FileScope, owner: ClassScope, name: str) -> int | None
     ):
         return None if any(word in sizes[0].id for word in ("shape", "dims", "sizes")) else 1
     return None if not sizes or any(isinstance(s, ast.Starred) for s in sizes) else len(sizes)
+
+
+def _unscaled(scope: FileScope, node: ast.expr) -> ast.expr:
+    """What is multiplied or divided by a number: torch.randn(hidden, dim) * 0.02, or / math.sqrt(dim)."""
+    while isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)):
+        if _is_factor(scope, node.right):
+            node = node.left
+        elif _is_factor(scope, node.left) and isinstance(node.op, ast.Mult):
+            node = node.right
+        else:
+            break
+    return node
+
+
+def _is_factor(scope: FileScope, node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=float() | int()):
+            return True
+        case ast.BinOp(op=ast.Pow(), right=power):
+            return _is_factor(scope, power.operand if isinstance(power, ast.UnaryOp) else power)
+        case ast.Call(func=function):
+            return (scope.name_of(function) or "").startswith("math.")
+    return False
+
+
+def size_given(scope: FileScope, owner: ClassScope, name: str) -> object:
+    """What `self.name` was constructed with, if it is a name that the constructor never rebinds: `self.dim = dim`.
+
+    Equal answers for two attributes say that both hold, or are as long as, one number.
+    """
+    return _given(_assigning(scope, owner, name), scope.attribute(owner, name))
+
+
+def length_given(scope: FileScope, owner: ClassScope, name: str) -> object:
+    """The same for the length of the parameter `self.name`, which has one dimension: nn.Parameter(torch.ones(dim))."""
+    assigned = scope.attribute(owner, name)
+    made = _unscaled(scope, assigned.args[0]) if isinstance(assigned, ast.Call) and assigned.args else None
+    if parameter_rank(scope, owner, name) != 1 or not isinstance(made, ast.Call) or len(made.args) != 1:
+        return None
+    size = made.args[0]
+    if isinstance(size, (ast.Tuple, ast.List)):
+        size = size.elts[0]
+    if isinstance(size, ast.Attribute) and isinstance(size.value, ast.Name) and size.value.id == "self":
+        return size_given(scope, owner, size.attr)
+    return _given(_assigning(scope, owner, name), size)
+
+
+def _given(home: ClassScope, node: ast.expr | None) -> object:
+    """A name for what the constructor was given: `dim`, `config.hidden_size`; None where it may be bound again."""
+    init = home.methods.get("__init__")
+    base = node
+    while isinstance(base, ast.Attribute):
+        base = base.value
+    if init is None or not isinstance(base, ast.Name) or base.id == "self" or node is None:
+        return None
+    text = ast.unparse(node)
+    arguments = {a.arg for a in (*init.args.posonlyargs, *init.args.args, *init.args.kwonlyargs)}
+    written = [n for n in ast.walk(init) if isinstance(getattr(n, "ctx", None), (ast.Store, ast.Del))]
+    rebound = any(ast.unparse(n) in (base.id, text) for n in written)
+    return None if rebound or base.id not in arguments else ("given", home.node.name, text)
 
 
 _PARAMETERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")

@@ -38,6 +38,8 @@ class GraphSizes:
         return self._lengths[v]
 
     def _of(self, v: Value) -> Lengths | None:
+        if (known := self.facts.known.get(v)) is not None and known.lengths is not None:
+            return known.lengths
         handler = _HANDLERS.get(v.op)
         found = handler(self, v) if handler else self.of(v.inputs[0]) if v.op in _SAME else None
         if found is not None:
@@ -59,6 +61,8 @@ class GraphSizes:
         """The key of a number that is a size: `x.size(1)`, `x.shape[1]`."""
         if v.op == CONST:
             return v.data if isinstance(v.data, int) else None
+        if (fact := self.facts.known.get(v)) is not None and fact.size is not None:
+            return fact.size
         owner, dim = _size_read(v)
         if owner is None or dim is None:
             return ("number", v)
