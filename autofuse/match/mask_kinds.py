@@ -6,10 +6,11 @@ is square: with more keys than queries the kernel's own diagonal lies elsewhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from autofuse.canonical import CAST, KEEP, View, fill_of, literal
-from autofuse.canonical.recognise.masks import BOOLEAN
+from autofuse.canonical.recognise.masks import BOOLEAN, is_negligible
 from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, PARAMETER, SLICE, TUPLE, Value, is_const
 from autofuse.match.masks import Mask
 
@@ -111,7 +112,29 @@ def causal_proof(view: View, mask: Mask) -> str | None:
         return None
     if mask.boolean:
         return _keeps_lower(view, mask.value)
-    return _form(view, mask.value, "bias")
+    return None if mask.kept is not None else _form(view, mask.value, "bias")
+
+
+def added_above(view: View, mask: Mask) -> Value | None:
+    """The finite number that a causal mask adds above the diagonal; None for -inf, and for what a buffer holds.
+
+    A buffer's form is a proof that what it adds is low enough.
+    """
+    v = mask.value
+    while v is not None and v.op not in ("triu", "where", KEEP):
+        v = v.inputs[0] if v.op in (CAST, "to", "unsqueeze", "view", ITEM) else None
+    if v is None:
+        return None
+    fill = v.inputs[2] if v.op != "triu" else _number_above(v)
+    return None if fill is None or fill_of(view, fill) == -math.inf else fill
+
+
+def _number_above(triangle: Value) -> Value | None:
+    """What the ones of triu(ones * fill), or triu(full(fill)), are filled with."""
+    content = triangle.inputs[0]
+    while content.op in (CAST, "to"):
+        content = content.inputs[0]
+    return content.inputs[1] if content.op in ("full", "full_like", "mul") else None
 
 
 def _keeps_lower(view: View, keep: Value) -> str | None:
@@ -168,9 +191,9 @@ def _form(view: View, v: Value, wanted: str) -> str | None:
 
 def _kept_zeros(view: View, v: Value) -> Value | None:
     """What is kept where `v` is zero there and a fill elsewhere."""
-    if v.op == KEEP and v.inputs[0].op in ("zeros", "zeros_like"):
+    if v.op == KEEP and v.inputs[0].op in ("zeros", "zeros_like") and is_negligible(fill_of(view, v.inputs[2])):
         return v.inputs[1]
-    if v.op == "where" and literal(v.inputs[1]) == 0 and fill_of(view, v.inputs[2]) is not None:
+    if v.op == "where" and literal(v.inputs[1]) == 0 and is_negligible(fill_of(view, v.inputs[2])):
         return v.inputs[0]
     return None
 
@@ -223,7 +246,7 @@ def _fresh(view: View, v: Value, wanted: str) -> str | None:
     if wanted == "upper" and v.op == "triu" and diagonal == 1 and ones:
         return "triu of ones above the diagonal"
     filled = fill_of(view, content) if content.op in ("full", "full_like") else _filled_ones(view, content)
-    if wanted == "bias" and v.op == "triu" and diagonal == 1 and filled is not None:
+    if wanted == "bias" and v.op == "triu" and diagonal == 1 and is_negligible(filled):
         return "triu of a fill above the diagonal"
     return None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from autofuse.canonical import CAST, KEEP, View, fill_of
 from autofuse.canonical.arithmetic import total, without
 from autofuse.canonical.mask_folds import expanded_and_folded, folds_back, splits
-from autofuse.canonical.recognise.masks import BOOLEAN, kept, unexpanded
+from autofuse.canonical.recognise.masks import BOOLEAN, NEGLIGIBLE_FILL, kept, unexpanded
 from autofuse.ir.graph import CHOICE, Value, is_const
 
 
@@ -21,14 +21,16 @@ from autofuse.ir.graph import CHOICE, Value, is_const
 class Mask:
     """`value` is boolean (True is kept) or added to the scores; None masks nothing.
 
-    `fill` is what the program put where a boolean mask keeps nothing: None for -inf. `approximate` says why a row that
-    keeps nothing may come out otherwise than in the program, where it may.
+    `fill` is what the program put where a boolean mask keeps nothing: None for -inf. `kept` stands beside a mask that
+    is added: where it is False a finite fill had overwritten the score, of which the sum keeps nothing. None: all
+    scores count. `approximate` says what comes out otherwise than in the program where scores are added all the same.
     """
 
     value: Value | None = None
     boolean: bool = False
     fill: Value | None = None
     approximate: str = ""
+    kept: Value | None = None
 
 
 def masked_forms(view: View, value: Value) -> Iterator[tuple[Value, Mask]]:
@@ -72,7 +74,11 @@ def _read_mask(view: View, value: Value, scores: Value) -> Mask | None:
         return _mask_of_sum(view, value, scores)
     if value.op == KEEP:
         inner, fill = _mask_of(view, value.inputs[0], scores), fill_of(view, value.inputs[2])
-        return None if inner is None or fill is None else _kept(view, inner, value.inputs[1], value.inputs[2], fill)
+        if inner is None or fill is None:
+            return None
+        found = _kept(view, inner, value.inputs[1], value.inputs[2], fill)
+        low = fill > NEGLIGIBLE_FILL and found is not None and not found.approximate
+        return replace(found, approximate=_NEAR) if low and found is not None else found
     if value.op == CHOICE:
         yes, no = (_mask_of(view, side, scores) for side in value.inputs[1:])
         return None if yes is None or no is None else _either(view, value.inputs[0], yes, no)
@@ -98,9 +104,11 @@ def _folded(view: View, mask: Mask, split: Value, joined: Value) -> Mask | None:
     if mask.value.op == CHOICE and any(is_const(v, None) for v in mask.value.inputs[1:]):
         return _within(view, mask, lambda side: side if side.value is None else _folded(view, side, split, joined))
     value = expanded_and_folded(view, mask.value, split, joined)
-    if value is None:
+    counted = None if mask.kept is None else expanded_and_folded(view, mask.kept, split, joined)
+    if value is None or (mask.kept is None) != (counted is None):
         return None
-    return Mask(kept(view, value) if mask.boolean else value, mask.boolean, mask.fill, mask.approximate)
+    counted = None if counted is None else kept(view, counted)
+    return Mask(kept(view, value) if mask.boolean else value, mask.boolean, mask.fill, mask.approximate, counted)
 
 
 def _after(view: View, first: Mask, second: Mask) -> Mask | None:
@@ -108,6 +116,8 @@ def _after(view: View, first: Mask, second: Mask) -> Mask | None:
     assert second.value is not None
     if second.value.op == CHOICE and any(is_const(v, None) for v in second.value.inputs[1:]):
         return _within(view, second, lambda side: first if side.value is None else _after(view, first, side))
+    if second.kept is not None:
+        return None
     if not second.boolean:
         return _biased(view, first, second.value)
     fill = second.fill or view.const(-math.inf)
@@ -132,12 +142,14 @@ def _biased(view: View, mask: Mask, bias: Value) -> Mask | None:
         return Mask(bias)
     if mask.boolean and mask.value.op == CHOICE and not _is_boolean(mask.value):
         return _within(view, mask, lambda side: _biased(view, side, bias))
+    if mask.boolean and mask.fill is None:
+        return Mask(view.plain("where", mask.value, bias, view.const(-math.inf)))
     if mask.boolean:
-        fill = mask.fill or view.const(-math.inf)
-        return Mask(view.plain("where", mask.value, bias, fill), approximate=_approximation(mask))
+        dropped = bias if mask.fill is None else view.plain("add", bias, mask.fill)
+        return Mask(view.plain("where", mask.value, bias, dropped), False, mask.fill, _UNEVEN, mask.value)
     if mask.value.op == CHOICE:
         return _within(view, mask, lambda side: _biased(view, side, bias))
-    return Mask(total(view, (mask.value, bias)), approximate=mask.approximate)
+    return replace(mask, value=total(view, (mask.value, bias)))
 
 
 def _kept(view: View, mask: Mask, keep: Value, fill: Value, amount: float) -> Mask | None:
@@ -147,16 +159,27 @@ def _kept(view: View, mask: Mask, keep: Value, fill: Value, amount: float) -> Ma
     if mask.value.op == CHOICE and not _is_boolean(mask.value):
         return _within(view, mask, lambda side: _kept(view, side, keep, fill, amount))
     if not mask.boolean:
-        return Mask(view.plain("where", keep, mask.value, fill), approximate=_approximation(Mask(keep, True, own)))
+        if own is None:
+            return replace(mask, value=view.plain("where", keep, mask.value, fill))
+        one = own if mask.kept is None or mask.fill is own else None
+        return Mask(view.plain("where", keep, mask.value, fill), False, one, _UNEVEN, _both(view, mask.kept, keep))
     if mask.fill is own:
-        return Mask(view.make("and", mask.value, keep), boolean=True, fill=own)
+        return Mask(view.make("and", mask.value, keep), boolean=True, fill=own, approximate=mask.approximate)
     first = view.plain("where", mask.value, view.const(0.0), mask.fill or view.const(-math.inf))
-    return Mask(view.plain("where", keep, first, fill), approximate="two masks fill with different numbers")
+    finite = _both(view, None if mask.fill is None else mask.value, None if own is None else keep)
+    one = (own or mask.fill) if None in (own, mask.fill) else None
+    return Mask(view.plain("where", keep, first, fill), False, one, "two masks fill with different numbers", finite)
 
 
-def _approximation(mask: Mask) -> str:
-    """A finite fill that is added, not put in place, keeps what a row that is dropped whole held."""
-    return "" if mask.fill is None else "a row that is masked out whole would not attend evenly"
+def _both(view: View, first: Value | None, second: Value | None) -> Value | None:
+    """What two masks keep together, either of which may keep all."""
+    if first is None or second is None:
+        return first or second
+    return view.make("and", first, second)
+
+
+_NEAR = "assumes that no score is nearly as low as the number that fills the rest"
+_UNEVEN = "a row that is masked out whole would not attend evenly"
 
 
 def _either(view: View, test: Value, yes: Mask, no: Mask) -> Mask | None:
@@ -172,7 +195,7 @@ def _either(view: View, test: Value, yes: Mask, no: Mask) -> Mask | None:
     made = view.make(CHOICE, test, *values)
     first = sides[0] if sides else Mask()
     why = next((m.approximate for m in sides if m.approximate), "")
-    return Mask(None if is_const(made, None) else made, first.boolean, first.fill, why)
+    return Mask(None if is_const(made, None) else made, first.boolean, first.fill, why)  # of text: no `kept` is chosen
 
 
 def _as_bias(view: View, mask: Mask) -> Mask | None:
@@ -182,7 +205,8 @@ def _as_bias(view: View, mask: Mask) -> Mask | None:
     if mask.value.op == CHOICE and not _is_boolean(mask.value):  # on one side there is none
         return _within(view, mask, lambda side: _as_bias(view, side))
     fill = mask.fill or view.const(-math.inf)
-    return Mask(view.plain("where", mask.value, view.const(0.0), fill), approximate=_approximation(mask))
+    value = view.plain("where", mask.value, view.const(0.0), fill)
+    return Mask(value) if mask.fill is None else Mask(value, False, mask.fill, _UNEVEN, mask.value)
 
 
 def _within(view: View, mask: Mask, change: Callable[[Mask], Mask | None]) -> Mask | None:

@@ -22,7 +22,7 @@ from autofuse.canonical.view import order_of
 from autofuse.ir import layout
 from autofuse.ir.graph import CONST, PARAMETER, Value
 from autofuse.ir.vocabulary import OPS
-from autofuse.match.mask_kinds import causal_proof, kind_of
+from autofuse.match.mask_kinds import added_above, causal_proof, kind_of
 from autofuse.match.masks import masked_forms
 from autofuse.match.pattern import Bindings, Miss, Pattern
 
@@ -165,14 +165,17 @@ class Matcher:
         yield from self._bind(str(parameters[0].data), self.view.const(product / known[0]), bound)
 
     def _match_masked(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
-        """masked(scores, mask, fill, is_causal): any masking, read as one."""
+        """masked(scores, mask, fill, is_causal, kept): any masking, read as one."""
         scores, *parameters = pattern.inputs
         for inner, mask in masked_forms(self.view, value):
             proof = causal_proof(self.view, mask)
             assert mask.value is not None
-            values = [mask.value, None if proof else mask.fill, self.view.const(True) if proof else None]
+            fill = added_above(self.view, mask) if proof and not mask.boolean else mask.fill
+            values = [mask.value, fill, self.view.const(True) if proof else None, mask.kept]
+            if len(parameters) < len(values) and mask.kept is not None:
+                continue
             partial = bound.with_mask(mask, kind_of(self.view, mask))
-            for parameter, found in zip(parameters, values, strict=True):
+            for parameter, found in zip(parameters, values, strict=False):
                 partial = partial if found is None else partial.with_capture(str(parameter.data), found)
             yield from self._match(scores, inner, partial, depth + 1)
 

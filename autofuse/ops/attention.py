@@ -19,17 +19,24 @@ from autofuse.kernels.packages import FLEX, TORCH
 from autofuse.kernels.provider import Provider
 from autofuse.ops.attention_blocks import attention_by_blocks
 from autofuse.ops.attention_formula import attention_in_steps
-from autofuse.ops.attention_operands import Operands, computed_in, operands
+from autofuse.ops.attention_operands import Operands, computed_in, covers_a_square, dtypes_of, operands
 from autofuse.ops.attention_thresholds import blocks_are_slower, steps_are_slower
 from autofuse.ops.derivatives import beyond_kernels, differentiable_twice, unfused
 from autofuse.ops.distributed import attention_by_formula, attention_on_parts, is_distributed
+from autofuse.ops.finite_fills import (
+    attention_step_by_step,
+    can_look,
+    is_exact_as_sum,
+    vanishes,
+    weighs_nothing,
+)
 from autofuse.torch_private import get_unwrapped, is_batchedtensor
 
 
 def attention(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
-    mask_is_causal: bool = False,
+    mask_is_causal: bool = False, kept: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """softmax(query @ key.mT * scale, masked) @ value, never forming the (query x key) matrix.
 
@@ -41,23 +48,60 @@ def attention(
     dropout_p: weights are dropped with this probability while `training`.
     is_causal: query i attends to keys 0 to i (with T != S too).
     fill: None: a row that keeps no key gives 0. A number: dropped scores were filled with it, so that such a row
-    attends to all keys evenly, whatever its query.
+    attends to all keys evenly, whatever its query. Beside an added mask that is causal it is what that adds.
     mask_is_causal: `mask` is proved to keep exactly keys 0 to i for query i wherever its last sizes are T == S; there
     the kernel's own causal path takes its place.
+    kept: beside a mask that is added; where it is False the scores were overwritten before, and count as 0.
+
+    Where a score may be so low that one filled with a number weighs something beside it, or a row is left with fills
+    alone, attention is computed step by step (finite_fills.py).
 
     Source: Vaswani et al., arXiv:1706.03762; the kernel is Dao's, arXiv:2307.08691. The derivatives that kernels do
     not have, forward mode and those of gradients, are taken of the unfused formula (derivatives.py).
     Raises ValueError for a scale that differs from key to key.
     """
-    if mask is None and not (training and dropout_p) and _is_usual(query, key, value, scale):
+    if (
+        mask is None
+        and (fill is None or vanishes(fill, query.dtype))
+        and not (training and dropout_p)
+        and _is_usual(query, key, value, scale)
+    ):
         return differentiable_twice(
             F.scaled_dot_product_attention(query, key, value, None, 0.0, is_causal, scale=scale)  # type: ignore[arg-type]
         )
+    if fill is not None or kept is not None or mask is not None and mask.dtype is not torch.bool:
+        dtypes = dtypes_of(query, key, value)
+        mask_is_causal = mask_is_causal and _may_be_causal(query, key, mask, scale, fill, dtypes[0])
+        if not _is_exact(query, key, mask, scale, is_causal, fill, mask_is_causal, kept, dtypes[0]):
+            p = dropout_p if training else 0.0
+            return attention_step_by_step(query, key, value, mask, scale, p, is_causal, fill, kept, dtypes)
+        if kept is not None and not can_look(query, kept):
+            query = query.masked_fill(~kept.any(-1, keepdim=True), 0.0)
     result: Tensor = _OP(
         query, key, value, mask=mask, scale=scale, dropout_p=dropout_p, training=training, is_causal=is_causal,
         fill=fill, mask_is_causal=mask_is_causal,
     )  # fmt: skip
     return result
+
+
+def _may_be_causal(
+    query: Tensor, key: Tensor, mask: Tensor | None, scale: float | Tensor, fill: float | None, dtype: torch.dtype
+) -> bool:
+    """Whether a causal mask that is added may be left out: what it adds has to be low enough."""
+    boolean = mask is None or mask.dtype is torch.bool
+    return boolean or weighs_nothing(fill, query, key, scale, dtype)
+
+
+def _is_exact(
+    query: Tensor, key: Tensor, mask: Tensor | None, scale: float | Tensor, is_causal: bool, fill: float | None,
+    mask_is_causal: bool, kept: Tensor | None, dtype: torch.dtype,
+) -> bool:  # fmt: skip
+    """Whether kernels, which leave dropped scores out, give what the program gives."""
+    if mask is None or mask.dtype is torch.bool:
+        return weighs_nothing(fill, query, key, scale, dtype)
+    if mask_is_causal and covers_a_square(mask, query.shape[-2], key.shape[-2]):
+        return True
+    return is_exact_as_sum(query, key, scale, mask, kept, fill, dtype)
 
 
 def _is_usual(query: Tensor, key: Tensor, value: Tensor, scale: float | Tensor) -> bool:

@@ -44,9 +44,9 @@ def operands(
     Raises ValueError for a scale that differs from key to key.
     """
     query, number = _scaled(query, scale)
-    compute, result = _dtypes(query, key, value)
+    compute, result = dtypes_of(query, key, value)
     query, key, value = query.to(compute), key.to(compute), value.to(compute)
-    if mask_is_causal and mask is not None and _covers_a_square(mask, query.shape[-2], key.shape[-2]):
+    if mask_is_causal and mask is not None and covers_a_square(mask, query.shape[-2], key.shape[-2]):
         mask, is_causal = None, True
     if mask is not None:
         if is_causal:
@@ -62,7 +62,8 @@ def operands(
     return Operands(query, key, value, mask, is_causal, number, batch, result)
 
 
-def _covers_a_square(mask: Tensor, queries: int, keys: int) -> bool:
+def covers_a_square(mask: Tensor, queries: int, keys: int) -> bool:
+    """Whether a mask has an entry for each of as many keys as queries."""
     return queries == keys and mask.shape[-2:] == (queries, keys)
 
 
@@ -80,10 +81,10 @@ def _scaled(query: Tensor, scale: float | Tensor) -> tuple[Tensor, float]:
 
 def computed_in(query: Tensor, key: Tensor, value: Tensor) -> torch.dtype:
     """The dtype that attention of these operands is computed in."""
-    return _dtypes(query, key, value)[0]
+    return dtypes_of(query, key, value)[0]
 
 
-def _dtypes(query: Tensor, key: Tensor, value: Tensor) -> tuple[torch.dtype, torch.dtype]:
+def dtypes_of(query: Tensor, key: Tensor, value: Tensor) -> tuple[torch.dtype, torch.dtype]:
     """The dtypes to compute in and to return: those of the two matmuls of hand-written code, under autocast too."""
     compute = torch.promote_types(torch.promote_types(query.dtype, key.dtype), value.dtype)
     device = query.device.type

@@ -50,5 +50,6 @@ def kernel_of(operation: str, *args: Any, **kwargs: Any) -> str:
         raise ValueError(f"autofuse.ops has no operation called {operation!r}. It has {', '.join(sorted(_KERNELS))}.")
     if not args or operation not in OPERATIONS:
         return kernel
-    taker = OPERATIONS[operation].taker(*args, **kwargs)
+    told = {name: given for name, given in kwargs.items() if name != "kept"}  # the operations' own, not the kernels'
+    taker = OPERATIONS[operation].taker(*args, **told)
     return kernel if taker.name == "torch" else f"{taker.name} {operation}"

@@ -12,15 +12,18 @@ from torch import Tensor
 
 
 def masked(
-    scores: Tensor, mask: Tensor | None = None, fill: float | None = None, mask_is_causal: bool = False
-) -> Tensor:
+    scores: Tensor, mask: Tensor | None = None, fill: float | None = None, mask_is_causal: bool = False,
+    kept: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """`scores` where a boolean `mask` is True and `fill` (-inf if None) elsewhere; their sum, for an additive mask.
 
-    Shapes: scores (..., T, S), `mask` broadcasts against them. `mask_is_causal` says what is known of the mask and
-    changes nothing.
+    Shapes: scores (..., T, S), `mask` and `kept` broadcast against them. `mask_is_causal` says what is known of the
+    mask and changes nothing. kept: where it is False, the sum is that of 0 and the mask.
     """
     if mask is None:
         return scores
+    if kept is not None:
+        scores = scores.masked_fill(~kept, 0.0)
     return scores.masked_fill(~mask, -math.inf if fill is None else fill) if mask.dtype is torch.bool else scores + mask
 
 

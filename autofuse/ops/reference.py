@@ -20,11 +20,13 @@ Activation = str | Callable[[Tensor], Tensor]
 def attention(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
-    mask_is_causal: bool = False,
+    mask_is_causal: bool = False, kept: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """softmax(query @ key.mT * scale, masked) @ value; a row without a key gives 0, or with `fill` attends evenly."""
     key, value = (_for_each_head(t, query) for t in (key, value))
     scores = torch.matmul(query, key.mT) * scale
+    if kept is not None:
+        scores = torch.where(kept, scores, 0.0)
     if is_causal:
         after = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(after, -math.inf)
@@ -40,19 +42,26 @@ def attention(
 
 
 def masked(
-    scores: Tensor, mask: Tensor | None = None, fill: float | None = None, mask_is_causal: bool = False
-) -> Tensor:
-    """`scores` where a boolean `mask` is True and `fill` (-inf if None) elsewhere; their sum, for an additive mask."""
+    scores: Tensor, mask: Tensor | None = None, fill: float | None = None, mask_is_causal: bool = False,
+    kept: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """`scores` where a boolean `mask` is True and `fill` (-inf if None) elsewhere; their sum, for an additive mask.
+
+    The sum is that of 0 where `kept` is False.
+    """
     if mask is None:
         return scores
+    if kept is not None:
+        scores = torch.where(kept, scores, 0.0)
     return torch.where(mask, scores, -math.inf if fill is None else fill) if mask.dtype is torch.bool else scores + mask
 
 
 def masked_softmax(
-    scores: Tensor, mask: Tensor | None = None, *, scale: float | Tensor = 1.0, fill: float | None = None
-) -> Tensor:
+    scores: Tensor, mask: Tensor | None = None, *, scale: float | Tensor = 1.0, fill: float | None = None,
+    kept: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """softmax(scores * scale, masked)."""
-    return torch.softmax(masked(scores * scale, mask, fill), dim=-1)
+    return torch.softmax(masked(scores * scale, mask, fill, kept=kept), dim=-1)
 
 
 def soft_capped_attention(

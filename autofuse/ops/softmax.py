@@ -25,19 +25,23 @@ _KERNELS = operators.Kernels(triton="autofuse.kernels.triton.softmax", compiled=
 
 
 def masked_softmax(
-    scores: Tensor, mask: Tensor | None = None, *, scale: float | Tensor = 1.0, fill: float | None = None
-) -> Tensor:
+    scores: Tensor, mask: Tensor | None = None, *, scale: float | Tensor = 1.0, fill: float | None = None,
+    kept: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """softmax(scores * scale, masked) over the last dimension, in the dtype of `scores`.
 
     Shapes: scores (..., T, S); mask broadcasts against them, boolean (True is kept) or added; the result has the shape
     they broadcast to. Scores in half precision are scaled, masked and normalised in float32.
     scale: a number, or a tensor that broadcasts against scores and gets its gradient.
     fill: what dropped scores are filled with, -inf if None: a row that keeps nothing is nan then, as in torch.
+    kept: beside a mask that is added; where it is False the scores were overwritten before, and count as 0.
 
     An additive mask gets its gradient. Source of the gradient: d x_i = y_i * (d y_i - sum_j d y_j * y_j).
     """
     if isinstance(scale, Tensor):
         scores, scale = (scores * scale).to(scores.dtype), 1.0
+    if kept is not None:
+        return _formula(scores, mask, scale, fill, kept)
     result: Tensor = _OPERATION(scores, mask, scale=scale, fill=fill)
     return result
 
@@ -132,10 +136,12 @@ def _by_torch(scores: Tensor, mask: Tensor | None = None, *, scale: float = 1.0,
     return result
 
 
-def _formula(scores: Tensor, mask: Tensor | None, scale: float, fill: float | None) -> Tensor:
+def _formula(
+    scores: Tensor, mask: Tensor | None, scale: float, fill: float | None, kept: Tensor | None = None
+) -> Tensor:
     """As it is written in models; what a compiler fuses by itself."""
     compute = torch.float32 if scores.dtype in _HALF else scores.dtype
-    return torch.softmax(masked(scores.to(compute) * scale, mask, fill), dim=-1).to(scores.dtype)
+    return torch.softmax(masked(scores.to(compute) * scale, mask, fill, kept=kept), dim=-1).to(scores.dtype)
 
 
 def _scaled_and_masked(scores: Tensor, mask: Tensor | None, scale: float, fill: float | None) -> Tensor:

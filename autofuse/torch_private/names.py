@@ -27,6 +27,10 @@ def _none(*_: Any) -> None:
     return None
 
 
+def _nobody_shares(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
 def _somebody() -> str:
     return "somebody may look on"
 
@@ -128,6 +132,13 @@ NAMES: Mapping[str, Private] = {
         "whether a mode of torch's own records a call", _LOOKS_ON, _yes, _any_mode),
     "disable_current_modes": _one(_DISPATCH + "_disable_current_modes", "to keep our runs out of the user's modes",
         _DECLINED),
+    # Memory that is shared until somebody writes to it.
+    "lazy_clone": _one("torch._lazy_clone", "to be told who writes to a mask's buffer",
+        "no buffer on a CPU is proved causal", _nobody_shares),
+    "is_cow_tensor": _one("torch._C._is_cow_tensor", "whether nobody has written to a mask's buffer",
+        "no buffer on a CPU is proved causal", _no),
+    "data_address": _one("torch._C._data_address", "where a buffer lies, without leave to write to it",
+        "no buffer on a CPU is proved causal", _none),
     # Hooks.
     "GLOBAL_MODULE_HOOKS": Private(_GLOBAL_HOOKS, "whether anybody hooked all modules",
         "everybody may have: no module is replaced", ({0: "unknown"},),

@@ -6,14 +6,21 @@ Knows fills and boolean masks; what a whole chain of masks means together is rea
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, factors_of, product, without
 from autofuse.canonical.view import CAST, KEEP, View, bare, literal, rewrites
-from autofuse.ir.graph import ATTRIBUTE, CHOICE, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, Value, is_const
 
 _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 BOOLEAN = frozenset({*_OPPOSITE, "invert", "and", "or", "bool", "kept"})
-SMALLEST_FILL = -1e3  # a fill this low leaves no weight: exp(-1e3) is 0 in every floating dtype
+SMALLEST_FILL = -1e3  # exp(-1e3) is 0 in every floating dtype: a fill this low leaves no weight beside a score near 0
+NEGLIGIBLE_FILL = -1e8  # numbers of this size lie 8 apart in float32: no score that means anything comes near
+
+
+def is_negligible(fill: float | None) -> bool:
+    """Whether a fill (see fill_of) is so low that what a mask is may be told without regard to scores."""
+    return fill is not None and not fill > NEGLIGIBLE_FILL  # nan, the lowest number, is
 
 
 @rewrites("masked_fill")
@@ -104,9 +111,28 @@ def _product_with_mask(view: View, terms: list[Value], constant: float) -> Value
     for scores, fill in (terms, terms[::-1]):
         found = _fill_outside(fill)
         rest = without(factors_of(scores), (found[0],)) if found else None
-        if found and rest:
-            return view.plain(KEEP, product(view, rest), view.make("ne", found[0], view.const(0)), view.const(found[1]))
+        binary = _is_binary(view, found[0]) if found and rest else False
+        if found and rest and binary is not False:
+            kept = view.make("ne", found[0], view.const(0))
+            made = view.plain(KEEP, product(view, rest), kept, view.const(found[1]))
+            return view.assuming(made, "" if binary else "assumes that the mask holds 0 and 1 alone")
     return None
+
+
+_SAME_ENTRIES = frozenset({CAST, "kept", "bool", "to", "float", "float32", "unsqueeze", "view", "expand", "expand_as"})
+
+
+def _is_binary(view: View, v: Value) -> bool | None:
+    """Whether `v` holds 0 and 1 alone: True by proof, None where the text does not say, False where nobody knows."""
+    if v.op in BOOLEAN or v.op in ("ones", "zeros", "ones_like", "zeros_like"):
+        return True
+    facts = [known for o in view.originals(v) if (known := view.facts.known.get(o)) is not None]
+    if any(k.form in ("lower", "upper") or k.dtype == "torch.bool" for k in facts):
+        return True
+    if v.op in ("tril", "triu", ITEM) or v.op in _SAME_ENTRIES:
+        inner = _is_binary(view, v.inputs[0])
+        return None if inner is False and not any(k.dtype for k in facts) else inner
+    return False if any(k.dtype for k in facts) else None
 
 
 def _fill_outside(v: Value) -> tuple[Value, float] | None:
@@ -132,14 +158,24 @@ def _scaled_after(view: View, factors: list[Value], constant: float) -> tuple[li
         sides = (product(view, [side, *(rest or ()), view.const(constant)]) for side in masked.inputs[1:])
         return [view.make(CHOICE, masked.inputs[0], *sides)], 1
     fill = fill_of(view, masked.inputs[2])
-    if fill is None or fill > -1e8:  # nan, the lowest number, compares as False
+    scaled_fill = _scaled_fill(view, masked.inputs[2], rest or (), constant) if is_negligible(fill) else None
+    if scaled_fill is None:
         return None
     scaled = product(view, [masked.inputs[0], *(rest or ()), view.const(constant)])
-    kept = view.plain(KEEP, scaled, *masked.inputs[1:])
+    kept = view.plain(KEEP, scaled, masked.inputs[1], scaled_fill)
     if not all(map(view.number, rest or ())):
         return [view.assuming(kept, "assumes that the scale is a positive number")], 1
     positive = all(_positive(view, f) for f in rest or ())
     return [kept if positive else view.assuming(kept, "assumes that the scale is positive")], 1
+
+
+def _scaled_fill(view: View, fill: Value, rest: Sequence[Value], constant: float) -> Value | None:
+    """What a fill becomes with the scores; None where that may be no fill any more. -inf stays what it is."""
+    number = literal(fill)
+    if number == -math.inf:
+        return fill
+    scaled = product(view, [fill, *rest, view.const(constant)])
+    return scaled if fill_of(view, scaled) is not None else fill if number is None or rest else None
 
 
 def _masked_in_parts(v: Value) -> bool:

@@ -59,12 +59,14 @@ def _is_plain(node: fx.Node, around: AmbientState) -> bool:
 
 def _is_plain_mask(node: fx.Node) -> bool:
     mask = node.kwargs.get("mask")
+    if node.kwargs.get("fill") is not None:
+        return False
     if mask is None:
         return True
     found = mask.meta.get("v") if isinstance(mask, fx.Node) else None
     told = any(node.kwargs.get(name) for name in ("is_causal", "mask_is_causal"))
     boolean = isinstance(found, Tensor) and found.dtype is torch.bool and found.ndim in (2, _FOUR)
-    return boolean and not told and node.kwargs.get("fill") is None
+    return boolean and not told
 
 
 def _make_plain(trace: ForwardTrace, node: fx.Node) -> None:

@@ -1,4 +1,4 @@
-"""What the numbers in a mask are, where they can be known: buffers, and what is computed from them and from sizes.
+"""What the numbers in a mask are, where they can be known: in buffers, as long as nobody writes to them.
 
 A form is a word for the last two dimensions of a tensor (see facts.Known): "lower", "upper" or "bias".
 """
@@ -6,89 +6,138 @@ A form is a word for the last two dimensions of a tensor (see facts.Known): "low
 from __future__ import annotations
 
 import weakref
-from typing import Any
-
+from dataclasses import dataclass
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
+from autofuse.canonical.recognise.masks import SMALLEST_FILL
 from autofuse.fx.trace.ambient_state import unobserved
-from autofuse.ir.vocabulary import OPS
-from autofuse.torch_private import assumed_constant
+from autofuse.torch_private import assumed_constant, data_address, is_cow_tensor, lazy_clone
 
 _LARGEST = 1 << 26  # elements; a larger buffer is not read
-_LOW = -1e3  # canonical/recognise/masks.py: so low a fill leaves no weight
+# A fill that a kernel may leave out without being told of it: beside it scores vanish by rounding, in its own dtype.
+_LEAST_BIAS = {torch.float16: torch.finfo(torch.float16).min / 2, torch.float64: -4 / torch.finfo(torch.float64).eps}
+_LEAST_OF_OTHERS = -1e8
 
-_numbers: dict[int, tuple[weakref.ref[Tensor], tuple[int, int], float]] = {}
-_States = dict[int, tuple[int, int]]  # id -> version and place of memory: `x.data = y` leaves the version as it is
-_versions: dict[str, _States] = {"lower": {}, "upper": {}, "bias": {}}  # what guards ask of the proofs
-_proofs: dict[int, tuple[weakref.ref[Tensor], tuple[int, int], str | None]] = {}
+_State = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class _Proof:
+    """What was read in a buffer. `shadow` shares its memory: while both do, nobody has written to it."""
+
+    of: weakref.ref[Tensor]
+    state: _State
+    found: str | float | None
+    shadow: Tensor | None = None
+
+    def stands(self, x: Tensor) -> bool:
+        """Whether `x` is what the proof speaks of, and as it was."""
+        return self.of() is x and self.state == _state(x)
+
+
+_forms: dict[int, _Proof] = {}
+_numbers: dict[int, _Proof] = {}
+
+
+def _state(x: Tensor) -> _State:
+    """Changes with whatever can change the contents of `x`.
+
+    On a CPU, memory that is shared for copying on write is copied as soon as anybody asks for a place to write to:
+    operators in place, `x.data`, numpy, DLPack. Elsewhere only what autograd counts is seen. An array that numpy made
+    of the memory before the proof is not seen.
+    """
+    if x.is_cpu:
+        return is_cow_tensor(x) or (x._version,), data_address(x), x.stride(), x.shape
+    return x._version, x.data_ptr(), x.stride(), x.shape
+
+
+def _is_buffer(x: Tensor | None) -> bool:
+    return x is not None and not x.is_meta and type(x) in (Tensor, nn.Buffer)
 
 
 def buffer_form(x: Tensor | None) -> str | None:
-    """The form that `x` is proved to have, None if none; proved once for each state of its memory."""
-    if x is None or x.ndim < 2 or x.is_meta or type(x) not in (Tensor, nn.Buffer):
+    """The form that `x` is proved to have, None if none; proved once for each state of its memory.
+
+    Memory that cannot be watched (that of a numpy array, of a mapped file) proves nothing.
+    """
+    if x is None or x.ndim < 2 or not _is_buffer(x):
         return None
-    known = _proofs.get(id(x))
-    if known is not None and known[0]() is x and known[1] == _state(x):
-        return known[2]
-    with unobserved():
-        form = _form(x)
-    key = id(x)
+    known = _forms.get(id(x))
+    if known is None or not known.stands(x):
+        with unobserved():
+            known = _proved(x)
+        _forms[id(x)] = known
+    return known.found  # type: ignore[return-value]
 
-    def forget(_: object) -> None:
-        _proofs.pop(key, None)
-        for versions in _versions.values():
-            versions.pop(key, None)
 
-    forget(None)
-    _proofs[key] = (weakref.ref(x, forget), _state(x), form)
-    if form is not None:
-        _versions[form][key] = _state(x)
-    return form
+def _proved(x: Tensor) -> _Proof:
+    form, shadow = _form(x), None
+    if form is not None and x.is_cpu:
+        shadow = _watched(x)
+        form = form if shadow is not None and _form(x) == form else None
+    return _Proof(weakref.ref(x, lambda _, key=id(x): _forms.pop(key, None)), _state(x), form, shadow)  # type: ignore[misc]
+
+
+@torch.no_grad()
+def _watched(x: Tensor) -> Tensor | None:
+    """A second owner of the memory of `x`; None where torch has no say in who writes to it."""
+    try:
+        shadow: Tensor = lazy_clone(x)
+    except RuntimeError:  # the memory is another's
+        return None
+    return shadow if is_cow_tensor(x) else None
 
 
 @assumed_constant
 def holds_form(x: Tensor | None, form: str) -> bool:
     """The guard that generated code asks: does the buffer still have the form that a proof rested on?
 
-    A compiler asks it once, of the buffer itself; where it has no numbers to show, they are taken to be the same. What
-    is written through `x.data` or by others than torch is seen as little as autograd sees it.
+    A compiler asks it once, of the buffer itself; where it has no numbers to show, they are taken to be the same.
     """
-    known = _versions[form].get(id(x))
-    if x is not None and known is not None and known == (x._version, x.data_ptr()):
-        return True
+    if x is None:
+        return False
+    known = _forms.get(id(x))
+    if known is not None and known.found == form:
+        state = known.state
+        if x.is_cpu:  # _state(x), in half of its time
+            if is_cow_tensor(x) and data_address(x) == state[1] and x.stride() == state[2]:
+                return True
+        elif state == _state(x):
+            return True
     return buffer_form(x) == form or _is_compiled_without_numbers(x)
 
 
 def buffer_number(x: Tensor | None) -> float | None:
     """The fill in a buffer of one element, such as GPT-2's `masked_bias`; None where it holds something else."""
-    if x is None or x.ndim or x.is_meta or type(x) not in (Tensor, nn.Buffer) or not x.dtype.is_floating_point:
+    if x is None or x.ndim or not _is_buffer(x) or not x.dtype.is_floating_point:
         return None
-    key = id(x)
-    known = _numbers.get(key)
-    if known is None or known[0]() is not x or known[1] != _state(x):
+    number = _number(x)
+    return number if number <= SMALLEST_FILL else None
+
+
+def _number(x: Tensor) -> float:
+    """Read anew at each call on a CPU, where that is no wait."""
+    known = _numbers.get(id(x))
+    if x.is_cpu or known is None or not known.stands(x):
         with unobserved():
             number = float(x)
-        known = _numbers[key] = weakref.ref(x, lambda _: _numbers.pop(key, None)), _state(x), number
-    return known[2] if known[2] <= _LOW else None
+        if x.is_cpu:
+            return number
+        known = _Proof(weakref.ref(x, lambda _, key=id(x): _numbers.pop(key, None)), _state(x), number)  # type: ignore[misc]
+        _numbers[id(x)] = known
+    return known.found  # type: ignore[return-value]
 
 
 @assumed_constant
 def holds_number(x: Tensor | None, number: float) -> bool:
     """The guard for such a buffer."""
-    known = _numbers.get(id(x))
-    if known is not None and x is not None and known[1] == _state(x) and known[2] == number and known[0]() is x:
-        return True
     return buffer_number(x) == number or _is_compiled_without_numbers(x)
 
 
-def _is_compiled_without_numbers(x: Tensor | None) -> bool:
+def _is_compiled_without_numbers(x: object) -> bool:
     """Whether this is an export, which runs on tensors that are shapes only."""
     return isinstance(x, Tensor) and type(x) not in (Tensor, nn.Buffer) and torch.compiler.is_compiling()
-
-
-def _state(x: Tensor) -> tuple[int, int]:
-    return x._version, x.data_ptr()
 
 
 @torch.no_grad()
@@ -110,47 +159,4 @@ def _is_zero_or_one(x: Tensor) -> bool:
 
 
 def _is_fill(x: Tensor) -> bool:
-    return x.dtype.is_floating_point and bool((x <= _LOW).all())
-
-
-def constant(module: nn.Module, node: fx.Node) -> Tensor | None:
-    """The tensor that `node` computes in the example call, if it depends on buffers, sizes and constants alone."""
-    try:
-        found = _evaluated(module, node, {})
-    except _NotConstant:
-        return None
-    return found if isinstance(found, Tensor) else None
-
-
-class _NotConstant(Exception):
-    """A node depends on an argument or a parameter."""
-
-
-def _evaluated(module: nn.Module, node: fx.Node, done: dict[fx.Node, Any]) -> Any:
-    if node not in done:
-        done[node] = _computed(module, node, done)
-    return done[node]
-
-
-def _computed(module: nn.Module, node: fx.Node, done: dict[fx.Node, Any]) -> Any:
-    example = node.meta.get("v")
-    if isinstance(example, (int, float, bool)):
-        return example
-    if node.op == "get_attr":
-        found: Any = module
-        for part in str(node.target).split("."):
-            found = getattr(found, part)
-        if not isinstance(found, nn.Parameter):
-            return found
-    if node.op not in ("call_function", "call_method") or node.meta.get("writes") or _is_random(node):
-        raise _NotConstant
-    args: Any = fx.node.map_arg(node.args, lambda n: _evaluated(module, n, done))
-    kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: _evaluated(module, n, done))
-    target: Any = node.target
-    with torch.no_grad():
-        return getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
-
-
-def _is_random(node: fx.Node) -> bool:
-    name = getattr(node.target, "__name__", str(node.target))
-    return name in OPS and OPS[name].effect == "random" or name.startswith("rand")
+    return x.dtype.is_floating_point and bool((x <= _LEAST_BIAS.get(x.dtype, _LEAST_OF_OTHERS)).all())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from autofuse.canonical import View
@@ -14,6 +15,7 @@ from autofuse.fx.rewrite.graph_capture import CapturedTrace
 from autofuse.fx.trace.attribute_reads import guard_path
 from autofuse.fx.trace.symbolic_sizes import Size
 from autofuse.ir.graph import Value, ancestors
+from autofuse.ops.finite_fills import vanishes
 
 
 def is_square(captured: CapturedTrace, built: dict[str, Any]) -> bool:
@@ -32,6 +34,19 @@ def is_square(captured: CapturedTrace, built: dict[str, Any]) -> bool:
     for size in others:
         captured.trace.guards.add(f"{query[0]} == {size}")
     return True
+
+
+def needless(built: dict[str, Any]) -> frozenset[str]:
+    """What a call that says is_causal can do without, whatever the scores are: the mask, the number that it filled with.
+
+    Where a score may come near the fill, the operation has to know the fill, and what was added as it stands.
+    """
+    given = built.get("fill")
+    fill = given.meta.get("v") if isinstance(given, fx.Node) else given
+    query, mask = built["query"].meta["v"], built["mask"].meta["v"]
+    if fill is None or isinstance(fill, (int, float)) and vanishes(fill, query.dtype):
+        return frozenset({"mask", "fill"})
+    return frozenset({"mask"}) if mask.dtype is torch.bool else frozenset()
 
 
 def guard_buffers(captured: CapturedTrace, view: View, mask: Value) -> None:

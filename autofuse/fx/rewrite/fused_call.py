@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from autofuse import ops
 from autofuse.canonical import View
 from autofuse.fx.rewrite.after_expression import applied, kernel_name
-from autofuse.fx.rewrite.causal_mask import guard_buffers, is_square
+from autofuse.fx.rewrite.causal_mask import guard_buffers, is_square, needless
 from autofuse.fx.rewrite.excerpt import Excerpt, excerpt
 from autofuse.fx.rewrite.graph_capture import CapturedTrace
 from autofuse.fx.rewrite.node_builder import Builder, CannotBuild
@@ -91,12 +91,13 @@ def _arguments(
     """The arguments of the fused call; those the code leaves out keep the operation's defaults."""
     built = {name: builder.build(v) for name, v in site.captures.items()}
     arguments = dict(site.rule.replacement.arguments)
+    if "mask" in built:
+        guard_buffers(captured, view, site.captures["mask"])
     if "mask_is_causal" in arguments and arguments["mask_is_causal"] in built and "mask" in built:
-        mask = site.captures["mask"]
-        guard_buffers(captured, view, mask)
-        if is_square(captured, built):
+        left_out = needless(built)
+        if "mask" in left_out and is_square(captured, built):
             arguments["is_causal"] = arguments.pop("mask_is_causal")
-            built = {name: b for name, b in built.items() if name not in ("mask", "fill")}
+            built = {name: b for name, b in built.items() if name not in left_out}
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for name, source in site.rule.replacement.arguments:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import io
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
-from autofuse.fx.install.mask_contents import buffer_form, buffer_number, constant, holds_form, holds_number
+from autofuse.fx.install.mask_contents import buffer_form, buffer_number, holds_form, holds_number
 
 ONES = torch.ones(6, 6)
 
@@ -53,9 +56,81 @@ def test_the_smallest_square_and_one_of_more_dimensions_are_read() -> None:
     assert buffer_form(torch.ones(3, 4).tril()) is None
 
 
-@pytest.mark.parametrize(("fill", "form"), [(-1e3, "bias"), (-999.0, None), (1e4, None), (-1000, None)])
-def test_only_a_fill_that_leaves_no_weight_is_one(fill: float, form: str | None) -> None:
-    assert buffer_form(torch.full((4, 4), fill).triu(1)) == form
+@pytest.mark.parametrize(
+    ("fill", "dtype", "form"),
+    [
+        (-1e8, torch.float32, "bias"),
+        (-1e9, torch.float64, None),
+        (-1e17, torch.float64, "bias"),
+        (-1e4, torch.float32, None),
+        (-6e4, torch.float16, "bias"),
+        (-1e4, torch.float16, None),
+        (-1e9, torch.bfloat16, "bias"),
+        (1e9, torch.float32, None),
+        (-(10**9), torch.int64, None),
+    ],
+)
+def test_only_a_fill_beside_which_scores_vanish_is_one(fill: float, dtype: torch.dtype, form: str | None) -> None:
+    assert buffer_form(torch.full((4, 4), fill, dtype=dtype).triu(1)) == form
+
+
+WRITES: dict[str, Callable[[Tensor], object]] = {
+    "in place": lambda x: x.fill_(1),
+    "an entry": lambda x: x.__setitem__((0, 1), 1),
+    "a row of it": lambda x: x[0].fill_(1),
+    ".data.copy_": lambda x: x.data.copy_(torch.ones_like(x)),
+    ".data[...]": lambda x: x.data.__setitem__(..., 1),
+    "numpy": lambda x: x.numpy().fill(1),
+    "an array": lambda x: np.asarray(x).fill(1),
+    "detached numpy": lambda x: x.detach().numpy().fill(1),
+    "a flat view's numpy": lambda x: x.data.view(-1).numpy().__setitem__(1, 1),
+    "the storage": lambda x: x.untyped_storage().fill_(255),
+    "other data": lambda x: setattr(x, "data", torch.ones_like(x)),
+    "turned data": lambda x: setattr(x, "data", x.data.t()),
+    "turned in place": lambda x: x.t_(),
+    "DLPack": lambda x: torch.from_dlpack(x.data).fill_(1),
+    "foreach": lambda x: torch._foreach_copy_([x.data], [torch.ones_like(x)]),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool], ids=str)
+def test_a_write_is_seen_however_it_is_made(write: Callable[[Tensor], object], dtype: torch.dtype) -> None:
+    mask = torch.ones(6, 6).tril().to(dtype)
+    assert buffer_form(mask) == "lower" and holds_form(mask, "lower")
+    write(mask)
+    assert not holds_form(mask, "lower")
+
+
+def test_a_write_through_a_view_that_was_there_before_is_seen() -> None:
+    mask = torch.ones(6, 6).tril()
+    for other in (mask.view(-1), mask.detach().view(-1)):
+        assert holds_form(mask, "lower")
+        other[1] = 1
+        assert not holds_form(mask, "lower")
+        other[1] = 0
+
+
+def test_memory_that_torch_does_not_own_proves_nothing() -> None:
+    held = np.tril(np.ones((6, 6), dtype=np.float32))
+    assert buffer_form(torch.from_numpy(held)) is None
+
+
+READS: dict[str, Callable[[Tensor], object]] = {
+    "compared": lambda x: x == 0,
+    "a corner": lambda x: x[:3, :3].bool(),
+    "saved": lambda x: torch.save(x, io.BytesIO()),
+    "copied": copy.deepcopy,
+    "asked for its place": lambda x: x.data_ptr(),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_reading_leaves_a_proof_as_it_is_or_has_it_made_again(read: Callable[[Tensor], object]) -> None:
+    mask = torch.ones(6, 6).tril()
+    assert buffer_form(mask) == "lower"
+    read(mask)
+    assert holds_form(mask, "lower")
 
 
 def test_a_guard_tells_its_form_from_others_and_from_what_was_written_since() -> None:
@@ -92,54 +167,9 @@ def test_a_guard_asks_the_number_anew_where_it_was_written() -> None:
     assert holds_number(fill, -1e4) and not holds_number(fill, -1e9)
     fill.mul_(10)
     assert not holds_number(fill, -1e4) and holds_number(fill, -1e5)
+    fill.data.fill_(-3e4)
+    assert not holds_number(fill, -1e5) and holds_number(fill, -3e4)
     fill.data = torch.tensor(-2e4)
     assert not holds_number(fill, -1e5) and holds_number(fill, -2e4)
     fill.fill_(0.0)
     assert not holds_number(fill, -2e4) and not holds_number(None, -1e4)
-
-
-class Masked(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mask", ONES.tril())
-        self.child = nn.Module()
-        self.child.register_buffer("table", ONES * 2)
-        self.weight = nn.Parameter(ONES)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        of_buffers = (self.mask[:3, :3] + self.child.table[:3, :3]).neg()
-        return of_buffers, self.mask * self.weight, self.mask * x, torch.rand_like(self.mask)
-
-
-class Buffers(fx.Tracer):
-    proxy_buffer_attributes = True
-
-
-def returned(module: nn.Module) -> list[fx.Node]:
-    (output,) = (n for n in Buffers().trace(module).nodes if n.op == "output")
-    nodes: list[fx.Node] = [*output.args[0]]  # type: ignore[misc]
-    return nodes
-
-
-def test_what_is_computed_from_buffers_alone_is_constant_and_nothing_else_is() -> None:
-    module = Masked()
-    found = [constant(module, node) for node in returned(module)]
-    assert found[0] is not None and torch.equal(found[0], -(ONES.tril() + 2)[:3, :3])
-    assert found[1:] == [None] * 3
-
-
-def test_what_a_node_writes_into_is_no_constant() -> None:
-    module = Masked()
-    node = returned(module)[0]
-    node.meta["writes"] = True
-    assert constant(module, node) is None
-
-
-def test_a_size_is_what_it_was_in_the_example_and_no_tensor() -> None:
-    graph = fx.Graph()
-    size = graph.call_method("size", (graph.placeholder("x"), 0))
-    size.meta["v"] = 4
-    ones = graph.call_function(torch.ones, (size,))
-    assert constant(nn.Module(), size) is None
-    found = constant(nn.Module(), ones)
-    assert found is not None and found.shape == (4,)
