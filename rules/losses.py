@@ -30,22 +30,22 @@ class HandWrittenCrossEntropy(Rule):
     @staticmethod
     def before(
         logits: Tensor, axis: int, target: Tensor, dim: int = 1, weight: Tensor | None = None,
-        ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
+        ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
     ) -> Tensor:  # fmt: skip
         # Every way of picking the target's likelihood is read as this one: autofuse/canonical/recognise/losses.py.
         return ops.nll(
             F.log_softmax(logits, axis), target, dim=dim, weight=weight, ignore_index=ignore_index,
-            reduction=reduction, label_smoothing=label_smoothing,
+            reduction=reduction, label_smoothing=label_smoothing, lookup=lookup,
         )  # fmt: skip
 
     @staticmethod
     def after(
         logits: Tensor, axis: int, target: Tensor, dim: int, weight: Tensor | None, ignore_index: int,
-        reduction: str, label_smoothing: float,
+        reduction: str, label_smoothing: float, lookup: str | None,
     ) -> Tensor:  # fmt: skip
         return ops.cross_entropy(
             logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-            label_smoothing=label_smoothing,
+            label_smoothing=label_smoothing, lookup=lookup,
         )  # fmt: skip
 
     @staticmethod
@@ -108,22 +108,22 @@ class NegatedCrossEntropy(Rule):
     @staticmethod
     def before(
         logits: Tensor, axis: int, target: Tensor, dim: int = 1, weight: Tensor | None = None,
-        ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0,
+        ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
     ) -> Tensor:  # fmt: skip
         # Every way of picking the target's likelihood is read as this one: autofuse/canonical/recognise/losses.py.
         return -ops.nll(
             F.log_softmax(logits, axis), target, dim=dim, weight=weight, ignore_index=ignore_index,
-            reduction=reduction, label_smoothing=label_smoothing,
+            reduction=reduction, label_smoothing=label_smoothing, lookup=lookup,
         )  # fmt: skip
 
     @staticmethod
     def after(
         logits: Tensor, axis: int, target: Tensor, dim: int, weight: Tensor | None, ignore_index: int,
-        reduction: str, label_smoothing: float,
+        reduction: str, label_smoothing: float, lookup: str | None,
     ) -> Tensor:  # fmt: skip
         return ops.log_likelihood(
             logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-            label_smoothing=label_smoothing,
+            label_smoothing=label_smoothing, lookup=lookup,
         )  # fmt: skip
 
     @staticmethod
@@ -155,22 +155,24 @@ class LinearCrossEntropy(Rule):
     @staticmethod
     def before(
         x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None = None, dim: int = 1,
-        ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, in_float32: bool = False,
+        ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
+        in_float32: bool = False,
     ) -> Tensor:  # fmt: skip
         # Every way of picking the target's likelihood is read as this one: autofuse/canonical/recognise/losses.py.
         log_probs = F.log_softmax(ops.rows(F.linear(x, weight, bias), in_float32), axis)
         return ops.nll(
-            log_probs, target, dim=dim, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
-        )
+            log_probs, target, dim=dim, ignore_index=ignore_index, reduction=reduction,
+            label_smoothing=label_smoothing, lookup=lookup,
+        )  # fmt: skip
 
     @staticmethod
     def after(
         x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None, dim: int, ignore_index: int,
-        reduction: str, label_smoothing: float, in_float32: bool,
+        reduction: str, label_smoothing: float, lookup: str | None, in_float32: bool,
     ) -> Tensor:  # fmt: skip
         return ops.linear_cross_entropy(
             x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing,
-            reduction=reduction, in_float32=in_float32,
+            reduction=reduction, in_float32=in_float32, lookup=lookup,
         )  # fmt: skip
 
     @staticmethod

@@ -189,13 +189,14 @@ def _either(view: View, test: Value, yes: Mask, no: Mask) -> Mask | None:
             return None
         yes, no = added, bias
     sides = [m for m in (yes, no) if m.value is not None]
-    if len({m.boolean for m in sides}) > 1 or len({m.fill for m in sides}) > 1:
+    if len({m.boolean for m in sides}) > 1 or len({m.fill for m in sides if m.boolean}) > 1:
         return None
     values = [m.value if m.value is not None else view.const(None) for m in (yes, no)]
     made = view.make(CHOICE, test, *values)
     first = sides[0] if sides else Mask()
     why = next((m.approximate for m in sides if m.approximate), "")
-    return Mask(None if is_const(made, None) else made, first.boolean, first.fill, why)  # of text: no `kept` is chosen
+    fill = first.fill if first.boolean else None  # only text has choices, and `kept` is not for text
+    return Mask(None if is_const(made, None) else made, first.boolean, fill, why)
 
 
 def _as_bias(view: View, mask: Mask) -> Mask | None:

@@ -17,6 +17,7 @@ from autofuse.kernels.operation import Operation
 from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
+from autofuse.ops.class_lookups import NEVER, as_torch_takes, looked_up
 
 _REDUCTIONS = ("mean", "sum", "none")
 # Logits. Measured on one thread: 2**17 of them take 0.47 ms forward and backward in our loops, 0.20 in torch's kernels;
@@ -31,18 +32,22 @@ KERNELS = Kernels(
 
 def cross_entropy(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
-    reduction: str = "mean", label_smoothing: float = 0.0,
+    reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
 ) -> Tensor:  # fmt: skip
     """-log softmax(logits)[target], as torch defines it, with the classes in any dimension.
 
     Shapes: logits has its C classes in dimension `dim`; 1 means the only one where there is no other. target holds
     class indices, one for each row of logits, in the order in which those lie; weight is (C,). The result is a scalar,
     or of target's shape where `reduction` is "none". Rows whose target is `ignore_index` (None: -100) do not count.
+    lookup: how the program finds what stands at a target: "index" (negative targets count from the end), "gather",
+    "scatter" or "one_hot". Every target counts then, and one that is no class is the error that the lookup raises.
     Dtypes: the result has that of logits, under autocast fp32; our own kernels compute in fp32 and round once.
     Source of label smoothing: Szegedy et al., arXiv:1512.00567. Raises ValueError for another `reduction`, and on CPU
     IndexError for a target out of range.
     """
     check_reduction(reduction)
+    if lookup is not None:
+        return _looked_up(logits, target, dim, lookup, reduction, label_smoothing)
     loss: Tensor = _OP(
         logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
         label_smoothing=label_smoothing,
@@ -50,9 +55,25 @@ def cross_entropy(
     return loss
 
 
+def _looked_up(logits: Tensor, target: Tensor, dim: int, lookup: str, reduction: str, label_smoothing: float) -> Tensor:
+    """The same where every target counts; what torch's losses do not take is looked up."""
+    classes = logits.shape[dim if logits.ndim > 1 else 0]
+    rows = logits.numel() // classes if classes else -1
+    taken = as_torch_takes(target, rows, classes, lookup)
+    if taken is not None:
+        try:
+            loss: Tensor = _OP(
+                logits, taken, dim=dim, ignore_index=NEVER, reduction=reduction, label_smoothing=label_smoothing
+            )
+            return loss
+        except (IndexError, ValueError, RuntimeError):  # which the lookup raises in its own words
+            pass
+    return looked_up(logits, target, dim, lookup, reduction, label_smoothing)
+
+
 def nll(
     log_probs: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
-    reduction: str = "mean", label_smoothing: float = 0.0,
+    reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
 ) -> Tensor:  # fmt: skip
     """The negative log likelihood of `target`, its arguments and its result those of `cross_entropy`.
 
@@ -60,18 +81,18 @@ def nll(
     """
     return cross_entropy(
         log_probs, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-        label_smoothing=label_smoothing,
+        label_smoothing=label_smoothing, lookup=lookup,
     )  # fmt: skip
 
 
 def log_likelihood(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
-    reduction: str = "mean", label_smoothing: float = 0.0,
+    reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
 ) -> Tensor:  # fmt: skip
     """log softmax(logits)[target]: cross_entropy with the other sign."""
     return -cross_entropy(
         logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-        label_smoothing=label_smoothing,
+        label_smoothing=label_smoothing, lookup=lookup,
     )  # fmt: skip
 
 

@@ -39,6 +39,9 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
 )
 
 
+_NOT_FOR_KERNELS = frozenset({"kept", "lookup"})
+
+
 def kernel_of(operation: str, *args: Any, **kwargs: Any) -> str:
     """What runs `autofuse.ops.<operation>`, for reports: "torch scaled_dot_product_attention", "compiled rms_norm".
 
@@ -50,6 +53,6 @@ def kernel_of(operation: str, *args: Any, **kwargs: Any) -> str:
         raise ValueError(f"autofuse.ops has no operation called {operation!r}. It has {', '.join(sorted(_KERNELS))}.")
     if not args or operation not in OPERATIONS:
         return kernel
-    told = {name: given for name, given in kwargs.items() if name != "kept"}  # the operations' own, not the kernels'
+    told = {name: given for name, given in kwargs.items() if name not in _NOT_FOR_KERNELS}
     taker = OPERATIONS[operation].taker(*args, **told)
     return kernel if taker.name == "torch" else f"{taker.name} {operation}"

@@ -241,13 +241,13 @@ def mlp(
 
 def cross_entropy(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
-    reduction: str = "mean", label_smoothing: float = 0.0,
+    reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
 ) -> Tensor:  # fmt: skip
     """-log softmax(logits)[target] + label_smoothing * (its mean over classes less that), weighted by class."""
     x = logits.movedim(dim if logits.ndim > 1 else 0, -1)
     log_probs = x - torch.log(torch.exp(x - x.amax(-1, keepdim=True)).sum(-1, keepdim=True)) - x.amax(-1, keepdim=True)
     log_probs, wanted = log_probs.reshape(-1, log_probs.shape[-1]), target.reshape(-1)
-    counted = wanted != (-100 if ignore_index is None else ignore_index)
+    counted = _counted(wanted, ignore_index, lookup)
     log_probs, wanted = log_probs[counted], wanted[counted]
     of_class = torch.ones_like(log_probs[0]) if weight is None else weight
     each = -log_probs[torch.arange(len(wanted)), wanted] * of_class[wanted]
@@ -259,15 +259,22 @@ def cross_entropy(
     return torch.zeros_like(counted, dtype=x.dtype).masked_scatter(counted, each).reshape(target.shape)
 
 
+def _counted(target: Tensor, ignore_index: int | None, lookup: str | None) -> Tensor:
+    """The targets that are not ignored: all of them where the program looks them up itself."""
+    if lookup is not None:
+        return torch.ones_like(target, dtype=torch.bool)
+    return target != (-100 if ignore_index is None else ignore_index)
+
+
 def nll(
     log_probs: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
-    reduction: str = "mean", label_smoothing: float = 0.0,
+    reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
 ) -> Tensor:  # fmt: skip
     """-sum over classes of log_probs times what is wanted of each: 1 of the target, smoothed, times its weight."""
     x = log_probs.movedim(dim if log_probs.ndim > 1 else 0, -1)
     classes = x.shape[-1]
-    counted = target != (-100 if ignore_index is None else ignore_index)
-    of_target = (target.unsqueeze(-1) == torch.arange(classes, device=x.device)) & counted.unsqueeze(-1)
+    counted = _counted(target, ignore_index, lookup)
+    of_target = (target.unsqueeze(-1) % classes == torch.arange(classes, device=x.device)) & counted.unsqueeze(-1)
     spread = counted.unsqueeze(-1).to(x.dtype) / classes
     smoothed = (1 - label_smoothing) * of_target.to(x.dtype) + label_smoothing * spread
     of_class = x.new_ones(classes) if weight is None else weight
@@ -279,24 +286,26 @@ def nll(
 
 def log_likelihood(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
-    reduction: str = "mean", label_smoothing: float = 0.0,
+    reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
 ) -> Tensor:  # fmt: skip
     """-cross_entropy."""
     return -cross_entropy(
         logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-        label_smoothing=label_smoothing,
+        label_smoothing=label_smoothing, lookup=lookup,
     )  # fmt: skip
 
 
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
+    lookup: str | None = None,
 ) -> Tensor:  # fmt: skip
     """cross_entropy(x @ weight.T + bias, target)."""
     logits = rows(_linear(x, weight, bias), in_float32)
     return cross_entropy(
-        logits, target, dim=-1, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
-    )
+        logits, target, dim=-1, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing,
+        lookup=lookup,
+    )  # fmt: skip
 
 
 def rows(logits: Tensor, in_float32: bool = False) -> Tensor:

@@ -140,6 +140,10 @@ RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "pytree": lambda tree: tree.tree_leaves({"a": [1, (2, None)]}) == [1, 2, None],
     "has_kernel_for": lambda asked: asked("aten::native_layer_norm", "AutocastCUDA")
     and not asked("aten::native_layer_norm", "AutocastCPU"),
+    "lazy_clone": lambda of: of(torch.ones(2)).tolist() == [1.0, 1.0],
+    "is_cow_tensor": lambda of: of(shared := torch.ones(2)) is False
+    and [of(torch._lazy_clone(shared)), of(shared), of(written_to(shared))] == [True, True, False],
+    "data_address": lambda of: of(held := torch.ones(2)) == held.data_ptr(),
     "softmax_backward_data": lambda of: bool(
         torch.allclose(softmax_gradient(of), softmax_gradient(NAMES["softmax_backward_data"].fallback), atol=1e-6)
     ),
@@ -177,6 +181,11 @@ def hooked_everywhere(tables: tuple[Mapping[int, Any], ...]) -> bool:
     seen = any(tables)
     handle.remove()
     return seen and not any(tables)
+
+
+def written_to(x: Tensor) -> Tensor:
+    x.data.fill_(2)
+    return x
 
 
 def gradient_by(run: Any) -> float:

@@ -80,7 +80,8 @@ def _normaliser_less_picked(view: View, terms: list[Value], constant: float) -> 
                 rest = without(terms, (term, other))
                 if found is None or rest is None:
                     continue
-                of_each = each(view, found.assuming(view.assumption(picked)), picked.inputs[2])
+                lookup = str(picked.inputs[3].data)
+                of_each = each(view, found.assuming(view.assumption(picked)), picked.inputs[2], lookup)
                 made = view.plain("unsqueeze", of_each, held.inputs[1]) if kept else of_each
                 return total(view, (product(view, (made, view.const(sign))), *rest, view.const(constant)))
     return None
@@ -104,7 +105,7 @@ def _smoothed(view: View, terms: list[Value], constant: float) -> Value | None:
 
 def _is_spread(view: View, v: Value, plain: Value) -> bool:
     """Whether `v` is the mean over the classes of what `plain` picks from, reduced as `plain` is."""
-    log_probs, _, weight, ignored, reduction, smoothing, _ = plain.inputs
+    log_probs, _, weight, ignored, reduction, smoothing, *_ = plain.inputs
     if not is_const(weight, None) or not is_const(ignored, None, -100) or not is_const(smoothing, 0.0):
         return False
     if v.op == reduction.data == "mean" and v.inputs[0] is log_probs and is_const(v.inputs[1], None):
@@ -129,8 +130,8 @@ def _sum_to_one(view: View, share: Value, s: Value) -> bool:
 
 
 def _with_smoothing(view: View, plain: Value, s: Value) -> Value:
-    *given, _, dim = plain.inputs
-    made = view.plain("cross_entropy", *given, s, dim)
+    *given, _, dim, lookup = plain.inputs
+    made = view.plain("cross_entropy", *given, s, dim, lookup)
     ignored = _NONE_IGNORED if not is_const(plain.inputs[3], None) else ""
     return view.assuming(made, "; ".join(filter(None, (view.assumption(plain), ignored))))
 

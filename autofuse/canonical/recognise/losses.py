@@ -1,8 +1,9 @@
 """Cross entropy, however it is spelled out.
 
-Introduces log_softmax(x, dim), picked(x, dim, target), which is what stands at the target, and
-cross_entropy(log_softmax, target, weight, ignore_index, reduction, label_smoothing, dim). `dim` is where the classes
-are: 1 where they lie as torch wants them, whatever the rank. An `ignore_index` of None says that every target counts.
+Introduces log_softmax(x, dim), picked(x, dim, target, lookup), which is what stands at the target, and
+cross_entropy(log_softmax, target, weight, ignore_index, reduction, label_smoothing, dim, lookup). `dim` is where the
+classes are: 1 where they lie as torch wants them, whatever the rank. An `ignore_index` of None says that every target
+counts, and `lookup` how the program finds what stands at one (autofuse/ops/class_lookups.py); None: by torch's losses.
 Knows losses; the arithmetic that leads to them stands in likelihoods.py, and class_rows.py knows where the classes are.
 """
 
@@ -23,18 +24,19 @@ _SHAPE_ONLY = ("unsqueeze", "squeeze", "view", "flatten")
 
 
 def _loss(
-    view: View, log_probs: ClassRows, target: Value, weight: Value, ignored: Value, reduction: Value, smoothing: Value
-) -> Value:
+    view: View, log_probs: ClassRows, target: Value, weight: Value, ignored: Value, reduction: Value,
+    smoothing: Value, lookup: str | None = None,
+) -> Value:  # fmt: skip
     """The loss of a log_softmax whose classes are in `log_probs.dim`."""
-    dim = view.const(log_probs.dim)
-    made = view.plain("cross_entropy", log_probs.value, target, weight, ignored, reduction, smoothing, dim)
+    options = (reduction, smoothing, view.const(log_probs.dim), view.const(lookup))
+    made = view.plain("cross_entropy", log_probs.value, target, weight, ignored, *options)
     return view.assuming(made, log_probs.assumed)
 
 
-def each(view: View, log_probs: ClassRows, target: Value) -> Value:
+def each(view: View, log_probs: ClassRows, target: Value, lookup: str) -> Value:
     """The loss of each target, all of which count."""
     none = view.const(None)
-    return _loss(view, log_probs, target, none, none, view.const("none"), view.const(0.0))
+    return _loss(view, log_probs, target, none, none, view.const("none"), view.const(0.0), lookup)
 
 
 # torch's own.
@@ -82,12 +84,13 @@ def _nll_loss(
 
 @rewrites("nll")
 def _nll(
-    view: View, x: Value, target: Value, dim: Value, weight: Value, ignored: Value, reduction: Value, smoothing: Value
-) -> Value | None:
+    view: View, x: Value, target: Value, dim: Value, weight: Value, ignored: Value, reduction: Value,
+    smoothing: Value, lookup: Value,
+) -> Value | None:  # fmt: skip
     """autofuse's, in a rule's `before`."""
     if x.op != "log_softmax":
         return None
-    return view.plain("cross_entropy", x, target, weight, ignored, reduction, smoothing, dim)
+    return view.plain("cross_entropy", x, target, weight, ignored, reduction, smoothing, dim, lookup)
 
 
 def log_softmax_in(view: View, log_probs: Value, dim: int, targets: int | None = None) -> ClassRows | None:
@@ -135,7 +138,7 @@ def _gather(view: View, x: Value, dim: Value, index: Value) -> Value | None:
     target, at, assumed = found
     if _is_cut(target) and not _is_cut(x):
         assumed = "; ".join(filter(None, (assumed, _AS_MANY)))
-    return view.plain("unsqueeze", _picked(view, x, at, target, assumed), view.const(at))
+    return view.plain("unsqueeze", _picked(view, x, at, target, assumed, "gather"), view.const(at))
 
 
 def _is_cut(v: Value) -> bool:
@@ -149,11 +152,11 @@ def _has_slice(index: Value) -> bool:
     return any(p.op == SLICE and not is_whole(p) for p in (index.inputs if index.op == TUPLE else (index,)))
 
 
-def _picked(view: View, x: Value, dim: int, target: Value, assumed: str) -> Value:
+def _picked(view: View, x: Value, dim: int, target: Value, assumed: str, lookup: str) -> Value:
     found = log_softmax_in(view, x, dim, view.rank(target))
     if found is None:
-        return view.assuming(view.plain("picked", x, view.const(dim), target), assumed)
-    return product(view, (each(view, found.assuming(assumed), target), view.const(-1)))
+        return view.assuming(view.plain("picked", x, view.const(dim), target, view.const(lookup)), assumed)
+    return product(view, (each(view, found.assuming(assumed), target, lookup), view.const(-1)))
 
 
 def _target_in(view: View, index: Value, dim: int) -> tuple[Value, int, str] | None:
@@ -208,7 +211,7 @@ def _item(view: View, x: Value, index: Value) -> Value | None:
         return x.inputs[0] if at == x.inputs[1].data else None
     if not _counts(first) or second.op in (SLICE, TUPLE) or is_const(second):
         return None
-    return _picked(view, x, 1, second, _NOT_NEGATIVE)
+    return _picked(view, x, 1, second, _NOT_NEGATIVE, "index")
 
 
 def _counts(v: Value) -> bool:
@@ -282,27 +285,27 @@ def _one_hot(view: View, x: Value, dim: Value) -> Value | None:
     return None
 
 
-def _chosen(view: View, log_probs: ClassRows, target: tuple[Value, int], dim: Value) -> Value | None:
+def _chosen(view: View, log_probs: ClassRows, target: tuple[Value, int, str], dim: Value) -> Value | None:
     """The loss of each target, or the sum of all where `dim` is None; `target` is with the dimension of its classes."""
     if is_const(dim, None):
-        return _reduced_loss(view, "sum", each(view, log_probs, target[0]))
+        return _reduced_loss(view, "sum", each(view, log_probs, target[0], target[2]))
     if type(dim.data) is not int:
         return None
     rank = view.rank(target[0])
     if dim.data == target[1] or rank is not None and dim.data % (rank + 1) == target[1] % (rank + 1):
-        return each(view, log_probs, target[0])
+        return each(view, log_probs, target[0], target[2])
     if rank is not None or {dim.data, target[1]} != {1, -1}:
         return None
-    return each(view, log_probs.assuming(_ONE).along(1), target[0])
+    return each(view, log_probs.assuming(_ONE).along(1), target[0], target[2])
 
 
-def _target_of(view: View, v: Value) -> tuple[Value, int] | None:
-    """(target, dimension of the classes) of one_hot(target) and zeros_like(x).scatter(1, target.unsqueeze(1), 1)."""
+def _target_of(view: View, v: Value) -> tuple[Value, int, str] | None:
+    """(target, dimension of the classes, lookup) of one_hot(target), or of zeros into which 1 is scattered."""
     v = bare(v)
     if v.op == "one_hot":
-        return v.inputs[0], -1
+        return v.inputs[0], -1, "one_hot"
     if v.op == "scatter" and bare(v.inputs[0]).op == "zeros_like" and is_const(v.inputs[3], 1, 1.0):
         dim = v.inputs[1].data
         found = _target_in(view, v.inputs[2], dim) if type(dim) is int else None
-        return (found[0], found[1]) if found and not found[2] else None
+        return (found[0], found[1], "scatter") if found and not found[2] else None
     return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -76,7 +77,12 @@ def _proved(x: Tensor) -> _Proof:
     if form is not None and x.is_cpu:
         shadow = _watched(x)
         form = form if shadow is not None and _form(x) == form else None
-    return _Proof(weakref.ref(x, lambda _, key=id(x): _forms.pop(key, None)), _state(x), form, shadow)  # type: ignore[misc]
+    return _Proof(_forgotten_with(x, _forms), _state(x), form, shadow)
+
+
+def _forgotten_with(x: Tensor, proofs: dict[int, _Proof]) -> weakref.ref[Tensor]:
+    key = id(x)
+    return weakref.ref(x, lambda _: proofs.pop(key, None))
 
 
 @torch.no_grad()
@@ -124,7 +130,7 @@ def _number(x: Tensor) -> float:
             number = float(x)
         if x.is_cpu:
             return number
-        known = _Proof(weakref.ref(x, lambda _, key=id(x): _numbers.pop(key, None)), _state(x), number)  # type: ignore[misc]
+        known = _Proof(_forgotten_with(x, _numbers), _state(x), number)
         _numbers[id(x)] = known
     return known.found  # type: ignore[return-value]
 

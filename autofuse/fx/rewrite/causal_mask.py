@@ -37,7 +37,7 @@ def is_square(captured: CapturedTrace, built: dict[str, Any]) -> bool:
 
 
 def needless(built: dict[str, Any]) -> frozenset[str]:
-    """What a call that says is_causal can do without, whatever the scores are: the mask, the number that it filled with.
+    """What a call that says is_causal can do without, whatever the scores are: the mask, and what it filled with.
 
     Where a score may come near the fill, the operation has to know the fill, and what was added as it stands.
     """

@@ -50,7 +50,7 @@ def mask_of(a: Arguments, s: Speller) -> WrittenMask:
     if "mask" not in a:
         return WrittenMask()
     mask = a["mask"]
-    filled = "fill" in a and "mask_is_causal" not in a  # a causal row keeps its first key at least
+    filled = not {"mask_is_causal", "kept"} & a.keys() and "fill" in a  # a causal row keeps its first key at least
     query = s.text(a["query"]) if _has_bias(mask) else ""
     text = _mask_text(mask, query, s)
     lines: tuple[str, ...] = ()
