@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import autofuse
+from autofuse.fx.install.dispatch import entry_of
 from autofuse.measure.environment import environment
 
 
@@ -203,7 +204,9 @@ def best(calls: dict[str, Call], rounds: int, count: int) -> dict[str, float]:
 
 def guarded(module: nn.Module, inputs: tuple[object, ...]) -> tuple[Call, Call]:
     """The forward of `module` with a body that does nothing, and that body called with what the guards hand to it."""
-    forward = type(module).forward
+    entry = entry_of(module)
+    assert entry is not None
+    forward = entry.forward
     names = forward.__globals__
     seen: list[tuple[object, ...]] = []
     bodies = [name for name in names if name.startswith("_run")]
@@ -214,10 +217,11 @@ def guarded(module: nn.Module, inputs: tuple[object, ...]) -> tuple[Call, Call]:
     def nothing(*args: object) -> None:
         pass
 
-    alone = types.FunctionType(
+    entry.forward = types.FunctionType(
         forward.__code__, {**names, **dict.fromkeys(bodies, nothing)}, None, forward.__defaults__
     )
-    return lambda: alone(module, *inputs), lambda: nothing(*handed)
+    dispatched = type(module).forward
+    return lambda: dispatched(module, *inputs), lambda: nothing(*handed)
 
 
 def measured(case: Case, rounds: int, count: int) -> dict[str, float]:

@@ -31,6 +31,10 @@ def _nobody_shares(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def _nothing(*_: Any) -> list[Any]:
+    return []
+
+
 def _somebody() -> str:
     return "somebody may look on"
 
@@ -84,6 +88,7 @@ _CHECKPOINT = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper."
 _ATEN = "torch.ops.aten._"
 _LOOKS_ON = "nothing is captured, and operations are computed by torch's own code"
 _DECLINED = "no module is captured: each is declined with this sentence"
+_STALE = "it goes on as it was compiled, with the original forwards, until torch.compiler.reset()"
 _NO_PROFILE = "profiles end with this sentence"
 
 
@@ -204,6 +209,11 @@ NAMES: Mapping[str, Private] = {
         "it is not found by its name there; pass autofuse.integrations.dynamo.analyze itself", _none),
     "dynamo_utils": _one("torch._dynamo.utils", "the graph breaks that Dynamo noted", "none is reported",
         SimpleNamespace()),
+    "compiled_codes": _one("torch._dynamo.convert_frame.input_codes", "what was compiled before optimize", _STALE,
+        SimpleNamespace(seen=())),
+    "compiled_forms": _one("torch._C._dynamo.eval_frame._debug_get_cache_entry_list",
+        "what was compiled before optimize", _STALE, _nothing),
+    "reset_code": _one("torch._C._dynamo.eval_frame.reset_code", "to have a function compiled anew", _STALE, _none),
     "OptimizedModule": _one("torch._dynamo.OptimizedModule", "whether a module is compiled",
         "only Module.compile is noticed"),
     "compile_fx": _one("torch._inductor.compile_fx", "to compile a region", "regions run as they are"),

@@ -19,7 +19,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.flop_counter import FlopCounterMode
 
 import autofuse
-from autofuse.fx.install.subclass import is_installed
+from autofuse.fx.install.dispatch import is_installed
 from tests.fx.wrapped import assert_close, fused_run, tokens
 from tests.fx.wrapped_models import Transformer, model_of
 

@@ -166,6 +166,11 @@ RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "lookup_backend": lambda look: callable(look("eager")),
     "register_backend": lambda register: callable(register(lambda gm, _: gm.forward, name="autofuse_test_backend")),
     "dynamo_utils": lambda utils: type(utils.graph_break_reasons) is list and callable(utils.get_compilation_metrics),
+    "compiled_codes": lambda codes: doubled_code() in [reference() for reference in codes.seen],
+    "compiled_forms": lambda forms: "TYPE_MATCH" in str(forms(doubled_code())[0].guard_manager),
+    "reset_code": lambda reset: len(has("compiled_forms")(code := doubled_code())) >= 1
+    and reset(code) is None
+    and not has("compiled_forms")(code),
     "OptimizedModule": lambda kind: isinstance(torch.compile(nn.Identity()), kind),
     "compile_fx": lambda module: callable(module.compile_fx_inner),
     "inductor_config": lambda config: under(config.patch({"cpp.threads": 1, "compile_threads": 1}), lambda: True),
@@ -174,6 +179,17 @@ RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "MemTracker": lambda kind: callable(kind.get_tracker_snapshot),
     "apply_activation_checkpointing": callable,
 }  # fmt: skip
+
+
+def doubled_code() -> Any:
+    """That of a forward which was compiled."""
+
+    class Doubled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.training
+
+    torch.compile(Doubled(), backend="eager")(torch.ones(2))
+    return Doubled.forward.__code__  # of every such class
 
 
 def hooked_everywhere(tables: tuple[Mapping[int, Any], ...]) -> bool:

@@ -65,7 +65,7 @@ class Variant:
     def run(self) -> Forward:
         """run(self, in0, ...), compiled once for all modules with this variant."""
         namespace: dict[str, Any] = dict(self.globals)
-        _execute(self.source, namespace)
+        execute(self.source, namespace)
         return namespace["forward"]  # type: ignore[no-any-return]
 
     def words(self, test: int) -> str:
@@ -111,7 +111,7 @@ def forward_of(base: Forward, variants: tuple[Variant, ...], missed: Forward) ->
         scope[f"_run{i}"] = variant.run
         lines += [f"    if {FOUND} == {i}:", f"        return _run{i}({', '.join([receiver, *body.inputs[i]])})"]
     lines.append(f"    return _missed({_passed(signature)})")
-    _execute("\n".join(lines) + "\n", scope)
+    execute("\n".join(lines) + "\n", scope)
     forward: types.FunctionType = scope["forward"]
     forward.__qualname__, forward.__module__, forward.__doc__ = base.__qualname__, base.__module__, base.__doc__
     forward.__wrapped__ = base  # type: ignore[attr-defined]
@@ -142,7 +142,7 @@ def asker_of(base: Forward, variant: Variant) -> Callable[..., list[int]]:
         VariantTests(variant.tests, variant.inputs, dict(variant.names)), next(iter(signature.parameters))
     )
     lines = [f"def ask({_parameters(signature, scope)}):", *("    " + line for line in body)]
-    _execute("\n".join(lines) + "\n", scope)
+    execute("\n".join(lines) + "\n", scope)
     return scope["ask"]  # type: ignore[no-any-return]
 
 
@@ -176,7 +176,7 @@ def _passed(signature: inspect.Signature) -> str:
     return ", ".join(texts)
 
 
-def _execute(source: str, namespace: dict[str, Any]) -> None:
+def execute(source: str, namespace: dict[str, Any]) -> None:
     """Run generated source, which tracebacks can show."""
     name = f"<autofuse {next(_SERIAL)}>"
     linecache.cache[name] = len(source), None, source.splitlines(True), name

@@ -15,6 +15,7 @@ from torch import fx, nn
 
 from autofuse.fx.trace.attribute_reads import is_known, is_light
 from autofuse.fx.trace.operation_names import erase_dead, is_harmless, operation_of
+from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.plain_children import is_pristine
 from autofuse.fx.trace.tracer import ForwardTrace
 from autofuse.fx.trace.twin import plain_class, signature_of
@@ -90,7 +91,7 @@ def _is_pure(trace: ForwardTrace, node: fx.Node, given: bool) -> bool:
 
 def parameters_of(trace: ForwardTrace, args: list[Any], kwargs: dict[str, Any]) -> list[Any] | None:
     """What the child's placeholders stand for, given what it is called with."""
-    forward = plain_class(type(trace.module)).forward
+    forward = own_forward(plain_class(type(trace.module)))
     try:
         bound = signature_of(forward).bind(None, *args, **kwargs).arguments
     except TypeError:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from autofuse.fx.install.subclass import call_undropped, narrow_forward, narrow_name
+from autofuse.fx.install.dispatch import call_undropped, narrow_forward, narrow_name
 from autofuse.fx.trace.paths import Path, tail_of
 from autofuse.fx.trace.plain_children import is_watched
 

@@ -4,7 +4,7 @@ capture   how the model's modules are called                     trace/module_ca
 plan      each module's forward traced, matched and rewritten    planner.py, rewrite/
 check     rewritten against original, in double precision        site_checks.py, verify/
 weigh     rewritten against original, by the clock               gain_checks.py, site_timing.py
-install   a class with a new forward for each module             session.py, install/
+install   a new forward for each module                          session.py, install/
 check     the whole model                                        model_check.py
 report    what was found, place by place                         ledger.py
 """

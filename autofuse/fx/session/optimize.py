@@ -139,6 +139,6 @@ def keep_profile(model: nn.Module, profile: BeforeAfter) -> None:
 
 
 def restore(model: nn.Module) -> nn.Module:
-    """Give every module of `model` its own class back, and return `model`. Raises TypeError for what is no model."""
+    """Give every module of `model` its own forward back, and return `model`. Raises TypeError for what is no model."""
     sessions.drop(unwrapped(model))
     return model

@@ -15,16 +15,19 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
-from autofuse.fx.install.subclass import (
+from autofuse.fx.install.codegen import Forward
+from autofuse.fx.install.dispatch import (
     UNCALLED,
     Narrow,
-    base_of,
+    Rewritten,
+    entry_of,
     install,
     narrow_forward,
     narrow_name,
     restore,
+    restore_one,
 )
+from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
 from autofuse.fx.session.ledger import Ledger, may_hold_a_site
 from autofuse.fx.session.model_check import ModelVerdict
 from autofuse.fx.session.options import Options
@@ -54,7 +57,7 @@ class Session:
         self.options, self.rules, self.states, self.ranks = options, options.rules, states, ranks
         self.checker = Checker() if options.verify else None
         self.ledger, self.misses = Ledger(), GuardFailures()
-        self._classes: dict[Hashable, type] = {}
+        self._known: dict[Hashable, Rewritten] = {}
         self._lock = threading.RLock()
         self._busy = threading.local()
         self.profile: BeforeAfter | None = None  # where it was asked for
@@ -153,26 +156,32 @@ class Session:
             self.ledger.decline("", why)
 
     def install(self, module: nn.Module) -> None:
+        """Have `module` run what its state says; its own forward where that is nothing."""
         state = self.states[module]
+        if not state.runs:
+            restore_one(module)
+            return
         narrow: Narrow = {k: tuple(v) for k, v in state.narrow.items()}
-        install(module, tuple(state.full), narrow, self.missed, self._classes, self.compiled, self.copied)
+        install(module, tuple(state.full), narrow, self.missed, self._known, self.compiled, self.copied)
 
     # At a call that no variant was made for.
 
-    def missed(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], unread: frozenset[Path]) -> Any:
-        """Look at a new kind of call, if there are not too many already; then run what fits."""
+    def missed(
+        self, of: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], unread: frozenset[Path]
+    ) -> Any:
+        """Look at a new kind of call, if there are not too many already; then run what fits, or the original, `of`."""
+        entry_of(module)  # a copy that nobody heard of is known from here on
         if unread:
-            return self._missed_part(module, (args, kwargs), unread)
-        base = base_of(type(module))
+            return self._missed_part(of, module, (args, kwargs), unread)
         state = self.states.get(module)
         retried: set[int] = self._busy.__dict__.setdefault("modules", set())
         if state is None or self._looks_away() or id(module) in retried:
-            return base.forward(module, *args, **kwargs)
-        guard = self.misses.guard(state.name, base.forward, state.variants, (module, args, kwargs))
+            return of(module, *args, **kwargs)
+        guard = self.misses.guard(state.name, of, state.variants, (module, args, kwargs))
         guard = guard or (NOT_CALLED if state.variants else "")
         if why := _why_left(state, module, kind_of((args, kwargs), module.training)):
             self.misses.count(state.name, guard, "original", why)
-            return base.forward(module, *args, **kwargs)
+            return of(module, *args, **kwargs)
         known = len(state.variants)
         with self._capturing():
             self._recapture(module, state, (args, kwargs))
@@ -180,11 +189,12 @@ class Session:
         self.misses.count(state.name, guard, "captured anew" if gained else "original", "nothing could be fused")
         retried.add(id(module))  # where the new variant does not fit either, the original runs
         try:
-            return type(module).forward(module, *args, **kwargs)
+            entry = entry_of(module)
+            return (of if entry is None else entry.forward)(module, *args, **kwargs)
         finally:
             retried.discard(id(module))
 
-    def _missed_part(self, module: nn.Module, call: ForwardArguments, unread: frozenset[Path]) -> Any:
+    def _missed_part(self, of: Forward, module: nn.Module, call: ForwardArguments, unread: frozenset[Path]) -> Any:
         """The same for a caller that does not read all of the result; each kind of call is looked at once."""
         state = self.states.get(module)
         kind = (unread, kind_of(call, module.training))
@@ -192,7 +202,7 @@ class Session:
             return module(*call[0], **call[1])
         state.nothing_found.add(kind)
         known = len(state.narrow[unread])
-        guard = self.misses.guard(state.name, base_of(type(module)).forward, state.narrow[unread], (module, *call))
+        guard = self.misses.guard(state.name, of, state.narrow[unread], (module, *call))
         with self._capturing():
             state.left -= 1
             planner = self._planner(module, call)
@@ -202,8 +212,7 @@ class Session:
             return module(*call[0], **call[1])
         self.misses.count(state.name, guard, "captured anew", "")
         forward = narrow_forward(module, narrow_name(unread))
-        assert forward is not None
-        return forward(module, *call[0], **call[1])
+        return forward(module, *call[0], **call[1]) if forward is not None else module(*call[0], **call[1])
 
     def _looks_away(self) -> bool:
         """Whether calls are somebody's who records them, or made by a capture."""
@@ -224,9 +233,9 @@ class Session:
         if original in self.states:
             self.states[made] = self.states[original].for_a_copy()
 
-    def compiled(self, kind: type, guard: str) -> None:
-        """A compiler took the original of modules of class `kind`."""
-        states = [s for m, s in self.states.items() if isinstance(m, kind)]
+    def compiled(self, forward: Forward, guard: str) -> None:
+        """A compiler took the original of modules that run `forward`."""
+        states = [s for m, s in self.states.items() if (found := entry_of(m)) is not None and found.forward is forward]
         names = [s.name for s in states if guard != UNCALLED or not s.nothing_found]
         if names:
             self.misses.count(", ".join(names), guard, "original", "a compiler does not capture it anew")

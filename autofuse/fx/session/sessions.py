@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from autofuse.fx.install.subclass import is_installed, restore
+from autofuse.fx.install.dispatch import entry_of, is_installed, restore, sweep
 from autofuse.fx.session.options import Options
 from autofuse.fx.session.ranks import Ranks
 from autofuse.fx.session.session import Session
@@ -38,6 +38,7 @@ def begun(
         failed.callback(drop, model)  # half of a session is worse than none
         yield session
         failed.pop_all()
+    sweep()  # copies that were made for checks are gone
 
 
 def session_of(model: nn.Module) -> Session | None:
@@ -52,7 +53,7 @@ def keep(model: nn.Module, session: Session) -> None:
 
 
 def drop(model: nn.Module) -> None:
-    """Forget the sessions of `model` and of what is below it, and give every module its own class back."""
+    """Forget the sessions of `model` and of what is below it, and give every module its own forward back."""
     for module in model.modules():
         _SESSIONS.pop(module, None)
     restore(model)
@@ -62,6 +63,8 @@ def report_of(model: nn.Module) -> Report:
     """What was found in `model`: by its own session, by that of a part of it, or by that of a model around it."""
     if model in _SESSIONS:
         return _SESSIONS[model].report
+    for module in model.modules():
+        entry_of(module)  # a copy that nobody heard of is known from here on
     for below in model.modules():
         if below in _SESSIONS:
             return _SESSIONS[below].report

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from torch import nn
 
 from autofuse.display.progress import Tell
-from autofuse.fx.install.subclass import base_of
 from autofuse.fx.rewrite.module_plan import Found
 from autofuse.fx.session.memory_room import lack_of_room
 from autofuse.fx.session.planner import Planner, Plans
@@ -112,7 +111,7 @@ def _key(planner: Planner, module: nn.Module, plans: Plans) -> Hashable:
     """Equal for modules that would be checked alike: guards may differ, such as the number of a layer."""
     forwards = tuple(p.forward for p in plans.values())
     children = tuple(planner.forwards(c, d) for p in plans.values() for c, d in p.narrowed)
-    return base_of(type(module)), forwards, children
+    return type(module), forwards, children
 
 
 def _without(planner: Planner, module: nn.Module, verdict: Verdict) -> Exclusions:

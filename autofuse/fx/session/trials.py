@@ -9,8 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.install.codegen import Variant
-from autofuse.fx.install.subclass import base_of, install, is_installed
+from autofuse.fx.install.codegen import Forward, Variant
+from autofuse.fx.install.dispatch import install, install_alike
 from autofuse.fx.rewrite.module_plan import ModulePlan
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.trace.paths import Path
@@ -110,12 +110,11 @@ def copied_with_forwards(module: nn.Module) -> nn.Module:
     made: dict[nn.Module, nn.Module] = {}
     twin = copied(module, made)
     for original, new in made.items():
-        if is_installed(original):
-            new.__class__ = type(original)
+        install_alike(original, new)
     return twin
 
 
 def _original(
-    module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], unread: frozenset[Path]
+    of: Forward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], unread: frozenset[Path]
 ) -> object:  # fmt: skip
-    return module(*args, **kwargs) if unread else base_of(type(module)).forward(module, *args, **kwargs)
+    return module(*args, **kwargs) if unread else of(module, *args, **kwargs)

@@ -46,10 +46,7 @@ def guard_pristine(guards: Guards, root: nn.Module, paths: Collection[str]) -> N
     for path in sorted(paths):
         child, reach = root.get_submodule(path), guard_path(path)
         plain = guards.name_of(plain_class(type(child)))
-        if type(child).__module__.startswith("torch.nn."):
-            guards.add(f"type({reach}) is {plain}")
-        else:  # it may have been rewritten itself
-            guards.add(f'type({reach}) is {plain} or vars(type({reach})).get("_autofuse_base") is {plain}')
+        guards.add(f"type({reach}) is {plain}")
         guards.add(f"_unwatched({reach})")
         for key, parameter in child._parameters.items():
             held = f'_held({reach}, "_parameters", "{key}")'

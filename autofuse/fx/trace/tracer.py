@@ -25,6 +25,7 @@ from autofuse.fx.trace.attribute_reads import guard_path
 from autofuse.fx.trace.child_calls import ResultSizes
 from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.guards import Guards
+from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.paths import Path, is_record
 from autofuse.fx.trace.recorder import Recorder
 from autofuse.fx.trace.result import returned
@@ -96,15 +97,15 @@ def _traced(
     args, kwargs = example
     recorder = Recorder(world.of(module), world, lambda child, a, kw: _sized(child, a, kw, world, mode))
     recorder.guards.equal("self.training", recorder.root.training)
-    bound = signature_of(cls.forward).bind(recorder.root, *args, **kwargs)
+    bound = signature_of(own_forward(cls)).bind(recorder.root, *args, **kwargs)
     bound.apply_defaults()
     binder = _Binder(recorder)
     call = [binder.parameter(p, bound.arguments[n]) for n, p in list(bound.signature.parameters.items())[1:]]
     before, active.listener = active.listener, recorder
     try:
         with as_it_was(recorder.root), recorder, unchanged_outside(module) as outside:
-            result = _run(recorder, cls.forward, call)
-            recorder.runs, recorder.definition = False, definition_of(cls.forward)
+            result = _run(recorder, own_forward(cls), call)
+            recorder.runs, recorder.definition = False, definition_of(own_forward(cls))
             recorder.finish_watching()
             recorder.check_kept(outside.changes())
             returned(recorder, result, dropped)
@@ -132,7 +133,7 @@ def _sized(child: nn.Module, args: Any, kwargs: Any, world: Twins, mode: FakeTen
     rests_on_sizes = any(".shape" in test and "self" not in test for test in trace.guards.tests)
     if not isinstance(result, fx.Node) or result not in trace.sizes or rests_on_sizes:
         return None
-    return ResultSizes(trace.guards, trace.sizes[result], signature_of(plain_class(type(child)).forward))
+    return ResultSizes(trace.guards, trace.sizes[result], signature_of(own_forward(plain_class(type(child)))))
 
 
 def _in_a_line(error: Exception) -> str:
@@ -200,8 +201,7 @@ class _Binder:
 
     def module(self, value: nn.Module, text: str) -> nn.Module:
         """A module of the same class does as well: it is called, not read."""
-        plain = self.guards.name_of(plain_class(original_class(type(value))))
-        self.guards.add(f'type({text}) is {plain} or vars(type({text})).get("_autofuse_base") is {plain}')
+        self.guards.same(f"type({text})", plain_class(original_class(type(value))))
         return self.recorder.handed_in(value, self.placeholder(text), text)
 
     def container(self, value: Any, text: str) -> Any:

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from autofuse.fx.trace.own_forward import ENTRY
 from autofuse.fx.trace.wrappers import PassThrough, held
 
 SCALARS = (
@@ -43,7 +44,7 @@ CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, t
 _HOOKS = frozenset(k for k in vars(nn.Module()) if "hook" in k and isinstance(vars(nn.Module())[k], dict))
 _STATE = frozenset(vars(nn.Module()))
 _COMPOSED = "__composable_api"  # how torch.distributed calls what it keeps on a user's module
-MACHINERY = (_STATE | {*dir(nn.Module)}) - {"training"}  # names that are torch's own business
+MACHINERY = (_STATE | {*dir(nn.Module), ENTRY}) - {"training"}  # names that are torch's own business, or autofuse's
 
 
 class Listener(Protocol):
@@ -124,7 +125,7 @@ class Twins:
         self._memo[id(module)] = (module, twin)  # first: children may refer to their parent
         self.originals[id(twin)] = module
         for name, value in vars(module).items():
-            if wraps and name not in _STATE or name.startswith(_COMPOSED):
+            if wraps and name not in _STATE or name.startswith(_COMPOSED) or name == ENTRY:
                 continue  # what a wrapper keeps for its own work, and fully_shard, which cannot be copied
             twin.__dict__[name] = self._attribute(name, value)
         return twin
@@ -216,14 +217,9 @@ def _holds_state(cell: types.CellType) -> bool:
 
 
 def plain_class(cls: type[nn.Module]) -> type[nn.Module]:
-    """The user's own class of a module that autofuse rewrote, torch sharded, or both."""
-    while (
-        "_autofuse_base" in vars(cls)
-        or cls.__name__.startswith("FSDP")
-        and len(cls.__bases__) == 2
-        and cls.__module__.startswith("torch.")
-    ):
-        cls = vars(cls).get("_autofuse_base") or cls.__bases__[1]
+    """The user's own class of a module that torch sharded."""
+    while cls.__name__.startswith("FSDP") and len(cls.__bases__) == 2 and cls.__module__.startswith("torch."):
+        cls = cls.__bases__[1]
     return cls
 
 

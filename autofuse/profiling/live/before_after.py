@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from autofuse.fx.install.dispatch import Entry, put_on, taken_off
 from autofuse.fx.session import optimize as live
 from autofuse.fx.trace.wrappers import unwrapped
 from autofuse.measure.compare import compare, device_of
@@ -40,10 +41,9 @@ def optimize_and_profile(
     options = _options(profile)
     pairs = options.pop("pairs", None)
     live.restore(model)  # what stands before is the original
-    originals = _classes(model)
     live.optimize(model, example_inputs, **asked)
     step = options.get("step") or training_step
-    with _in_either_form(model, originals, inputs) as sides:
+    with _in_either_form(model, inputs) as sides:
         comparison = _compared(*sides, inputs, step, pairs, bool(options.get("progress", True)))
         now, then = in_turns(*sides, inputs, step)
         timed = timed_in_turns(comparison)
@@ -77,7 +77,6 @@ _OPTIONS = (
       if parameter.kind is Parameter.KEYWORD_ONLY and name != "timed"),
 )  # fmt: skip
 Side = Callable[[], nn.Module]  # the model as it was, or as it is now
-Classes = Mapping[nn.Module, type]
 
 
 def timed_in_turns(comparison: Comparison) -> tuple[Sequence[float], Sequence[float]]:
@@ -113,11 +112,10 @@ def _medians(recorded: list[Seconds]) -> Seconds:
 
 
 @contextmanager
-def _in_either_form(model: nn.Module, originals: Classes, inputs: Inputs) -> Iterator[tuple[Side, Side]]:
-    """The one model, which takes the one form or the other first: modules differ by their classes in nothing else, so
+def _in_either_form(model: nn.Module, inputs: Inputs) -> Iterator[tuple[Side, Side]]:
+    """The one model, which takes the one form or the other first: modules differ by their entries in nothing else, so
     there is no copy of it. Behind the block it is optimized, and its numbers are as before."""
-    fused = {module: kind for module, kind in _classes(model).items() if originals.get(module) is not kind}
-    sides = tuple(partial(_taking, model, classes) for classes in ({m: originals[m] for m in fused}, fused))
+    sides = partial(_original, model), partial(_optimized, model, taken_off(model))
     with preserved_optimizers(), preserved([model], list(tensors_in(inputs))):
         try:
             yield sides[0], sides[1]
@@ -125,14 +123,14 @@ def _in_either_form(model: nn.Module, originals: Classes, inputs: Inputs) -> Ite
             sides[1]()
 
 
-def _taking(model: nn.Module, classes: Classes) -> nn.Module:
-    for module, kind in classes.items():
-        module.__class__ = kind
+def _original(model: nn.Module) -> nn.Module:
+    taken_off(model)
     return model
 
 
-def _classes(model: nn.Module) -> Classes:
-    return {module: type(module) for module in unwrapped(model).modules()}
+def _optimized(model: nn.Module, entries: Mapping[nn.Module, Entry]) -> nn.Module:
+    put_on(entries)
+    return model
 
 
 def _compared(

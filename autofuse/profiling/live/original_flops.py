@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from autofuse.fx.install.subclass import is_installed, restore
+from autofuse.fx.install.dispatch import is_installed, put_on, taken_off
 from autofuse.fx.trace.tracer import quiet
 from autofuse.measure.step import Step, training_step
 from autofuse.profiling.live.counting import Counting
@@ -33,16 +33,13 @@ def is_rewritten(models: Iterable[nn.Module]) -> bool:
 
 @contextmanager
 def as_written(models: Iterable[nn.Module]) -> Iterator[None]:
-    """In the block the models run their own code; afterwards every module has the class that it had before."""
-    models = tuple(models)
-    classes = {m: type(m) for model in models for m in model.modules() if is_installed(m)}
+    """In the block the models run their own code; afterwards every module runs what it ran before."""
+    entries = [taken_off(model) for model in models]
     try:
-        for model in models:
-            restore(model)
         yield
     finally:
-        for module, rewritten in classes.items():
-            module.__class__ = rewritten
+        for taken in entries:
+            put_on(taken)
 
 
 def model_flops_of_original(model: nn.Module, inputs: Any, step: Step = training_step) -> Flops:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import autofuse
-from autofuse.fx.install.subclass import is_installed
+from autofuse.fx.install.dispatch import is_installed
 from tests.fx.conftest import Attention, Block, Gpt, assert_same, fused_rules, optimized
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.display.progress import quietly
-from autofuse.fx.install.subclass import is_installed
+from autofuse.fx.install.dispatch import is_installed
 from autofuse.fx.session.planner import Planner, plan_calls
 from autofuse.fx.session.state import states_of
 from autofuse.fx.trace.module_calls import calls_of

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import autofuse
-from autofuse.fx.install.subclass import is_installed
+from autofuse.fx.install.dispatch import is_installed
 from autofuse.fx.session import sessions
 from tests.fx.conftest import Gpt
 

@@ -5,7 +5,7 @@ import torch
 
 import autofuse
 from autofuse.demo import gpt
-from autofuse.fx.install.subclass import is_installed
+from autofuse.fx.install.dispatch import is_installed
 
 QUICK = {"steps": 2, "warmup": 1, "traced": 1, "probe": False, "pairs": 2, "progress": False}
 

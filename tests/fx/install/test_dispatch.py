@@ -19,7 +19,7 @@ from torch.func import functional_call, vmap
 from torch.utils.checkpoint import checkpoint
 
 import autofuse
-from autofuse.fx.install.subclass import is_installed
+from autofuse.fx.install.dispatch import is_installed
 from tests.fx.conftest import Attention, Block, Gpt, assert_same, fused_rules, optimized
 
 

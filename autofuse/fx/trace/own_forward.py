@@ -1,0 +1,50 @@
+"""Which function a class was written with for its forward, where a dispatcher (install/dispatch.py) stands for it.
+
+Knows who stands for whom, and nothing of what is done in between.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+ENTRY = "_autofuse"  # under which a module keeps its other forward; see install/dispatch.py
+
+Forward = Callable[..., Any]
+
+stands_for: WeakKeyDictionary[types.FunctionType, types.FunctionType] = WeakKeyDictionary()  # dispatcher -> original
+
+
+def own_function(function: Forward) -> Forward:
+    """The user's function; `function` itself where it is no dispatcher of autofuse's."""
+    return stands_for.get(function, function) if isinstance(function, types.FunctionType) else function
+
+
+def own_forward(cls: type) -> Forward:
+    """The forward that instances of `cls` have when nothing is rewritten."""
+    return own_function(cls.forward)  # type: ignore[attr-defined]
+
+
+def definer_of(cls: type) -> type | None:
+    """The class that `cls` has its forward from; None where there is none."""
+    return next((c for c in cls.__mro__ if "forward" in vars(c)), None)
+
+
+def why_kept(cls: type) -> str:
+    """Why the class that defines the forward of `cls` cannot be given another one, as the end of a sentence; "" if it
+    can."""
+    definer = definer_of(cls)
+    if definer is None:
+        return "has no forward"
+    found = vars(definer)["forward"]
+    if not isinstance(found, types.FunctionType):
+        return f"has a {type(found).__name__} for its forward, not a function"
+    if not found.__code__.co_argcount and not found.__code__.co_flags & 0x04:
+        return "has a forward that takes no module"
+    try:
+        definer.forward = found  # type: ignore[attr-defined]  # the very same: nothing changes
+    except Exception:  # a metaclass may raise anything
+        return "does not let its attributes be set"
+    return "" if vars(definer).get("forward") is found else "changes what is assigned to it"
