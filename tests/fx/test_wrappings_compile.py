@@ -169,3 +169,41 @@ def test_symbolic_tracing_sees_the_original() -> None:
     model = autofuse.optimize(Attend(), q)
     assert fused_run(lambda: model(q))
     assert_close(torch.fx.symbolic_trace(model)(q), model(q))
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(12, 12).tril())
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        length = q.shape[-2]
+        scores = (q @ k.transpose(-2, -1) * 0.5).masked_fill(self.mask[:length, :length] == 0, float("-inf"))
+        return scores.softmax(-1) @ v
+
+
+CAPTURES: dict[str, Callable[[nn.Module, tuple[Tensor, ...]], Any]] = {
+    "exported": lambda m, x: torch.export.export(m, x, strict=False).module(),
+    "exported strictly": lambda m, x: torch.export.export(m, x, strict=True).module(),
+    "traced": lambda m, x: torch.jit.trace(m, x),  # type: ignore[no-untyped-call]
+    "compiled": lambda m, x: torch.compile(m, backend="eager", fullgraph=True),
+}
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+@pytest.mark.parametrize("how", ["as it was", "another buffer", "written in place", "another causal buffer"])
+def test_a_captured_model_has_the_mask_that_it_has_by_then(capture: str, how: str) -> None:
+    operands = tuple(torch.randn(2, 3, 6, 4, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    plain, model = Masked(), autofuse.optimize(Masked(), operands, tune=False)
+    for m in (plain, model):
+        if how == "another buffer":
+            m.mask = torch.ones(12, 12).tril(2)
+        elif how == "written in place":
+            m.mask[:, 0] = 0
+            m.mask.diagonal().fill_(1)
+        elif how == "another causal buffer":
+            m.mask = torch.ones(16, 16).tril()
+    captured = CAPTURES[capture](model, operands)
+    assert_close(captured(*operands), plain(*operands))
+    causal = how in ("as it was", "another causal buffer")
+    assert fused_run(lambda: captured(*operands)).get("scaled_dot_product_attention", 0) == causal

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from autofuse.canonical.recognise.masks import SMALLEST_FILL
 from autofuse.fx.trace.ambient_state import unobserved
 from autofuse.torch_private import assumed_constant, data_address, is_cow_tensor, lazy_clone
+from autofuse.torch_private.fakes import real_behind
 
 _LARGEST = 1 << 26  # elements; a larger buffer is not read
 # A fill that a kernel may leave out without being told of it: beside it scores vanish by rounding, in its own dtype.
@@ -99,7 +100,7 @@ def _watched(x: Tensor) -> Tensor | None:
 def holds_form(x: Tensor | None, form: str) -> bool:
     """The guard that generated code asks: does the buffer still have the form that a proof rested on?
 
-    A compiler asks it once, of the buffer itself; where it has no numbers to show, they are taken to be the same.
+    A compiler asks it once, of the buffer itself, and an export of a fake, behind which the buffer is looked for.
     """
     if x is None:
         return False
@@ -111,7 +112,7 @@ def holds_form(x: Tensor | None, form: str) -> bool:
                 return True
         elif state == _state(x):
             return True
-    return buffer_form(x) == form or _is_compiled_without_numbers(x)
+    return buffer_form(_with_numbers(x)) == form
 
 
 def buffer_number(x: Tensor | None) -> float | None:
@@ -138,12 +139,12 @@ def _number(x: Tensor) -> float:
 @assumed_constant
 def holds_number(x: Tensor | None, number: float) -> bool:
     """The guard for such a buffer."""
-    return buffer_number(x) == number or _is_compiled_without_numbers(x)
+    return buffer_number(_with_numbers(x)) == number
 
 
-def _is_compiled_without_numbers(x: object) -> bool:
-    """Whether this is an export, which runs on tensors that are shapes only."""
-    return isinstance(x, Tensor) and type(x) not in (Tensor, nn.Buffer) and torch.compiler.is_compiling()
+def _with_numbers(x: Tensor | None) -> Tensor | None:
+    """`x` itself, or the buffer for which an export, which runs on tensors that are shapes only, has put it."""
+    return x if x is None or type(x) in (Tensor, nn.Buffer) else real_behind(x)
 
 
 @torch.no_grad()
