@@ -283,6 +283,8 @@ def _read(cls: type) -> Callable[[Any, str], Any]:
 
     def __getattribute__(self: Any, name: str) -> Any:
         value = plain(self, name)
+        if name == "__class__" and isinstance(value, type):
+            return original_class(value)  # as the user's code will see it; type(self) tells the truth
         listener = active.listener
         if listener is None or name[:2] == "__" or name in MACHINERY and not _is_own(self, name):
             return value

@@ -1,0 +1,49 @@
+"""A watched twin says that it is of the user's class."""
+
+from __future__ import annotations
+
+import types
+
+import torch
+from torch import Tensor, nn
+
+from autofuse.fx.trace.twin import watched_module, watched_object
+from tests.fx.conftest import assert_same, fused_rules, optimized
+
+
+class Attend(nn.Module):
+    scale = 0.5
+
+    def forward(self, q: Tensor) -> Tensor:
+        return torch.softmax(q @ q.mT * self.scale, -1) @ q
+
+
+class Louder(Attend):
+    """What recurs for ever in any class derived from it."""
+
+    def forward(self, q: Tensor) -> Tensor:
+        return super(self.__class__, self).forward(q) * 2
+
+
+class Chosen(Attend):
+    def forward(self, q: Tensor) -> Tensor:
+        attended = torch.softmax(q @ q.mT * SCALES[self.__class__], -1) @ q
+        return attended if self.__class__ is Chosen else attended * 0
+
+
+SCALES: dict[type, float] = {Chosen: 0.25}
+
+
+def test_its_class_is_the_users() -> None:
+    twin = watched_module(Attend)()
+    assert type(twin) is not Attend and twin.__class__ is Attend and isinstance(twin, Attend)
+    other = watched_object(types.SimpleNamespace)()
+    assert type(other) is not types.SimpleNamespace and other.__class__ is types.SimpleNamespace
+
+
+def test_a_forward_that_goes_by_its_class_takes_the_branch_that_it_takes() -> None:
+    for model in (Louder(), Chosen()):
+        q = torch.randn(2, 4, 4, requires_grad=True)
+        fused = optimized(model, q)
+        assert fused_rules(fused) == {"AF101"}
+        assert_same(model, fused, q)

@@ -1,0 +1,77 @@
+"""What code does with the type of a value."""
+
+from __future__ import annotations
+
+import textwrap
+import types
+
+import pytest
+
+from autofuse.fx.trace.type_calls import uses_type_of_values
+
+
+def code_of(body: str) -> types.CodeType:
+    """The code of a function with that body, whose first line is line 2."""
+    source = "def f(self, x, xs, flag):\n" + textwrap.indent(textwrap.dedent(body), "    ")
+    namespace: dict[str, types.FunctionType] = {}
+    exec(source, namespace)
+    return namespace["f"].__code__
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return x if type(self.a) is A else x * 0",
+        "return type(x) == torch.Tensor",
+        "return REGISTRY[type(self)]",
+        "return REGISTRY.get(type(self), 1)",
+        "kind = type(self)\nreturn x * kind.scale",
+        "return type(self)(3)(x)",
+        "return super(type(self), self).forward(x)",
+        "return x if type(self).__mro__[1] is A else -x",
+        "return x * len(type(self).__dict__)",
+        "return type(self.a if flag else self.b) is A",
+        "return [m for m in xs if type(m) is A]",
+        "return (lambda m: type(m) in KINDS)(x)",
+        "return list(map(type, xs))",
+        "return groupby(xs, key=type)",
+        "return type(*xs)",
+        "return f'{type(self)}'",
+        "return issubclass(type(self), A)",
+        "return not type(\n    self\n) is A",
+    ],
+)
+def test_the_type_itself_is_used(body: str) -> None:
+    assert uses_type_of_values(code_of(body)) == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return x * 2",
+        "return x * type(self).scale",
+        "return type(self).split(x, 2)",
+        "return TABLE[type(self).__name__] * x",
+        "return type(self.a).scale(type(self).depth, x)",
+        "return x if isinstance(self.a, A) else -x",
+        "return x if isinstance(flag, type) else -x",
+        "return self.__class__(x)",
+        "type = self.kind\nreturn type(x) is A",
+        "return type('Made', (A,), {})",
+        "return self.type(x), x.type(torch.float64)",
+        "return [type(m).scale for m in xs]",
+    ],
+)
+def test_attributes_of_the_type_are_read_at_most(body: str) -> None:
+    assert uses_type_of_values(code_of(body)) is None
+
+
+def test_the_first_line_is_told() -> None:
+    assert (
+        uses_type_of_values(code_of("y = type(self).scale\nz = x * y\nif type(z) is int:\n    return z\nreturn y")) == 4
+    )
+
+
+def test_without_columns_any_use_counts() -> None:
+    code = code_of("return x * type(self).scale")
+    assert uses_type_of_values(code.replace(co_linetable=b"")) is not None
