@@ -120,7 +120,15 @@ def every_site(graph: Graph, view: View, rules: tuple[LoadedRule, ...]) -> list[
         view.of(v)
     roots = frozenset(op for r in rules for op in r.pattern.root_ops)
     possible = [v for v in graph.values if v.op not in _NOT_A_ROOT and not roots.isdisjoint(_ends_in(view.of(v)))]
-    return [s for v in possible for r in rules if (s := _site_at(graph, view, r, v))]
+    return [s for v in possible for r in rules if (s := _asked(graph, view, r, v))]
+
+
+def _asked(graph: Graph, view: View, rule: LoadedRule, root: Value) -> Site | None:
+    try:
+        return _site_at(graph, view, rule, root)
+    except RuleError as error:
+        error.rule = rule.rule.code
+        raise
 
 
 def _ends_in(canonical: Value) -> tuple[str, ...]:

@@ -54,6 +54,19 @@ OTHER_RANK = Code(
     "Another rank of a distributed run did not fuse the place, and all ranks run the same.",
     "rank {rank} did not fuse it: {why}",
 )
+INTERNAL_ERROR = Code(
+    "internal-error",
+    "autofuse itself failed. What it could not finish runs as it was written; the log has the traceback, at the level "
+    "DEBUG.",
+    "autofuse failed while {doing}: {error}; the fault is its own, not the model's, and {then}",
+    "report it, with the traceback that logging at the level DEBUG shows",
+)
+RULE_FAILED = Code(
+    "rule-failed",
+    "The code of a rule raised. The rule is left out for the module.",
+    "a rule failed and is left out: {error}",
+    "correct the rule in its file",
+)
 GRAPH_UNREADABLE = Code(
     "graph-unreadable",
     "Reading a graph of torch.compile failed. The graph runs as it is.",

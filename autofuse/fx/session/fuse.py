@@ -11,29 +11,41 @@ report    what was found, place by place                         ledger.py
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 
 from torch import nn
 
 from autofuse.display.progress import quietly, told
 from autofuse.fx.session.gain_checks import keep_faster_places
+from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.model_check import check_model
 from autofuse.fx.session.planner import Planner, plan_calls
 from autofuse.fx.session.rank_agreement import decide_as_rank_0_does
 from autofuse.fx.session.session import Session
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.external_state import unchanged_outside
-from autofuse.fx.trace.module_calls import calls_of
+from autofuse.fx.trace.module_calls import ModelCalls, calls_of
 from autofuse.fx.trace.tracer import ForwardArguments
+from autofuse.reasons.reason import Reason
 
 
 def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> None:
     """Fuse what can be fused in `model`, as it is when it is called with `arguments`. The model itself is not run."""
     checker, tune = session.checker, session.options.tune
     with undisturbed_randomness(), unchanged_outside(model), told(f"autofuse: {type(model).__name__}") as tell:
-        calls = calls_of(model, arguments, to_check=tuple(session.states) if checker else ())
 
         def decide() -> Planner:
+            try:
+                return decided()
+            except Exception as error:  # the other ranks hear of it, too: they wait for what this one decides
+                return _nothing(session, model, reason_of_failure(error, "looking at the model"))
+
+        @cache
+        def called() -> ModelCalls:
+            return calls_of(model, arguments, to_check=tuple(session.states) if checker else ())
+
+        def decided() -> Planner:
+            calls = called()
             plans = plan_calls(session.rules, session.states, calls.by_mode, tell)
             session.remember(plans, calls.problems)
             verdicts = checker.check(plans, calls.real, tell) if checker else {}
@@ -49,3 +61,12 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
             return plans
 
         decide_as_rank_0_does(session, decide)
+
+
+def _nothing(session: Session, model: nn.Module, why: Reason) -> Planner:
+    """Everything runs as it was written, and the report says why."""
+    session.forget()
+    session.note_unread(why)
+    planner = Planner(session.rules, session.states, {False: {}, True: {}})
+    planner.failed.append((model, why))
+    return planner

@@ -13,6 +13,7 @@ from torch import nn
 
 from autofuse.display.progress import Tell
 from autofuse.fx.rewrite.module_plan import Found
+from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.memory_room import lack_of_room
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.ranks import alone, this_rank
@@ -50,13 +51,22 @@ def keep_faster_places(
         beaten = [
             (module, found, words)
             for module in tell("weighing", modules, len(modules))
-            for found, words in _weigh(planner, module, scales)
+            for found, words in _weighed(planner, module, scales)
         ]
         if not beaten:
             break
         slower += [_left_out(planner, module, found, words) for module, found, words in beaten]
         verdicts = check() if check else {}
     return GainCheck(verdicts, tuple(slower))
+
+
+def _weighed(planner: Planner, module: nn.Module, scales: SiteTimer) -> list[tuple[Found, str]]:
+    """What weighing says; nothing where it fails, for what is checked may stay."""
+    try:
+        return _weigh(planner, module, scales)
+    except Exception as error:
+        planner.failed.append((module, reason_of_failure(error, "weighing it", "what was checked stays fused")))
+        return []
 
 
 def _weigh(planner: Planner, module: nn.Module, scales: SiteTimer) -> list[tuple[Found, str]]:

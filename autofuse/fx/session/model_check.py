@@ -11,6 +11,7 @@ from itertools import takewhile
 
 from torch import nn
 
+from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.memory_room import lack_of_room
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.trials import ForwardTrial
@@ -33,6 +34,14 @@ def check_model(model: nn.Module, call: ForwardArguments, planner: Planner) -> M
     """Compare `model` as it runs now with the original, on copies; find what has to go until they agree."""
     if why := lack_of_room(model):
         return ModelVerdict(unchecked=because(outcomes.WHOLE_NOT_VERIFIED, why=why))
+    try:
+        return _checked(model, call, planner)
+    except Exception as error:
+        running = tuple(m for m, s in planner.states.items() if s.full or s.narrow)
+        return ModelVerdict(taken_back=running, reason=reason_of_failure(error, "checking the whole model"))
+
+
+def _checked(model: nn.Module, call: ForwardArguments, planner: Planner) -> ModelVerdict:
     trial, running = ForwardTrial(model, call, planner), [m for m, s in planner.states.items() if s.full or s.narrow]
     outcome = trial.outcome(running)
     if outcome.ok:

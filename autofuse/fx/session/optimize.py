@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from autofuse.fx.session import sessions
 from autofuse.fx.session.fuse import fuse
-from autofuse.fx.session.options import options_of
-from autofuse.fx.session.ranks import Ranks
-from autofuse.fx.session.state import states_of
+from autofuse.fx.session.internal_errors import reason_of_failure
+from autofuse.fx.session.options import Options, options_of
+from autofuse.fx.session.ranks import Disagreement, Ranks
+from autofuse.fx.session.state import States, states_of
 from autofuse.fx.trace.sharding import postponed
 from autofuse.fx.trace.wrappers import unwrapped, user_modules
 from autofuse.kernels.policy import use
@@ -74,7 +75,11 @@ def optimize(
         return _profiled()(model, example_inputs, profile, select=select, ignore=ignore, modules=modules,
                            verify=verify, tune=tune, policy=policy)  # fmt: skip
     inner = unwrapped(model)
-    named = user_modules(inner)
+    try:
+        named = user_modules(inner)
+    except Exception as error:  # a module that cannot be hashed: torch cannot list its parameters either
+        _LOG.warning("%s: %s.", type(inner).__name__, reason_of_failure(error, "listing its modules"))
+        return model
     options = options_of(named, example_inputs, select, ignore, modules, verify, tune, policy)
     use(policy=options.policy)
     name = type(inner).__name__
@@ -82,18 +87,28 @@ def optimize(
         _LOG.info("%s is set: %s stays as it is.", DISABLE, name)
         return model
     states = states_of(named, options.wants)
+    try:
+        _optimized(inner, named, options, states)
+    except Disagreement:  # of ranks, which only the user can solve
+        raise
+    except Exception as error:  # the model is its own again
+        _LOG.warning("%s: %s.", name, sessions.note_failure(inner, options, named, error))
+    return model
+
+
+def _optimized(inner: nn.Module, named: list[tuple[str, nn.Module]], options: Options, states: States) -> None:
+    name = type(inner).__name__
     if sessions.is_answered(inner, options, states):
-        return model
+        return
     with sessions.begun(inner, options, states, Ranks(named)) as session:
         why = postponed(inner)
         if options.call is None or why:
             session.arm()
             _LOG.info("%s: each module is looked at when it is first called%s.", name, f", for {why}" if why else "")
-            return model
+            return
         start = time.perf_counter()
         fuse(inner, options.call, session)
         session.ledger.log(name, time.perf_counter() - start)
-    return model
 
 
 def _profiled() -> Callable[..., nn.Module]:

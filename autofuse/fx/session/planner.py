@@ -14,6 +14,7 @@ from torch import nn
 
 from autofuse.display.progress import Tell
 from autofuse.fx.rewrite.module_plan import Found, ModulePlan, SiteKey, plan_of
+from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.options import likeness
 from autofuse.fx.session.state import Exclusions, ModuleState
 from autofuse.fx.trace.module_calls import Calls
@@ -23,6 +24,8 @@ from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, traced
 from autofuse.fx.trace.twin import Twins, set_mode
 from autofuse.fx.trace.values import Untraceable
 from autofuse.match.pattern import LoadedRule
+from autofuse.reasons.reason import Reason
+from autofuse.rule import RuleError
 from autofuse.torch_private import FakeTensorMode
 
 _Key = tuple[bool, frozenset[Path]]  # mode, what is left out
@@ -45,6 +48,7 @@ class Planner:
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.plans: dict[tuple[nn.Module, _Key], ModulePlan] = {}
         self.untraceable: list[tuple[nn.Module, Untraceable]] = []
+        self.failed: list[tuple[nn.Module, Reason]] = []  # where autofuse itself failed, or the code of a rule
         self.passing: set[nn.Module] = set()  # what stands in the way there may be over at the next call
         self._given: dict[tuple[nn.Module, bool], ForwardArguments] = {}  # calls that a caller's trace makes of a child
         self._inside: dict[Hashable, ForwardTrace | None] = {}
@@ -123,17 +127,27 @@ class Planner:
         if state is None or call is None:
             return None
         try:
-            twin = self.world.of(module)
-            set_mode(twin, training)
-            trace = traced(module, *copy_of_call(call), self.world, self.mode, dropped)
+            return self._rewritten(module, training, dropped, call, state.exclusions)
         except Untraceable as error:
             self.passing |= {module} if error.passing else set()
             self.untraceable.append((module, error))
-            return None
+        except Exception as error:
+            self.failed.append((module, reason_of_failure(error, "reading and rewriting it")))
+            culprit = error.rule if isinstance(error, RuleError) else ""
+            if culprit and culprit not in state.exclusions.rules:
+                state.exclusions = state.exclusions.plus(rules=[culprit])
+                return self._made(module, training, dropped, call)
+        return None
 
+    def _rewritten(
+        self, module: nn.Module, training: bool, dropped: frozenset[Path], call: ForwardArguments, without: Exclusions
+    ) -> ModulePlan:
+        twin = self.world.of(module)
+        set_mode(twin, training)
+        trace = traced(module, *copy_of_call(call), self.world, self.mode, dropped)
         with torch.enable_grad():
-            rules = tuple(r for r in self.rules if r.rule.code not in state.exclusions.rules)
-            return plan_of(trace, rules, state.exclusions.sites, _Children(self, training))
+            rules = tuple(r for r in self.rules if r.rule.code not in without.rules)
+            return plan_of(trace, rules, without.sites, _Children(self, training))
 
     def inside(self, child: nn.Module, call: ForwardArguments) -> ForwardTrace | None:
         """What a child does in a call, if that can be written down; nobody rewrites it."""

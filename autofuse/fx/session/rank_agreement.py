@@ -60,7 +60,7 @@ def decide_as_rank_0_does(mine: Deciding, decide: Callable[[], Planner]) -> None
     said = _reported(mine)
     theirs = mine.ranks.at_optimize(said)
     for _ in range(_ROUNDS):
-        out = left_out(said, theirs)
+        out = _left_out(planner, said, theirs)
         if not out:
             return
         _leave_out(planner, out, theirs)
@@ -83,12 +83,22 @@ def planned_as_others_do(mine: Deciding, planner: Planner, module: nn.Module, ca
             return verdicts
         said = _planned(mine.ranks, planner, verdicts, call)
         theirs = theirs or mine.ranks.at_call(name, mode, call, said)
-        out = left_out(said, theirs)
+        out = _left_out(planner, said, theirs)
         if not out:
             return verdicts
         _leave_out(planner, out, theirs)
         _note(mine.ledger, theirs, out)
     raise Disagreement(_endless(said, theirs or said))
+
+
+def _left_out(planner: Planner, said: Decisions, theirs: Decisions) -> frozenset[SiteKey]:
+    """What to leave out. Where autofuse failed on this rank, the original runs, whatever the others do."""
+    try:
+        return left_out(said, theirs)
+    except Disagreement:
+        if planner.failed:
+            return frozenset()
+        raise
 
 
 def part_is_planned_as_others_do(

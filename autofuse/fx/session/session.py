@@ -28,12 +28,13 @@ from autofuse.fx.install.dispatch import (
     restore_one,
 )
 from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
+from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.ledger import Ledger, may_hold_a_site
 from autofuse.fx.session.model_check import ModelVerdict
 from autofuse.fx.session.options import Options
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.rank_agreement import part_is_planned_as_others_do, planned_as_others_do
-from autofuse.fx.session.ranks import Ranks
+from autofuse.fx.session.ranks import Disagreement, Ranks
 from autofuse.fx.session.site_checks import Checker, Verdicts
 from autofuse.fx.session.state import PATTERNS, ModuleState
 from autofuse.fx.trace.ambient_state import may_capture, unobserved
@@ -106,6 +107,8 @@ class Session:
 
     def adopt(self, planner: Planner, verdicts: Verdicts) -> None:
         """Install what was planned and holds; what could not be checked is looked at when it is called."""
+        for module, why in planner.failed:
+            self.ledger.decline(self.states[module].name, why)
         for module, error in planner.untraceable:
             self.ledger.note_untraceable(self.states[module].name, module, error)
         for (module, (_, dropped)), plan in planner.plans.items():
@@ -121,7 +124,20 @@ class Session:
             if all(v.key != plan.variant.key for v in variants):
                 variants.append(plan.variant)
         for module in {m for m, _ in planner.plans if self.states[m].runs} | planner.passing:
-            self.install(module)
+            try:
+                self.install(module)
+            except Exception as failure:
+                self._run_the_original(module, reason_of_failure(failure, "installing its new forward"))
+
+    def _run_the_original(self, module: nn.Module, why: Reason) -> None:
+        """From here on `module` runs as it was written, whatever was found in it."""
+        state = self.states[module]
+        state.full.clear()
+        state.narrow.clear()
+        state.left, state.armed = 0, False
+        restore_one(module)
+        self.ledger.decline(state.name, why)
+        self.ledger.roll_back(why, {state.name})
 
     def arm_uncalled(self, planner: Planner) -> None:
         """Have the modules that no planned call reaches, and that may hold something, captured at their first call."""
@@ -177,16 +193,8 @@ class Session:
         retried: set[int] = self._busy.__dict__.setdefault("modules", set())
         if state is None or self._looks_away() or id(module) in retried:
             return of(module, *args, **kwargs)
-        guard = self.misses.guard(state.name, of, state.variants, (module, args, kwargs))
-        guard = guard or (NOT_CALLED if state.variants else "")
-        if why := _why_left(state, module, kind_of((args, kwargs), module.training)):
-            self.misses.count(state.name, guard, "original", why)
+        if not self._looked_at(of, module, state, (args, kwargs)):
             return of(module, *args, **kwargs)
-        known = len(state.variants)
-        with self._capturing():
-            self._recapture(module, state, (args, kwargs))
-        gained = len(state.variants) > known
-        self.misses.count(state.name, guard, "captured anew" if gained else "original", "nothing could be fused")
         retried.add(id(module))  # where the new variant does not fit either, the original runs
         try:
             entry = entry_of(module)
@@ -194,25 +202,56 @@ class Session:
         finally:
             retried.discard(id(module))
 
+    def _looked_at(self, of: Forward, module: nn.Module, state: ModuleState, call: ForwardArguments) -> bool:
+        """Capture a new kind of call, if it is worth a look; whether something was fused for it."""
+        try:
+            guard = self.misses.guard(state.name, of, state.variants, (module, *call))
+            guard = guard or (NOT_CALLED if state.variants else "")
+            if why := _why_left(state, module, kind_of(call, module.training)):
+                self.misses.count(state.name, guard, "original", why)
+                return False
+            known = len(state.variants)
+            with self._capturing():
+                self._recapture(module, state, call)
+            gained = len(state.variants) > known
+            self.misses.count(state.name, guard, "captured anew" if gained else "original", "nothing could be fused")
+            return gained
+        except Disagreement:  # ranks that ran different programs would wait for each other for ever
+            raise
+        except Exception as error:
+            self._run_the_original(module, reason_of_failure(error, "looking at a new kind of call"))
+            return False
+
     def _missed_part(self, of: Forward, module: nn.Module, call: ForwardArguments, unread: frozenset[Path]) -> Any:
         """The same for a caller that does not read all of the result; each kind of call is looked at once."""
         state = self.states.get(module)
-        kind = (unread, kind_of(call, module.training))
-        if state is None or self._looks_away() or _why_left(state, module, kind):
+        if state is None or self._looks_away() or not self._part_looked_at(of, module, state, call, unread):
             return module(*call[0], **call[1])
-        state.nothing_found.add(kind)
-        known = len(state.narrow[unread])
-        guard = self.misses.guard(state.name, of, state.narrow[unread], (module, *call))
-        with self._capturing():
-            state.left -= 1
-            planner = self._planner(module, call)
-            verdicts = part_is_planned_as_others_do(self, planner, module, unread, call)
-            self.adopt(planner, verdicts)
-        if len(state.narrow[unread]) == known:
-            return module(*call[0], **call[1])
-        self.misses.count(state.name, guard, "captured anew", "")
         forward = narrow_forward(module, narrow_name(unread))
-        return forward(module, *call[0], **call[1]) if forward is not None else module(*call[0], **call[1])
+        return module(*call[0], **call[1]) if forward is None else forward(module, *call[0], **call[1])
+
+    def _part_looked_at(
+        self, of: Forward, module: nn.Module, state: ModuleState, call: ForwardArguments, unread: frozenset[Path]
+    ) -> bool:
+        try:
+            kind = (unread, kind_of(call, module.training))
+            if _why_left(state, module, kind):
+                return False
+            state.nothing_found.add(kind)
+            known = len(state.narrow[unread])
+            guard = self.misses.guard(state.name, of, state.narrow[unread], (module, *call))
+            with self._capturing():
+                state.left -= 1
+                planner = self._planner(module, call)
+                self.adopt(planner, part_is_planned_as_others_do(self, planner, module, unread, call))
+            if gained := len(state.narrow[unread]) > known:
+                self.misses.count(state.name, guard, "captured anew", "")
+            return gained
+        except Disagreement:
+            raise
+        except Exception as error:
+            self._run_the_original(module, reason_of_failure(error, "looking at a new kind of call"))
+            return False
 
     def _looks_away(self) -> bool:
         """Whether calls are somebody's who records them, or made by a capture."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from weakref import WeakKeyDictionary
 
 from torch import nn
 
 from autofuse.fx.install.dispatch import entry_of, is_installed, restore, sweep
+from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.options import Options
 from autofuse.fx.session.ranks import Ranks
 from autofuse.fx.session.session import Session
 from autofuse.fx.session.state import ModuleState
 from autofuse.results.sites import Report
 
+_LOG = logging.getLogger("autofuse")
 _SESSIONS: WeakKeyDictionary[nn.Module, Session] = WeakKeyDictionary()
 
 
@@ -41,6 +44,17 @@ def begun(
     sweep()  # copies that were made for checks are gone
 
 
+def note_failure(model: nn.Module, options: Options, named: list[tuple[str, nn.Module]], error: Exception) -> str:
+    """Have the report of `model` say that autofuse failed, and how; returns that."""
+    why = reason_of_failure(error, "looking at the model")
+    with suppress(Exception):  # what cannot be hashed has no report
+        drop(model)
+        states = WeakKeyDictionary[nn.Module, ModuleState]()
+        _SESSIONS[model] = Session(options, states, Ranks(named))
+        _SESSIONS[model].note_unread(why)
+    return str(why)
+
+
 def session_of(model: nn.Module) -> Session | None:
     """The session of `model` itself."""
     return _SESSIONS.get(model)
@@ -61,6 +75,14 @@ def drop(model: nn.Module) -> None:
 
 def report_of(model: nn.Module) -> Report:
     """What was found in `model`: by its own session, by that of a part of it, or by that of a model around it."""
+    try:
+        return _report_of(model)
+    except Exception as error:  # what cannot be hashed, or compared, was never optimized
+        _LOG.warning("%s: %s.", type(model).__name__, reason_of_failure(error, "looking for its report"))
+        return Report(())
+
+
+def _report_of(model: nn.Module) -> Report:
     if model in _SESSIONS:
         return _SESSIONS[model].report
     for module in model.modules():

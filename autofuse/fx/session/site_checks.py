@@ -12,6 +12,7 @@ from torch import nn
 
 from autofuse.display.progress import Tell
 from autofuse.fx.rewrite.module_plan import Found
+from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.memory_room import lack_of_room
 from autofuse.fx.session.planner import Planner, Plans
 from autofuse.fx.session.state import Exclusions
@@ -52,7 +53,7 @@ class Checker:
                 continue
             key = _key(planner, module, plans)
             if key not in self._known:
-                self._known[key] = self._judged(planner, module, real[module])
+                self._known[key] = self._judged_or_failed(planner, module, real[module])
             elif self._known[key].failed:
                 planner.plan_again(module, _without(planner, module, self._known[key]))
             verdicts[module] = self._known[key]
@@ -68,12 +69,26 @@ class Checker:
         read_by_place = all(len(path) == 1 and isinstance(path[0], int) for path in unread)
         if plan.variant is None or not read_by_place or lack_of_room(module):
             return {}
-        with undisturbed_randomness(), unchanged_outside(module):
-            outcome = ForwardTrial(module, call, planner, unread).outcome()
+        try:
+            with undisturbed_randomness(), unchanged_outside(module):
+                outcome = ForwardTrial(module, call, planner, unread).outcome()
+        except Exception as error:
+            planner.failed.append((module, reason_of_failure(error, "checking it")))
+            return {}
         if not outcome.ok:
             return {}
         children = planner.narrowed([plan])
         return dict.fromkeys((module, *children), Verdict(outcome.max_error))
+
+    def _judged_or_failed(self, planner: Planner, module: nn.Module, call: ForwardArguments) -> Verdict:
+        """A verdict; where checking fails, the one that nothing holds."""
+        try:
+            return self._judged(planner, module, call)
+        except Exception as error:
+            why = reason_of_failure(error, "checking it")
+            found = [f for p in planner.whole(module).values() for f in p.found if f.fused]
+            planner.forget(module)
+            return Verdict(None, tuple((f, why) for f in found))
 
     def _judged(self, planner: Planner, module: nn.Module, call: ForwardArguments) -> Verdict:
         why = lack_of_room(module)

@@ -6,6 +6,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
@@ -63,9 +64,10 @@ class ModuleState:
         return self.armed or bool(self.full or self.narrow)
 
 
-def states_of(
-    modules: Iterable[tuple[str, nn.Module]], wants: Callable[[str, nn.Module], bool]
-) -> WeakKeyDictionary[nn.Module, ModuleState]:
+States: TypeAlias = "WeakKeyDictionary[nn.Module, ModuleState]"
+
+
+def states_of(modules: Iterable[tuple[str, nn.Module]], wants: Callable[[str, nn.Module], bool]) -> States:
     """A new state for each module that may be rewritten: the model itself, and those whose forward is the user's own.
 
     Modules are held weakly: a model may go. The first of `modules` is the model.
