@@ -638,3 +638,79 @@ class MaskGivenOrCausal(Scores):
         scores = q @ k.mT * self.scale
         scores = scores.masked_fill(mask == 0, float("-inf"))
         return F.softmax(scores, dim=-1) @ v
+
+
+class AssignedByTrailingMask(Scores):
+    """An index takes the dimensions from where it stands."""
+
+    safety = "unsafe"
+
+    def forward(self, q, k, v, mask_2d):
+        scores = q @ k.transpose(-2, -1) * self.scale
+        scores[:, :, ~mask_2d] = float("-inf")
+        return F.softmax(scores, dim=-1) @ v
+
+
+class AssignedAfterEllipsis(Scores):
+    def forward(self, q, k, v, mask_2d):
+        scores = q @ k.transpose(-2, -1) * self.scale
+        scores[..., mask_2d == 0] = -math.inf
+        return scores.softmax(-1) @ v
+
+
+class AssignedByExpandedMask(Scores):
+    safety = "unsafe"
+
+    def forward(self, q, k, v, mask):
+        scores = q @ k.transpose(-2, -1) * self.scale
+        scores[(mask == 0).expand_as(scores)] = float("-inf")
+        return F.softmax(scores, dim=-1) @ v
+
+
+class AssignedOfOneHead(Scores):
+    safety = "unsafe"
+
+    def forward(self, query, key, value, mask_3d):
+        scores = query @ key.transpose(1, 2) / math.sqrt(query.size(-1))
+        scores[~mask_3d] = -torch.inf
+        return torch.softmax(scores, dim=-1) @ value
+
+
+class AssignedLowestNumber(Scores):
+    safety = "unsafe"
+
+    def forward(self, query, key, value, mask_3d):
+        scores = query @ key.transpose(1, 2) / math.sqrt(query.size(-1))
+        scores[mask_3d == 0] = torch.finfo(scores.dtype).min
+        return torch.softmax(scores, dim=-1) @ value
+
+
+class AssignedCausalBuffer(Scores):
+    safety = "unsafe"
+
+    def forward(self, q, k, v):
+        t = q.size(-2)
+        att = q @ k.transpose(-2, -1) * self.scale
+        att[:, :, self.tril[:t, :t] == 0] = float("-inf")
+        return F.softmax(att, dim=-1) @ v
+
+
+class AssignedUpperTriangle(Scores):
+    def forward(self, q, k, v):
+        t = q.size(-2)
+        att = q @ k.transpose(-2, -1) * self.scale
+        future = torch.triu(torch.ones(t, t, dtype=torch.bool, device=q.device), 1)
+        att[..., future] = float("-inf")
+        return F.softmax(att, dim=-1) @ v
+
+
+class AssignedByArgument(Scores):
+    """The text does not tell a mask from indices."""
+
+    doors = ("live",)
+
+    def forward(self, query, key, value, mask_3d):
+        scores = query @ key.transpose(1, 2) / math.sqrt(query.size(-1))
+        drop = mask_3d.logical_not() if mask_3d.dtype == torch.bool else mask_3d
+        scores[drop] = float("-inf")
+        return torch.softmax(scores, dim=-1) @ value

@@ -853,3 +853,73 @@ class ResultWrittenInPlace(Attend):
         out = (F.softmax(q @ k.mT * self.scale, dim=-1) @ v).transpose(1, 2)
         out += residual.unflatten(-1, (3, -1))
         return out
+
+
+# Assigned, but by no mask of the scores.
+
+
+class AssignedByLeadingMask(Attend):
+    """The mask is of batch and heads: whole matrices of scores are overwritten."""
+
+    doors = ("live",)
+    softmax_alone = True
+
+    def forward(self, q, k, v):
+        scores = q @ k.mT * self.scale
+        scores[q[:, :, 0, 0] > 0] = -1.0
+        return F.softmax(scores, dim=-1) @ v
+
+
+class AssignedByIndices(Attend):
+    def forward(self, q, k, v, row_indices):
+        scores = q @ k.mT * self.scale
+        scores[row_indices] = float("-1e9")
+        return F.softmax(scores, dim=-1) @ v
+
+
+class AssignedByNegatedIndices(Attend):
+    """~i of whole numbers counts from the end."""
+
+    doors = ("live",)
+
+    def forward(self, q, k, v, row_indices):
+        scores = q @ k.mT * self.scale
+        scores[~row_indices] = -1e9
+        return F.softmax(scores, dim=-1) @ v
+
+
+class AssignedSlice(Attend):
+    def forward(self, q, k, v):
+        scores = q @ k.mT * self.scale
+        scores[:, :, :, :2] = -1e9
+        return F.softmax(scores, dim=-1) @ v
+
+
+class AssignedSmallNumber(Attend):
+    """The fill is no mask's."""
+
+    softmax_alone = True
+
+    def forward(self, q, k, v, mask_2d):
+        scores = q @ k.mT * self.scale
+        scores[..., mask_2d == 0] = 0.0
+        return F.softmax(scores, dim=-1) @ v
+
+
+class AssignedAndReadBefore(Attend):
+    """What the scores were is returned, as a view of what they become."""
+
+    def forward(self, q, k, v, mask_2d):
+        scores = q @ k.mT * self.scale
+        rows = scores[:, 0]
+        scores[..., mask_2d == 0] = -1e9
+        return F.softmax(scores, dim=-1) @ v, rows
+
+
+class AssignedNumbersOfEach(Attend):
+    """Each masked score gets a number of its own."""
+
+    def forward(self, query, key, value, mask_3d):
+        scores = query @ key.mT * self.scale
+        scores[mask_3d == 0] = query.sum(-1).mean() - 1e9
+        return F.softmax(scores, dim=-1) @ value

@@ -12,7 +12,7 @@ from autofuse.canonical.recognise.projections import as_linear
 from autofuse.canonical.shapes import elements, moved
 from autofuse.canonical.view import CAST, PERMUTE, View, order_of
 from autofuse.ir import layout
-from autofuse.ir.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const, is_whole
 
 _THREE = "assumes that the logits have three dimensions"
 _TOGETHER = "assumes that the view keeps the classes of each row together"
@@ -254,10 +254,6 @@ def _cut(view: View, item: Value) -> str | None:
     if rank is not None:
         return "" if len(parts) < rank or is_whole(parts[-1]) else None
     return None if len(parts) > 2 and not is_whole(parts[-1]) else _UNCUT
-
-
-def is_whole(v: Value) -> bool:
-    return v.op == SLICE and all(is_const(part, None) for part in v.inputs)
 
 
 def _to_float32(view: View, v: Value) -> bool:

@@ -10,11 +10,11 @@ Knows losses; the arithmetic that leads to them stands in likelihoods.py, and cl
 from __future__ import annotations
 
 from autofuse.canonical.arithmetic import factors_of, product, without
-from autofuse.canonical.recognise.class_rows import ClassRows, is_whole, second_or_last, straightened
+from autofuse.canonical.recognise.class_rows import ClassRows, second_or_last, straightened
 from autofuse.canonical.recognise.softmax import unshifted
 from autofuse.canonical.shapes import elements, from_end
 from autofuse.canonical.view import CAST, LEAF, View, bare, literal, rewrites
-from autofuse.ir.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const, is_whole
 
 _TWO = "assumes that the logits have two dimensions"
 _ONE = "assumes that the target has one dimension"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, factors_of, product, without
 from autofuse.canonical.view import CAST, KEEP, View, bare, literal, rewrites
-from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, TUPLE, Value, is_const, is_whole
 
 _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 BOOLEAN = frozenset({*_OPPOSITE, "invert", "and", "or", "bool", "kept"})
@@ -28,6 +28,37 @@ def _masked_fill(view: View, x: Value, dropped: Value, fill: Value) -> Value | N
     if fill_of(view, fill) is None:
         return None
     return view.plain(KEEP, x, kept(view, view.make("invert", dropped)), _number_of(fill, x))
+
+
+@rewrites("masked_at")
+def _masked_at(view: View, x: Value, index: Value, fill: Value) -> Value | None:
+    """`scores[mask] = fill`: a boolean index takes the dimensions of the scores in order, from where it stands."""
+    *front, dropped = index.inputs if index.op == TUPLE else (index,)
+    boolean = _is_boolean(dropped)
+    if fill_of(view, fill) is None or boolean is False or not all(is_const(f, ...) or is_whole(f) for f in front):
+        return None
+    places, rank, taken = len(front), view.rank(x), view.rank(dropped)
+    if any(is_const(f, ...) for f in front):
+        fits: bool | None = places == 1
+    else:
+        fits = None if rank is None or taken is None else rank - taken == places
+    if fits is False:
+        return None
+    assumed = "" if fits else "assumes that the mask has all dimensions of what it is an index of"
+    assumed = assumed if boolean else "; ".join(filter(None, ("assumes that the index is a boolean mask", assumed)))
+    made = view.plain(KEEP, x, kept(view, view.make("invert", dropped)), _number_of(fill, x))
+    return view.assuming(made, assumed)
+
+
+def _is_boolean(v: Value) -> bool | None:
+    """Whether an index holds truth values: True, False (as far as can be seen it does not), or None for `~x`."""
+    if v.op == "invert":
+        return _is_boolean(v.inputs[0]) or None
+    if v.op in (ITEM, "expand_as", "expand", "tril", "triu"):
+        return _is_boolean(v.inputs[0])
+    if v.op == "ones":
+        return any(o.op == ATTRIBUTE and o.data == "bool" for o in v.inputs[-1].inputs)
+    return v.op in BOOLEAN
 
 
 @rewrites("where")

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from autofuse.fx.trace import torch_functions as operations
 from autofuse.fx.trace.child_calls import ChildCalls, Inside
+from autofuse.fx.trace.mask_assignments import mask_of
 from autofuse.fx.trace.size_sources import result_sizes
 from autofuse.fx.trace.symbolic_sizes import Length
 from autofuse.fx.trace.twin import Twins
@@ -55,6 +56,12 @@ class Recorder(ChildCalls, TorchFunctionMode):
             return self._lengths(function, args, kwargs)
         if name == "__len__":
             return int(self._length(args[0], 0))
+        if name == "__setitem__" and (found := mask_of(args[0], args[1], args[2], self.sizes_of)):
+            mask, tests = found
+            for test in tests:
+                self.fixed(test, "a size")
+            self._recorded(torch.Tensor.masked_fill_, (args[0], mask, args[2]), {})
+            return None
         if name == "__iter__":
             return iter(self._recorded(torch.Tensor.unbind, (args[0], 0), {}))
         return self._recorded(function, args, kwargs)

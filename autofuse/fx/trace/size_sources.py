@@ -181,6 +181,18 @@ def _expanded(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
     return tuple(h if isinstance(w, int) and w == -1 else size(w) for h, w in zip(have, wanted, strict=True))
 
 
+@_rule("expand_as view_as reshape_as")
+def _as_other(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    return look((*args, *kwargs.values())[1])
+
+
+@_rule("getattr")
+def _read(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes | None:
+    """x.T of a matrix, x.mT."""
+    *front, rows, columns = look(args[0])
+    return (*front, columns, rows) if args[1] == "mT" or args[1] == "T" and not front else None
+
+
 @_rule("ones zeros empty rand randn")
 def _made(look: Look, args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
     return tuple(map(size, _flat(args, {k: v for k, v in kwargs.items() if k == "size"})))

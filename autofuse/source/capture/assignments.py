@@ -41,10 +41,24 @@ class Assignments(Expressions):
                 self.effect()
             case ast.Subscript(value=container, slice=index):
                 stored, at = self.value(container), self.value(index)
+                if (masked := self.masked(stored, at, result)) is not None:
+                    self.write(stored, masked)
+                    self.binds(masked)
+                    return
                 self.write(stored, self.unknown("written in part", stored, at, result))
                 self.effect()
                 if not self.bases(stored) or stored.op not in OPS:
                     self.sink(because(matches.VALUE_STORED, place="a container"), result)
+
+    def masked(self, stored: Value, index: Value, filled: Value) -> Value | None:
+        """What `scores[index] = fill` makes of scores where the index may be a mask: compared or negated."""
+        last = index.inputs[-1] if index.op == TUPLE and index.inputs else index
+        if stored.op not in OPS or last.op not in OPS or self.facts.number(filled) is False:
+            return None
+        made = self.graph.value("masked_at", stored, index, filled)
+        if (rank := self.facts.rank(stored)) is not None:
+            self.know(made, rank=rank)
+        return made
 
     def unpack(self, elements: list[ast.expr], result: Value) -> None:
         if any(isinstance(e, ast.Starred) for e in elements):
