@@ -61,6 +61,7 @@ _SPECIAL = {
     "liger-gate": {"activation": "relu"},
     "liger-weight": {"norm": "rms_norm", "name": "weight"},
     "apex-weight": {"name": "weight"},
+    "class-keeps-forward": {"kind": "Attention", "why": "does not let its attributes be set"},
     "forward-raised": {"error": "TypeError (unsupported operand type(s) for +)"},
     "model-raised": {"kind": "ValueError", "error": "expected 3 channels"},
     "symbolic-size": {"name": "length"},

@@ -15,6 +15,12 @@ REPLACED = Code(
     "its forward was replaced on the instance",
     "define `forward` on the class",
 )
+KEPT_BY_CLASS = Code(
+    "class-keeps-forward",
+    "The class cannot be given another forward.",
+    "its class, {kind}, {why}",
+    "define `forward` as a function, in a class whose attributes can be set",
+)
 RAISED = Code(
     "forward-raised",
     "The forward raised an error while it was read.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -106,7 +107,7 @@ CASES = [
         "x.options['b']", "read it before it is changed",
     ),
 ]  # fmt: skip
-BY_HAND = {"forward-replaced", "forward-ends-after-dropout", "symbolic-size"}  # below
+BY_HAND = {"forward-replaced", "class-keeps-forward", "forward-ends-after-dropout", "symbolic-size"}  # below
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
@@ -123,6 +124,41 @@ def test_a_forward_of_the_instance_is_not_that_of_the_class() -> None:
     block.forward = lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v
     (site,) = autofuse.report(autofuse.optimize(block, tuple(torch.randn(3, 2, 4, 8)))).sites
     assert (site.reason_code, site.advice) == ("forward-replaced", "define `forward` on the class")
+
+
+class Sealed(type):
+    def __setattr__(cls, name: str, value: object) -> None:
+        raise TypeError("this class is finished")
+
+
+class Finished(torch.nn.Module, metaclass=Sealed):
+    def forward(self, q: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ q.mT, -1) @ q
+
+
+class Partial(torch.nn.Module):
+    def attend(self, scale: float, q: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ q.mT * scale, -1) @ q
+
+    forward = functools.partialmethod(attend, 0.5)
+
+
+@pytest.mark.parametrize("example", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Finished, "its class, Finished, does not let its attributes be set"),
+        (Partial, "its class, Partial, has a partialmethod for its forward, not a function"),
+    ],
+)
+def test_a_class_that_keeps_its_forward_is_left_alone(kind: Any, why: str, example: bool) -> None:
+    q, forward = torch.randn(2, 4, 4), vars(kind)["forward"]
+    model = autofuse.optimize(kind(), q if example else None)
+    assert torch.equal(model(q), kind()(q)) and vars(kind)["forward"] is forward
+    (site,) = autofuse.report(model).sites
+    assert why in site.reason
+    assert (site.reason_code, site.status) == ("class-keeps-forward", "declined")
+    assert site.advice == "define `forward` as a function, in a class whose attributes can be set"
 
 
 def refused(body: str, *args: Any, dropped: Any = frozenset()) -> Untraceable:

@@ -15,6 +15,7 @@ from torch import nn
 from autofuse.fx.rewrite.author_text import written_at
 from autofuse.fx.rewrite.module_plan import Found, ModulePlan
 from autofuse.fx.session.site_checks import Verdict
+from autofuse.fx.trace.own_forward import definer_of
 from autofuse.fx.trace.source_lines import is_users
 from autofuse.fx.trace.twin import plain_class
 from autofuse.fx.trace.values import Untraceable
@@ -93,7 +94,7 @@ class Ledger:
 def may_hold_a_site(module: nn.Module) -> bool:
     """Whether a forward that was not looked into, or what it calls, may hold something that could have been fused."""
     cls = plain_class(type(module))
-    forward = inspect.unwrap(cls.forward)
+    forward = inspect.unwrap(vars(definer_of(cls) or cls).get("forward", cls.forward))
     return not isinstance(forward, types.FunctionType) or _may_hold_a_site(forward, cls, _HELPERS)
 
 

@@ -18,13 +18,15 @@ from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.options import likeness
 from autofuse.fx.session.state import Exclusions, ModuleState
 from autofuse.fx.trace.module_calls import Calls
+from autofuse.fx.trace.own_forward import why_kept
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.stand_ins import Forms, fake_world, forms
 from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, traced
 from autofuse.fx.trace.twin import Twins, set_mode
 from autofuse.fx.trace.values import Untraceable
 from autofuse.match.pattern import LoadedRule
-from autofuse.reasons.reason import Reason
+from autofuse.reasons import forwards
+from autofuse.reasons.reason import Reason, because
 from autofuse.rule import RuleError
 from autofuse.torch_private import FakeTensorMode
 
@@ -127,6 +129,7 @@ class Planner:
         if state is None or call is None:
             return None
         try:
+            refuse_where_kept(module)
             return self._rewritten(module, training, dropped, call, state.exclusions)
         except Untraceable as error:
             self.passing |= {module} if error.passing else set()
@@ -158,6 +161,12 @@ class Planner:
             except Untraceable:
                 self._inside[key] = None
         return self._inside[key]
+
+
+def refuse_where_kept(module: nn.Module) -> None:
+    """Raises Untraceable where the class of `module` cannot be given another forward."""
+    if why := why_kept(type(module)):
+        raise Untraceable(because(forwards.KEPT_BY_CLASS, kind=type(module).__name__, why=why))
 
 
 def plan_calls(

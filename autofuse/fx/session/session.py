@@ -32,16 +32,18 @@ from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.ledger import Ledger, may_hold_a_site
 from autofuse.fx.session.model_check import ModelVerdict
 from autofuse.fx.session.options import Options
-from autofuse.fx.session.planner import Planner
+from autofuse.fx.session.planner import Planner, refuse_where_kept
 from autofuse.fx.session.rank_agreement import part_is_planned_as_others_do, planned_as_others_do
 from autofuse.fx.session.ranks import Disagreement, Ranks
 from autofuse.fx.session.site_checks import Checker, Verdicts
 from autofuse.fx.session.state import PATTERNS, ModuleState
 from autofuse.fx.trace.ambient_state import may_capture, unobserved
 from autofuse.fx.trace.module_calls import kind_of
+from autofuse.fx.trace.own_forward import why_kept
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.sharding import is_empty, undistributed, whole_forms
 from autofuse.fx.trace.tracer import ForwardArguments
+from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
 from autofuse.results.before_after import BeforeAfter
@@ -88,6 +90,13 @@ class Session:
         for module, state in self.states.items():
             state.armed = True
             self.install(module)
+            self._note_where_kept(module)
+
+    def _note_where_kept(self, module: nn.Module) -> None:
+        try:
+            refuse_where_kept(module)
+        except Untraceable as error:
+            self.ledger.note_untraceable(self.states[module].name, module, error)
 
     def remember(self, planner: Planner, problems: Iterable[Reason] = ()) -> None:
         """Note what was planned in vain: those kinds of call are not looked at again. `problems`: what was not read."""
@@ -174,7 +183,7 @@ class Session:
     def install(self, module: nn.Module) -> None:
         """Have `module` run what its state says; its own forward where that is nothing."""
         state = self.states[module]
-        if not state.runs:
+        if not state.runs or why_kept(type(module)):
             restore_one(module)
             return
         narrow: Narrow = {k: tuple(v) for k, v in state.narrow.items()}

@@ -14,6 +14,7 @@ ENTRY = "_autofuse"  # under which a module keeps its other forward; see install
 
 Forward = Callable[..., Any]
 
+_taken: WeakKeyDictionary[type, types.FunctionType] = WeakKeyDictionary()  # class -> a forward that it lets go of
 stands_for: WeakKeyDictionary[types.FunctionType, types.FunctionType] = WeakKeyDictionary()  # dispatcher -> original
 
 
@@ -33,12 +34,19 @@ def definer_of(cls: type) -> type | None:
 
 
 def why_kept(cls: type) -> str:
-    """Why the class that defines the forward of `cls` cannot be given another one, as the end of a sentence; "" if it
-    can."""
+    """Why the class that defines the forward of `cls` cannot be given another one, as the end of a sentence, or ""."""
     definer = definer_of(cls)
     if definer is None:
         return "has no forward"
     found = vars(definer)["forward"]
+    if _taken.get(definer) is not found:
+        if why := _asked(definer, found):
+            return why
+        _taken[definer] = found
+    return ""
+
+
+def _asked(definer: type, found: object) -> str:
     if not isinstance(found, types.FunctionType):
         return f"has a {type(found).__name__} for its forward, not a function"
     if not found.__code__.co_argcount and not found.__code__.co_flags & 0x04:
