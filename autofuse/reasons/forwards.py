@@ -82,9 +82,35 @@ READS_COMPUTED_OBJECT = Code(
 )
 READS_CHANGED_OBJECT = Code(
     "forward-reads-changed-object",
-    "The forward reads a dict that it was given after it has written to it.",
-    "forward reads an object that it has changed",
-    "read it before it is changed, or pass what is needed as a tensor",
+    "The forward reads a number or a flag of an object among its arguments after it has called a method of it, or "
+    "handed it on.",
+    "forward reads {name} of an object that may have changed before",
+    "read it before the object is changed, or pass what is needed as a tensor",
+)
+CALLS_OBJECT = Code(
+    "forward-calls-object",
+    "The forward calls a method of an object among its arguments that may do more than change this object.",
+    "forward calls {name} of a {kind}, which may print, log or change something else",
+    "do that in the module that calls this one",
+)
+USES_UNSEEN = Code(
+    "forward-uses-unseen",
+    "The forward uses an argument that can be used on real tensors only: an iterator, a file, a callback that prints "
+    "or keeps something.",
+    "forward uses {name}, and a {kind} cannot be used without effect while the forward is read",
+    "do that in the module that calls this one",
+)
+STORES_OWN = Code(
+    "forward-stores-own",
+    "The forward stores a list or a dict of the module in one of its arguments.",
+    "forward stores a {kind} of the module in an argument",
+    "store tensors and numbers there",
+)
+STORES_UNDER_OBJECT = Code(
+    "forward-stores-under-object",
+    "A dict or a set among the arguments has a key, or is given one, that is no text and no number.",
+    "a dict or a set among forward's arguments has a key that is no text and no number",
+    "use texts or numbers for keys",
 )
 ASKS_OBJECT = Code(
     "forward-asks-object",

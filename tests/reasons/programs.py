@@ -121,5 +121,11 @@ class Holder(SimpleNamespace):
     def other(self) -> Holder:
         return Holder(x=1)
 
+    def change(self) -> None:
+        self.x += 1
+
+    def log(self, value: object) -> None:
+        print(type(value).__name__)
+
 
 __all__ = ["Holder", "Refused", "check", "found_in_text", "found_live", "made", "name_of"]

@@ -100,13 +100,31 @@ CASES = [
         ATTENDS + "h = x.other()\nreturn p @ v * h.x",
         "h.x", "pass tensors, numbers and flags, not objects",
     ),
-    Refused("forward-asks-object", ATTENDS + "x.x = 3\nreturn p @ v", "x.x = 3", "not objects"),
+    Refused("forward-asks-object", ATTENDS + "del x.x\nreturn p @ v", "del x.x", "not objects"),
     Refused(
         "forward-reads-changed-object",
-        ATTENDS + "x.options['a'] = 1\nreturn p @ v * x.options['b']",
-        "x.options['b']", "read it before it is changed",
+        ATTENDS + "x.change()\nreturn p @ v * x.x",
+        "* x.x", "read it before the object is changed",
+    ),
+    Refused(
+        "forward-stores-own",
+        ATTENDS + "x.x = self.maps\nreturn p @ v",
+        "x.x = self.maps", "store tensors and numbers",
+    ),
+    Refused(
+        "forward-stores-under-object",
+        ATTENDS + "x.options[q] = v\nreturn p @ v",
+        DEFINITION, "use texts or numbers for keys",
     ),
 ]  # fmt: skip
+AT_ITS_FIRST_CALL = [  # the example is not run with such an argument
+    Refused(
+        "forward-calls-object", ATTENDS + "x.log(p)\nreturn p @ v", "x.log(p)", "in the module that calls this one"
+    ),
+    Refused(
+        "forward-uses-unseen", ATTENDS + "x.hook(p)\nreturn p @ v", "x.hook(p)", "in the module that calls this one"
+    ),
+]
 BY_HAND = {"forward-replaced", "class-keeps-forward", "forward-ends-after-dropout", "symbolic-size"}  # below
 
 
@@ -115,8 +133,17 @@ def test_the_reason_has_its_code_its_line_and_its_advice(case: Refused) -> None:
     check(found_live(case, Holder(x=1, options={"b": 2})), case)
 
 
+@pytest.mark.parametrize("case", AT_ITS_FIRST_CALL, ids=name_of)
+def test_what_only_the_users_own_call_may_do_is_refused_at_that_call(case: Refused) -> None:
+    block = autofuse.optimize(made(case))
+    heard: list[str] = []
+    block(*torch.randn(3, 2, 4, 8), Holder(hook=lambda t: heard.append(type(t).__name__)))
+    check(next(s for s in autofuse.report(block).sites if s.reason_code == case.code), case)
+    assert heard in ([], ["Tensor"])
+
+
 def test_every_reason_of_a_trace_is_given_for_a_module() -> None:
-    assert {c.code for c in CASES} | BY_HAND == {c.name for c in codes_of(forwards)}
+    assert {c.code for c in (*CASES, *AT_ITS_FIRST_CALL)} | BY_HAND == {c.name for c in codes_of(forwards)}
 
 
 def test_a_forward_of_the_instance_is_not_that_of_the_class() -> None:

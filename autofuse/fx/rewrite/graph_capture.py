@@ -19,6 +19,7 @@ from autofuse.fx.install.mask_contents import buffer_form, buffer_number
 from autofuse.fx.rewrite.inlined_children import are_scores, entered, may_add_to_scores, may_enter, parameters_of
 from autofuse.fx.rewrite.narrow_calls import is_narrow_call
 from autofuse.fx.trace.attribute_reads import guard_inside, guard_path, is_known
+from autofuse.fx.trace.contents import STORES
 from autofuse.fx.trace.operation_names import called, erase_dead, is_harmless, operation_of
 from autofuse.fx.trace.plain_children import is_pristine
 from autofuse.fx.trace.tracer import ForwardTrace
@@ -104,6 +105,8 @@ class _Lowering:
             self.storages.setdefault(_storage(tensor), []).append(node)
         if node.meta.get("writes"):
             self.write(node, value)
+        if node.target in STORES or node.meta.get("foreign") or node.meta.get("call"):
+            self.graph.forget()  # a container, or an object, holds something else from here on
 
     def know(self, value: Value, node: fx.Node) -> None:
         """Facts of a live value. What is known already, such as a buffer's content, stays."""

@@ -1,4 +1,4 @@
-"""What a recorder does when its twin reads an attribute, or touches a foreign object.
+"""What a recorder does when its twin reads an attribute.
 
 Attributes that are plain values become guards, tensors become reads of that attribute. Writing to an attribute, or to
 a list or a dict that an attribute holds, ends the trace: a graph would not repeat it.
@@ -13,12 +13,11 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from autofuse.fx.trace import foreign_objects as foreign
 from autofuse.fx.trace.ambient_state import random_states
-from autofuse.fx.trace.foreign_objects import ForeignObject
+from autofuse.fx.trace.foreign_calls import ForeignCalls
 from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS
-from autofuse.fx.trace.values import Held, Untraceable, Values, tensors
+from autofuse.fx.trace.values import Held, Untraceable, tensors
 from autofuse.ir.vocabulary import MODULES
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
@@ -27,8 +26,8 @@ _NOTHING = object()
 _PARAMETERS = 2  # a weight and a bias
 
 
-class AttributeReads(Values):
-    """What a Recorder hears of attributes and foreign objects."""
+class AttributeReads(ForeignCalls):
+    """What a Recorder hears of attributes."""
 
     def begin_watching(self) -> None:
         self.owners: dict[int, str] = {}  # id of a twin -> how a guard reaches it
@@ -38,7 +37,6 @@ class AttributeReads(Values):
         self._snapshots: list[tuple[str, Any, list[Any], SourceLine | None]] = []
         self._tables: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
         self._keep: list[Any] = []
-        self._written: set[int] = set()  # ids of foreign dicts
         for name, module in self.root.named_modules():
             self._tables.append((module, dict(module._buffers)))
             self.owners[id(module)], self.paths[id(module)] = guard_path(name), name
@@ -56,6 +54,9 @@ class AttributeReads(Values):
                     self.refuse(because(forwards.REGISTERS_BUFFER, name=name), passing=True)
         if random_states() != self._random:
             self.refuse(because(forwards.DRAWS_RANDOM))
+
+    def belongs_to_module(self, container: Any) -> bool:
+        return any(held is container for _, held, *_ in self._snapshots)
 
     def check_kept(self, kept: Iterable[Any]) -> None:
         """Raises Untraceable where forward kept something outside of the module that differs from call to call."""
@@ -221,54 +222,6 @@ class AttributeReads(Values):
 
     def _attribute_maker(self, name: str) -> Callable[[], fx.Node]:
         return lambda: self.graph.create_node("get_attr", name)
-
-    # Foreign objects.
-
-    def foreign_attribute(self, owner: ForeignObject, name: str) -> Any:
-        _, real, text = foreign.parts(owner)
-        value = getattr(real, name)
-        if callable(value) and not isinstance(value, nn.Module):
-            return lambda *args, **kwargs: self.foreign_call(owner, name, args, kwargs)
-        if isinstance(value, SCALARS):
-            if text is None:
-                self.refuse(because(forwards.READS_COMPUTED_OBJECT, name=name))
-            self.guards.equal(f"{text}.{name}", value)
-            return value
-        made = self.graph.call_function(getattr, (self.argument(owner), name))
-        made.meta["v"] = value
-        if isinstance(value, (Tensor, list, tuple)) or isinstance(value, dict) and not _plain(value):
-            with self.silence():
-                return self.adopted(value, made, iter(()))
-        return ForeignObject(self, made, value, text and f"{text}.{name}")
-
-    def foreign_call(self, owner: ForeignObject, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.check_surroundings()
-        _, real, text = foreign.parts(owner)
-        if type(real) is dict and name in ("get", "__getitem__") and text is not None and not kwargs:
-            return self._looked_up(real, name, text, args)
-        if type(real) is dict:
-            self._written.add(id(real))
-        given = self.argument((owner, *args)), self.argument(kwargs)
-        before = self.versions((args, kwargs))
-        with self.silence():
-            result = getattr(real, name)(*self.concrete(args), **self.concrete(kwargs))
-            made = self.noted(self.graph.create_node("call_method", name, *given), result)
-            return self.kept(made, result, before, [(None,) * t.dim() for t in tensors(result)])
-
-    def _looked_up(self, real: dict[Any, Any], name: str, text: str, key: tuple[Any, ...]) -> Any:
-        """What a foreign dict of plain values holds under a key: a guard, while forward has not written to it."""
-        if id(real) in self._written:
-            self.refuse(because(forwards.READS_CHANGED_OBJECT))
-        answer = getattr(real, name)(*self.concrete(key))
-        spelled = ", ".join(self.guards.name_of(self.concrete(k)) for k in key)
-        self.guards.equal(f"{text}.get({spelled})", answer)
-        return answer
-
-    def foreign_fact(self, owner: ForeignObject, text: str, answer: object) -> None:
-        reach = foreign.parts(owner)[2]
-        if not text or reach is None:
-            self.refuse(because(forwards.ASKS_OBJECT))
-        self.guards.equal(text.format(reach), answer)
 
 
 def guard_path(name: str) -> str:

@@ -16,11 +16,12 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import foreign_objects as foreign
 from autofuse.fx.trace.attribute_reads import AttributeReads, guard_path, is_known, is_light
+from autofuse.fx.trace.containers import holds_container
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.real_run import probed
 from autofuse.fx.trace.size_sources import Sizes
 from autofuse.fx.trace.twin import Twins
-from autofuse.fx.trace.values import tensors
+from autofuse.fx.trace.values import Untraceable, tensors
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
 from autofuse.torch_private import FakeTensorMode, fake_mode
@@ -56,33 +57,38 @@ class ChildCalls(AttributeReads):
         if path is not None and self._transparent(module):
             self.seen_through.add(path)
             return module.forward(*args, **kwargs)
-        given = self.argument(args), self.argument(kwargs)
+        given = self.passed(args), self.passed_by_name(kwargs)
         before = self.versions((args, kwargs))
         with self.silence():
             call = self._as_passed(args, kwargs)
-            result = self._returned(module, self.concrete(args), self.concrete(kwargs))
+            result = self._returned(module, args, kwargs)
             node = self.noted(self._call_of(module, path, *given), result)
             node.meta["call"] = call
+            self.take_back()
+            self.touched((args, kwargs))
             return self.kept(node, result, before, self._child_sizes(module, path, (args, kwargs), result))
 
     def _returned(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """What a child returns, on fakes; where it needs numbers, on made-up ones."""
         try:
-            return module.forward(*args, **kwargs)
+            return module.forward(*self.lent(args), **self.lent_by_name(kwargs))
+        except Untraceable:
+            raise
         except Exception as error:  # the child's code is the user's
             mode = fake_mode()
             assert isinstance(mode, FakeTensorMode)
+            given, named = self.lent(args), self.lent_by_name(kwargs)
             try:
-                return probed(self.world.originals[id(module)], module.training, args, kwargs, mode)
+                return probed(self.world.originals[id(module)], module.training, given, named, mode)
             except Exception:
                 raise error from None
 
     def _as_passed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The arguments as they are before the child changes them, where it may: a cache grows. None elsewhere."""
-        if not any(map(foreign.is_foreign, (*args, *kwargs.values()))):
+        if not any(foreign.is_foreign(x) or holds_container(x) for x in (*args, *kwargs.values())):
             return None
         world = Twins(lambda x: x, watched=False, deep=True)
-        given, named = self.concrete(args), self.concrete(kwargs)
+        given, named = self.lent(args), self.lent_by_name(kwargs)
         return tuple(map(world.of, given)), {k: world.of(v) for k, v in named.items()}
 
     def _call_of(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> fx.Node:

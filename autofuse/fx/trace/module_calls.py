@@ -18,6 +18,7 @@ from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.stand_ins import fake_world
 from autofuse.fx.trace.tracer import ForwardArguments, quiet
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, Twins, active, set_mode
+from autofuse.fx.trace.unseen_copies import KeptArguments, UnseenCopies
 from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import forwards, outcomes
 from autofuse.reasons.reason import Reason, because
@@ -57,7 +58,11 @@ class CallLog:
 
 def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], real: bool) -> ForwardArguments:
     """The arguments as they are now: containers and objects copied, real tensors too."""
-    world = Twins(lambda t: t.detach().clone().requires_grad_(t.requires_grad) if real else t, watched=False, deep=True)
+
+    def copied(t: Tensor) -> Tensor:
+        return t.detach().clone().requires_grad_(t.requires_grad) if real else t
+
+    world = KeptArguments(copied, watched=False, deep=True)
     return tuple(map(world.of, args)), {k: world.of(v) for k, v in kwargs.items()}
 
 
@@ -132,7 +137,7 @@ def calls_on_fakes(
 
     twin = world.of(model)
     with quiet(), mode, torch.enable_grad():
-        return _run(twin, call, training, CallLog(world), Twins(fake, deep=True))
+        return _run(twin, call, training, CallLog(world), UnseenCopies(fake, watched=True))
 
 
 def calls_for_real(
@@ -146,7 +151,7 @@ def calls_for_real(
     world = Twins(shared)
     twin = world.of(model)
     with torch.no_grad():
-        return _run(twin, call, training, CallLog(world, wanted), Twins(shared, watched=False, deep=True))
+        return _run(twin, call, training, CallLog(world, wanted), UnseenCopies(shared))
 
 
 def _run(twin: nn.Module, call: ForwardArguments, training: bool, log: CallLog, arguments: Twins) -> Calls:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import fx
 
+from autofuse.fx.trace.contents import READS
 from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.rows import Op
 from autofuse.ir.vocabulary import NAMES, OPS
@@ -21,6 +22,8 @@ _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
 def operation_of(node: fx.Node) -> Op | None:
     """The operation that a call of a function or method is, if the vocabulary has it. `add_` is `add` with a write."""
+    if node.meta.get("foreign"):
+        return None
     if node.op == "call_method":
         name = str(node.target)
         return NAMES.get(f".{name}") or (
@@ -31,6 +34,8 @@ def operation_of(node: fx.Node) -> Op | None:
 
 def is_harmless(node: fx.Node) -> bool:
     """Whether a call that is no operation is known to change nothing."""
+    if node.meta.get("foreign"):
+        return False
     if node.op == "call_method":
         return f".{node.target}" in HARMLESS
     return node.op == "call_function" and (
@@ -42,7 +47,7 @@ def is_pure(node: fx.Node) -> bool:
     """Whether nobody notices if a node that has no users goes."""
     if node.meta.get("writes") or node.op not in ("get_attr", "call_function", "call_method"):
         return False
-    if node.op == "get_attr" or node.target in (operator.getitem, getattr):
+    if node.op == "get_attr" or node.target in (operator.getitem, getattr, *READS):
         return True
     found = operation_of(node)
     return found.effect != "random" if found else is_harmless(node)

@@ -15,6 +15,7 @@ from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.stand_ins import Form, filled
 from autofuse.fx.trace.twin import Twins, active
+from autofuse.fx.trace.unseen_copies import UnseenCopies
 from autofuse.torch_private import FakeTensorMode, unset_fake_temporarily
 
 _SEED = 0
@@ -42,7 +43,7 @@ def probed(module: nn.Module, training: bool, args: Any, kwargs: Any, mode: Fake
         made.append((found := _numbers(x), found._version))
         return found
 
-    arguments = Twins(numbers, watched=False, deep=True)
+    arguments = UnseenCopies(numbers)
     before, active.listener = active.listener, None
     try:
         with unset_fake_temporarily(), torch.no_grad(), undisturbed_randomness(), unchanged_outside(twin):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, fx
 
 from autofuse.fx.trace import foreign_objects as foreign
+from autofuse.fx.trace.contents import is_mutable, state_of
 from autofuse.fx.trace.paths import Path, is_record, record_maker, tail_of
 from autofuse.fx.trace.symbolic_sizes import Length
 from autofuse.fx.trace.twin import SCALARS
@@ -21,7 +22,37 @@ if TYPE_CHECKING:
 
 def returned(recorder: Recorder, result: Any, dropped: frozenset[Path]) -> fx.Node:
     """End the graph; None stands where a path is `dropped`. Raises Untraceable where a graph cannot return it."""
+    for container in _given_twice(result):
+        recorder.container_node(container)
     node: fx.Node = recorder.graph.output(_output(recorder, result, dropped, ()))
+    return node
+
+
+def _given_twice(result: Any) -> list[Any]:
+    """The containers that lie in a result in two places, where they stay one."""
+    found, twice, todo = dict[int, Any](), dict[int, Any](), [result]
+    while todo:
+        value = todo.pop()
+        if foreign.is_foreign(value) or foreign.is_untouchable(value):
+            continue
+        if id(value) in found:
+            twice[id(value)] = value
+        elif is_mutable(value):
+            found[id(value)] = value
+            todo += state_of(value).values()
+        elif isinstance(value, tuple):
+            todo += value
+    return list(twice.values())
+
+
+def _kept_elsewhere(recorder: Recorder, value: Any, dropped: frozenset[Path], path: Path) -> fx.Node | None:
+    """The node of a container that somebody has besides the caller; None where nobody does."""
+    known = recorder.tracked.get(id(value)) or recorder.tuples.get(id(value))
+    if known is None or foreign.is_foreign(value):
+        return None
+    if any(p[: len(path)] == path for p in dropped):  # nothing of it can be left out
+        recorder.refuse(because(forwards.RETURNS_OBJECT, kind=f"{type(value).__name__} that somebody else has too"))
+    node: fx.Node = recorder.kept_node(value)
     return node
 
 
@@ -30,8 +61,11 @@ def _output(recorder: Recorder, value: Any, dropped: frozenset[Path], path: Path
         return None
     if (tail := tail_of(dropped)) is not None and (*path, tail) in dropped:
         return _before_dropout(recorder, recorder.argument(value), tail.dropout)
-    if isinstance(value, (Tensor, Length, *SCALARS)) or foreign.is_foreign(value):
+    if isinstance(value, (Tensor, Length, *SCALARS)) or foreign.is_foreign(value) or foreign.is_untouchable(value):
         return recorder.argument(value)
+    kept = _kept_elsewhere(recorder, value, dropped, path)
+    if kept is not None:
+        return kept
     if type(value) in (tuple, list):
         return type(value)(_output(recorder, v, dropped, (*path, i)) for i, v in enumerate(value))
     if type(value) is dict:

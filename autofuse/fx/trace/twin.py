@@ -12,6 +12,7 @@ import copy
 import enum
 import functools
 import inspect
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from autofuse.fx.trace.contents import empty_like, keeps_in_slots, state_of, store_attributes
 from autofuse.fx.trace.own_forward import ENTRY
 from autofuse.fx.trace.wrappers import PassThrough, held
 
@@ -163,6 +165,8 @@ class Twins:
 
     def _object(self, value: Any) -> Any:
         """A copy of a configuration, a cache, ...; the thing itself where it has no attributes to copy."""
+        if self._deep and (keeps_in_slots(value) or isinstance(value, torch.Generator) or _is_array(value)):
+            return self._copy(value)
         if not hasattr(value, "__dict__") or type(value).__module__.startswith("torch.distributed."):
             return value  # process groups, what FSDP keeps of a module
         cls = original_class(type(value))
@@ -182,6 +186,21 @@ class Twins:
                 {k: self._attribute(k, v) for k, v in vars(value).items()} if self._watched else vars(value)
             )
         return made
+
+    def _copy(self, value: Any) -> Any:
+        if not keeps_in_slots(value):
+            return value.clone_state() if isinstance(value, torch.Generator) else value.copy()
+        made = empty_like(value)
+        self._memo[id(value)] = (value, made)
+        attributes = state_of(value).attributes
+        store_attributes(made, list(attributes), [self.of(v) for v in attributes.values()])
+        return made
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a value is an array of numpy, which is never imported on the user's behalf."""
+    numpy: Any = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 def set_mode(twin: nn.Module, training: bool) -> None:

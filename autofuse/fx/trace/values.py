@@ -74,6 +74,14 @@ class Values:
         """The node of a module that is passed on to an operation or to a child."""
         raise NotImplementedError
 
+    def known_result(self, result: Any) -> Any:
+        """What forward has in hand of a result that it has handed over itself; None for any other."""
+        raise NotImplementedError
+
+    def stand_in(self, node: Any, real: Any, text: str | None) -> Any:
+        """What stands for an object that is no tensor and no plain value."""
+        raise NotImplementedError
+
     def kept(self, node: fx.Node, result: Any, before: list[tuple[Tensor, int]], sizes: list[Sizes]) -> Any:
         """Remember which tensors `node` computes, and which it overwrote."""
         with self.silence():
@@ -105,6 +113,9 @@ class Values:
         self, result: Any, node: fx.Node | Item, sizes: Iterator[Sizes], keep: Callable[..., Tensor] | None = None
     ) -> Any:
         """A result that holds tensors, lengths or foreign objects, each read from `node` when it is used."""
+        known = self.known_result(result)
+        if known is not None:
+            return known
         if isinstance(result, Tensor):
             return (keep or self.hold)(
                 result, node if isinstance(node, Item) else lambda: node, next(sizes, (None,) * result.dim())
@@ -133,7 +144,7 @@ class Values:
                 else _refilled_tuple(result, items)
             )
         if foreign.needs_stand_in(result):
-            return foreign.ForeignObject(self, node, result, None)
+            return self.stand_in(node, result, None)
         return result
 
     def hold(self, x: Tensor, make: Callable[[], fx.Node], sizes: Sizes) -> Tensor:
@@ -180,6 +191,8 @@ class Values:
             return number
         if foreign.is_foreign(x):
             return resolved_node(foreign.parts(x)[0])
+        if foreign.is_untouchable(x):
+            foreign.use(x)
         if isinstance(x, nn.Module):
             return self.module(x)
         if isinstance(x, slice):
@@ -261,6 +274,10 @@ class Values:
             seen.add(node)
             todo += node.all_input_nodes
         return known
+
+    def used(self, text: str, kind: str) -> NoReturn:
+        """Forward uses an argument that must not be used while it is read."""
+        self.refuse(because(forwards.USES_UNSEEN, name=text, kind=kind))
 
     def refuse(self, reason: Reason, passing: bool = False) -> NoReturn:
         raise Untraceable(reason, user_place() if self.runs else self.definition, passing)

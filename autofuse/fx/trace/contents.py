@@ -1,0 +1,221 @@
+"""What lies in a list, a dict, a set, a deque or a small object, how two states differ, and how one becomes the other.
+
+The functions that change a container are what a rewritten forward calls: they go past methods of the user's, whose
+effects the trace has seen already. Knows Python's containers; knows no graph and no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from autofuse.fx.trace.paths import is_record
+
+_MISSING = object()
+
+
+class State(NamedTuple):
+    """What a container holds: items of a dict, elements of a list or deque, members of a set, and its attributes."""
+
+    items: dict[Any, Any] | None
+    elements: list[Any] | None
+    members: frozenset[Any] | None
+    attributes: dict[str, Any]
+
+    def values(self) -> Iterator[Any]:
+        """Everything that lies in it."""
+        for part in (self.items, self.attributes):
+            yield from (part or {}).values()
+        yield from self.elements or ()
+        yield from self.members or ()
+
+
+def is_mutable(value: Any) -> bool:
+    """Whether a value is taken apart, and can change: a container, or an object that only carries values."""
+    return isinstance(value, (list, dict, set, deque)) or is_record(value) or is_slotted(value)
+
+
+def is_slotted(value: Any) -> bool:
+    """Whether a value is a dataclass with slots."""
+    plain = dataclasses.is_dataclass(value) and not isinstance(value, (type, dict, list, tuple))
+    return plain and not hasattr(value, "__dict__")
+
+
+def keeps_in_slots(value: Any) -> bool:
+    """Whether an object has slots only."""
+    return not hasattr(value, "__dict__") and bool(slots_of(type(value)))
+
+
+def state_of(value: Any) -> State:
+    """What a container holds now."""
+    return State(
+        dict(_base(value).items(value)) if isinstance(value, dict) else None,
+        list(_base(value).__iter__(value)) if isinstance(value, (list, deque)) else None,
+        frozenset(set.__iter__(value)) if isinstance(value, set) else None,
+        dict(_attributes(value)),
+    )
+
+
+def slots_of(cls: type) -> tuple[str, ...]:
+    """The names of the slots of a class, `__dict__` and weak references apart."""
+    named = (vars(c).get("__slots__", ()) for c in cls.__mro__)
+    found = [n for names in named for n in ((names,) if isinstance(names, str) else names)]
+    return tuple(n for n in dict.fromkeys(found) if n not in ("__dict__", "__weakref__"))
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    yield from getattr(value, "__dict__", {}).items()
+    for name in slots_of(type(value)):
+        held = getattr(value, name, _MISSING)
+        if held is not _MISSING:
+            yield name, held
+
+
+def empty_like(value: Any) -> Any:
+    """A container of the same class that holds nothing; no constructor of the user's runs."""
+    kind: Any = type(value)
+    made: Any = deque(maxlen=value.maxlen) if kind is deque else kind.__new__(kind)
+    if isinstance(value, defaultdict):
+        made.default_factory = value.default_factory
+    return made
+
+
+def fill(container: Any, state: State) -> None:
+    """Make a container hold this and nothing else."""
+    if state.items is not None:
+        refill_dict(container, list(state.items), list(state.items.values()))
+    if state.elements is not None:
+        refill_list(container, state.elements)
+    if state.members is not None:
+        set.clear(container)
+        set.update(container, state.members)
+    remove_attributes(container, [n for n, _ in _attributes(container) if n not in state.attributes])
+    store_attributes(container, list(state.attributes), list(state.attributes.values()))
+
+
+class Replay(NamedTuple):
+    """A call that changes a container: `function(container, *keys, *values)`, `values` to be put into the graph."""
+
+    function: Callable[..., None]
+    keys: tuple[Any, ...]
+    values: tuple[Any, ...] | None = None
+
+
+Same = Callable[[Any, Any], bool]
+
+
+def changes(before: State, after: State, same: Same) -> Iterator[Replay]:
+    """What makes of a container that held `before` one that holds `after`, in the order of dicts and lists."""
+    if before.items is not None and after.items is not None:
+        yield from _of_items(before.items, after.items, same)
+    if before.elements is not None and after.elements is not None:
+        yield from _of_elements(before.elements, after.elements, same)
+    if before.members is not None and after.members is not None and before.members != after.members:
+        yield Replay(change_members, (tuple(before.members - after.members),), tuple(after.members - before.members))
+    gone = tuple(n for n in before.attributes if n not in after.attributes)
+    if gone:
+        yield Replay(remove_attributes, (gone,))
+    stored = _stored(before.attributes, after.attributes, same)
+    if stored:
+        yield Replay(store_attributes, (tuple(stored),), tuple(stored.values()))
+
+
+def _of_items(before: dict[Any, Any], after: dict[Any, Any], same: Same) -> Iterator[Replay]:
+    gone = tuple(k for k in before if k not in after)
+    stored = _stored(before, after, same)
+    order = [*(k for k in before if k in after), *(k for k in stored if k not in before)]
+    if order != list(after):
+        yield Replay(refill_dict, (tuple(after),), tuple(after.values()))
+        return
+    if gone:
+        yield Replay(remove_items, (gone,))
+    if stored:
+        yield Replay(store_items, (tuple(stored),), tuple(stored.values()))
+
+
+def _stored(before: dict[Any, Any], after: dict[Any, Any], same: Same) -> dict[Any, Any]:
+    return {k: v for k, v in after.items() if k not in before or not same(before[k], v)}
+
+
+def _of_elements(before: list[Any], after: list[Any], same: Same) -> Iterator[Replay]:
+    if len(before) <= len(after) and all(map(same, before, after)):
+        if len(after) > len(before):
+            yield Replay(extend, (), tuple(after[len(before) :]))
+        return
+    yield Replay(refill_list, (), tuple(after))
+
+
+# What a rewritten forward calls.
+
+
+def _base(container: Any) -> Any:
+    return next(kind for kind in (OrderedDict, dict, list, deque, set) if isinstance(container, kind))
+
+
+def store_items(container: Any, keys: Sequence[Hashable], values: Sequence[Any]) -> None:
+    """container[key] = value, for each in turn."""
+    store = _base(container).__setitem__
+    for key, value in zip(keys, values, strict=True):
+        store(container, key, value)
+
+
+def remove_items(container: Any, keys: Sequence[Hashable]) -> None:
+    """del container[key], for each."""
+    for key in keys:
+        _base(container).__delitem__(container, key)
+
+
+def refill_dict(container: Any, keys: Sequence[Hashable], values: Sequence[Any]) -> None:
+    """Make a dict hold these items in this order."""
+    _base(container).clear(container)
+    store_items(container, keys, values)
+
+
+def extend(container: Any, values: Sequence[Any]) -> None:
+    """Append to a list or a deque."""
+    _base(container).extend(container, values)
+
+
+def refill_list(container: Any, values: Sequence[Any]) -> None:
+    """Make a list or a deque hold these."""
+    _base(container).clear(container)
+    _base(container).extend(container, values)
+
+
+def change_members(container: Any, gone: Sequence[Hashable], come: Sequence[Any]) -> None:
+    """Take members out of a set, and put others in."""
+    set.difference_update(container, gone)
+    set.update(container, come)
+
+
+def store_attributes(holder: Any, names: Sequence[str], values: Sequence[Any]) -> None:
+    """holder.name = value, for each, whatever its class makes of an assignment."""
+    slots = slots_of(type(holder))
+    for name, value in zip(names, values, strict=True):
+        if name in slots:
+            object.__setattr__(holder, name, value)
+        else:
+            vars(holder)[name] = value
+
+
+def remove_attributes(holder: Any, names: Sequence[str]) -> None:
+    """del holder.name, for each."""
+    for name in names:
+        object.__delattr__(holder, name)
+
+
+def read_item(container: Any, key: Any) -> Any:
+    """What a container holds under a key at this very place, where something may have changed it before."""
+    return _base(container).__getitem__(container, key)
+
+
+def read_attribute(holder: Any, name: str) -> Any:
+    """What an object holds at this very place, where something may have changed it before."""
+    return getattr(holder, name)
+
+
+STORES = frozenset({store_items, remove_items, refill_dict, extend, refill_list, change_members, store_attributes,
+                    remove_attributes})  # fmt: skip
+READS = frozenset({read_item, read_attribute})
