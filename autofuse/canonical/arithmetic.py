@@ -38,9 +38,14 @@ def _neg(view: View, x: Value) -> Value:
 
 @rewrites("add")
 def _add(view: View, *terms: Value) -> Value | None:
-    if len(terms) == 3 and literal(terms[2]) is not None:  # torch.add(a, b, alpha=c)
+    if len(terms) == 3:  # torch.add(a, b, alpha=c)
         return total(view, (terms[0], product(view, terms[1:])))
     return total(view, terms)
+
+
+@rewrites("addcmul")
+def _addcmul(view: View, x: Value, first: Value, second: Value, value: Value) -> Value:
+    return total(view, (x, product(view, (first, second, value))))
 
 
 @rewrites("sub")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from autofuse.canonical import CAST, LEAF, PERMUTE, View, bare
+from autofuse.canonical import CAST, LEAF, PERMUTE, View, bare, literal
 from autofuse.canonical.shapes import moved
 from autofuse.canonical.view import order_of
 from autofuse.ir import layout
@@ -54,7 +54,7 @@ class _Captures:
 
     def written(self, name: str) -> bool:
         v = self._found(name)
-        return v is None or v.op in (CONST, LEAF, PARAMETER) or bool(self.view.originals(v))
+        return v is None or _is_written(self.view, v)
 
     def branches(self, first: str, second: str) -> bool:
         one, other = self._found(first), self._found(second)
@@ -80,6 +80,13 @@ class _Captures:
             known = ", ".join(sorted(self.names))
             raise RuleError(f"asks about `{name}`, which is no parameter of `before`: {known}.")
         return self.bound.get(name)
+
+
+def _is_written(view: View, v: Value) -> bool:
+    """Whether the program computes `v`, or has all factors of it, as in torch.add(x, y, alpha=0.5); -y is none."""
+    if v.op in (CONST, LEAF, PARAMETER) or view.originals(v):
+        return True
+    return v.op == "mul" and literal(v.inputs[-1]) != -1 and all(_is_written(view, f) for f in v.inputs)
 
 
 def _is_scores(v: Value) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autofuse.canonical import CAST, PERMUTE, View, bare, literal
-from autofuse.canonical.arithmetic import factors_of, terms_of, without
+from autofuse.canonical.arithmetic import factors_of, product, terms_of, total, without
 from autofuse.canonical.recognise.class_rows import rows_of
 from autofuse.canonical.recognise.precision import changes_dtype, known_dtypes, known_to_keep_dtype, names_dtype
 from autofuse.canonical.recognise.projections import as_linear
@@ -158,11 +158,11 @@ class Matcher:
 
     def _match_multiple(self, pattern: Value, value: Value, bound: Bindings) -> Iterator[Bindings]:
         """`delta * 0.5` where delta is a literal of the code, so that the product is one too."""
-        product, known = literal(value), [n for f in pattern.inputs if (n := literal(f)) is not None]
+        whole, known = literal(value), [n for f in pattern.inputs if (n := literal(f)) is not None]
         parameters = [f for f in pattern.inputs if f.op == PARAMETER]
-        if product is None or len(known) != 1 or len(parameters) != 1 or not known[0]:
+        if whole is None or len(known) != 1 or len(parameters) != 1 or not known[0]:
             return
-        yield from self._bind(str(parameters[0].data), self.view.const(product / known[0]), bound)
+        yield from self._bind(str(parameters[0].data), self.view.const(whole / known[0]), bound)
 
     def _match_masked(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
         """masked(scores, mask, fill, is_causal, kept): any masking, read as one."""
@@ -261,7 +261,8 @@ class Matcher:
 
     def _share(self, unbound: list[Value], rest: list[Value], op: str, bound: Bindings) -> Iterator[Bindings]:
         if len(unbound) == 1 and rest:
-            yield bound.with_capture(str(unbound[0].data), self.view.make(op, *rest) if len(rest) > 1 else rest[0])
+            joined = total(self.view, rest) if op == "add" else product(self.view, rest)
+            yield bound.with_capture(str(unbound[0].data), joined if len(rest) > 1 else rest[0])
         elif not unbound and not rest:
             yield bound
         elif len(unbound) > 1:

@@ -741,3 +741,22 @@ class GateOfInputItself(TwoProjections):
 
     def forward(self, x):
         return x * torch.sigmoid(self.own(x))
+
+
+class NormOfDifference(Sub):
+    """What the sublayer gives is taken away."""
+
+    def forward(self, x):
+        return self.norm(x - self.dense(x))
+
+
+class NormOfBlend(Sub):
+    """Both sides are weighed."""
+
+    def forward(self, x):
+        return self.norm(torch.lerp(x, self.dense(x), 0.3))
+
+
+class NumberAddedWithAlpha(Sub):
+    def forward(self, x):
+        return self.norm(torch.add(self.dense(x), 1.0, alpha=2))

@@ -263,3 +263,41 @@ class EncoderLayerPostNorm(nn.Module):
         src = src + self.dropout2(src2)
         src = self.norm2(src)
         return src
+
+
+class AddedByFunction(Sublayer):
+    def forward(self, x):
+        return self.norm(torch.add(x, self.drop(self.dense(x))))
+
+
+class AddedWithAlpha(Sublayer):
+    """Half of what the sublayer gives, as a Conformer adds it."""
+
+    def forward(self, x):
+        return self.norm(torch.add(x, self.dense(x), alpha=0.5))
+
+
+class AddedWithAlphaOfModule(Sublayer):
+    def __init__(self):
+        super().__init__()
+        self.alpha = 0.7
+
+    def forward(self, x):
+        return self.norm(x.add(self.drop(self.dense(x)), alpha=self.alpha))
+
+
+class AddedWithAlphaAndCarriedOn(Sublayer):
+    def forward(self, x):
+        x = torch.add(x, self.dense(x), alpha=1)
+        return x + self.other(self.norm(x))
+
+
+class AddedByAddcmul(Sublayer):
+    """Layer scale: what the sublayer gives, times a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(24))
+
+    def forward(self, x):
+        return self.norm(torch.addcmul(x, self.dense(x), self.gamma))
