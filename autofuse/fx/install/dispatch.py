@@ -61,7 +61,6 @@ class Entry:
     def __init__(self, runs: Rewritten | Entry, dispatcher: Forward, owner: nn.Module, copied: Copied) -> None:
         self.of, self.forward, self.narrow, self.dispatcher = runs.of, runs.forward, runs.narrow, dispatcher
         self._owner, self._copied = weakref.ref(owner), copied
-        _DISPATCHED.keep(self)
 
     def given_to(self, module: nn.Module) -> Entry:
         """This entry, as that of `module`, which is a copy of its owner."""
@@ -72,7 +71,7 @@ class Entry:
             self._copied(owner, module)
         except Exception:  # a hash of the user's may ask for what is not copied yet: there will be a first call
             return self
-        return Entry(self, self.dispatcher, module, self._copied)
+        return _DISPATCHED.kept(Entry(self, self.dispatcher, module, self._copied))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Entry:
         made = memo.get(id(self._owner()))  # a module is there before what it holds is copied
@@ -106,7 +105,7 @@ def install(
 
 
 def install_alike(module: nn.Module, double: nn.Module) -> None:
-    """Have `double`, of the same class, run what `module` runs. Nobody is told of it."""
+    """Have `double`, of the same class, run what `module` runs, for as long as `module` does. Nobody is told of it."""
     if is_installed(module):
         entry = module.__dict__[ENTRY]
         double.__dict__[ENTRY] = Entry(entry, entry.dispatcher, double, _nobody)
@@ -171,7 +170,7 @@ class _Dispatched:
         with self._lock:
             dispatcher = self._dispatchers.get(runs.of) or dispatcher_of(runs.of)
             self._dispatchers[runs.of] = dispatcher
-            made = Entry(runs, dispatcher, module, copied)
+            made = self.kept(Entry(runs, dispatcher, module, copied))
             definer = definer_of(type(module))
             if definer is not None and vars(definer)["forward"] in (runs.of, dispatcher):
                 if definer not in self._classes[dispatcher]:
@@ -181,13 +180,12 @@ class _Dispatched:
                 definer.forward = dispatcher  # type: ignore[attr-defined]
             return made
 
-    def keep(self, entry: Entry) -> None:
-        """Note that there is this entry."""
-        dispatcher = entry.dispatcher
-
+    def kept(self, entry: Entry) -> Entry:
+        """The entry; classes dispatch for as long as it is there."""
         with self._lock:
-            self._classes.setdefault(dispatcher, set())
-            self._entries.setdefault(dispatcher, WeakSet()).add(entry)
+            self._classes.setdefault(entry.dispatcher, set())
+            self._entries.setdefault(entry.dispatcher, WeakSet()).add(entry)
+        return entry
 
     def sweep(self) -> None:
         """Give the classes of which no module has an entry any more their own forwards back.

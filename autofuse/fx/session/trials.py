@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.fx.install.codegen import Forward, Variant
-from autofuse.fx.install.dispatch import install, install_alike
+from autofuse.fx.install.dispatch import install, install_alike, restore_one
 from autofuse.fx.rewrite.module_plan import ModulePlan
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.trace.paths import Path
@@ -51,7 +51,11 @@ class ForwardTrial:
         for module in self._with_narrowed(self._module) if running is None else running:
             if module in made:
                 self._install(module, made[module], module is checked)
-        return self._reference.check(rewritten)
+        try:
+            return self._reference.check(rewritten)
+        finally:
+            for module in made.values():  # copies may lie about for a while, and their classes would dispatch
+                restore_one(module)
 
     def _with_narrowed(self, module: nn.Module) -> list[nn.Module]:
         """`module`, the children of which its plans call narrow forwards, and theirs."""

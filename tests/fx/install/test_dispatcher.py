@@ -1,0 +1,159 @@
+"""To Python, a dispatcher is the forward that it stands for."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+import threading
+import types
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autofuse
+from autofuse.fx.install.dispatch import is_installed
+from autofuse.fx.trace.own_forward import own_forward, own_function
+from tests.fx.conftest import Attention, assert_same, fused_rules, optimized
+
+
+class Attend(nn.Module):
+    """A forward of each kind of parameter."""
+
+    def forward(
+        self, q: Tensor, scale: float = 0.5, /, *more: Tensor, double: bool = False, **options: float
+    ) -> Tensor:
+        """Attends to itself."""
+        made = torch.softmax(q @ q.mT * scale, -1) @ q
+        return sum(more, made) * (2 if double else 1) + options.get("shift", 0.0)
+
+
+def function_of(cls: type) -> types.FunctionType:
+    found: types.FunctionType = vars(cls)["forward"]
+    return found
+
+
+def test_it_has_the_parameters_the_names_the_defaults_and_the_source() -> None:
+    original = function_of(Attend)
+    fused = optimized(Attend(), torch.randn(2, 4, 4))
+    found = function_of(Attend)
+    assert is_installed(fused) and found is not original
+    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__globals__"):
+        assert getattr(found, name) == getattr(original, name), name
+    assert found.__annotations__ == original.__annotations__
+    assert inspect.signature(found) == inspect.signature(original)
+    assert (
+        inspect.signature(found, follow_wrapped=False).parameters.keys()
+        == inspect.signature(original).parameters.keys()
+    )
+    assert inspect.getsource(fused.forward) == inspect.getsource(original)
+
+
+@pytest.mark.parametrize(
+    "extra", [((), {}), ((0.25,), {}), ((0.25, torch.ones(2, 4, 4)), {"double": True, "shift": 3.0})]
+)
+def test_it_hands_on_every_kind_of_argument(extra: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+    q = torch.randn(2, 4, 4)
+    fused, plain = optimized(Attend(), q), Attend()
+    expected = own_forward(Attend)(plain, q, *extra[0], **extra[1])
+    torch.testing.assert_close(plain(q, *extra[0], **extra[1]), expected, atol=0, rtol=0)
+    torch.testing.assert_close(fused(q, *extra[0], **extra[1]), expected)
+
+
+def test_wrong_arguments_are_told_in_the_same_words() -> None:
+    class Plain(nn.Module):
+        def forward(self, q: Tensor) -> Tensor:
+            return torch.softmax(q @ q.mT, -1) @ q
+
+    said = []
+    for model in (Plain(), optimized(Plain(), torch.randn(2, 4, 4)), Plain()):
+        with pytest.raises(TypeError) as raised:
+            model(torch.ones(2, 4, 4), 3, 4)
+        said.append(str(raised.value))
+    assert len(set(said)) == 1
+
+
+def decorated(function: Any) -> Any:
+    @functools.wraps(function)
+    def doubled(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) * 2
+
+    return doubled
+
+
+class Decorated(nn.Module):
+    @decorated
+    def forward(self, q: Tensor) -> Tensor:
+        return torch.softmax(q @ q.mT, -1) @ q
+
+
+def test_a_decorated_forward_that_takes_anything_is_handed_the_module() -> None:
+    q = torch.randn(2, 4, 4, requires_grad=True)
+    plain = Decorated()
+    fused = optimized(plain, q)
+    assert fused_rules(fused) == {"AF101"}
+    assert_same(plain, fused, q)
+    torch.testing.assert_close(fused(q=q), plain(q))
+
+
+def test_what_it_stands_for_is_told_of_it_alone() -> None:
+    original = function_of(Attention)
+    fused = optimized(Attention(), torch.randn(2, 8, 16))
+    found = function_of(Attention)
+    wrapper = functools.wraps(found)(lambda self, x: found(self, x))
+    assert own_function(found) is original and own_function(original) is original and own_function(wrapper) is wrapper
+    autofuse.restore(fused)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torch_jit_scripts_other_instances_as_before() -> None:
+    """It looks the names of a source up in the function's globals and free variables."""
+
+    def helper(q: Tensor) -> Tensor:
+        return q * 2
+
+    class Scripted(nn.Module):
+        def forward(self, q: Tensor) -> Tensor:
+            return helper(torch.softmax(q @ q.mT, -1) @ q)
+
+    q = torch.randn(2, 4, 4)
+    expected = torch.jit.script(Scripted())(q)
+    fused = optimized(Scripted(), q)
+    assert is_installed(fused)
+    torch.testing.assert_close(torch.jit.script(Scripted())(q), expected)
+    torch.testing.assert_close(torch.jit.script(fused)(q), expected)
+
+
+def test_one_that_somebody_kept_runs_the_original_after_restore() -> None:
+    model, x = Attention(), torch.randn(2, 8, 16)
+    expected = model(x)
+    fused = autofuse.optimize(model, x, verify=False, tune=False)
+    kept, bound = function_of(Attention), fused.forward
+    autofuse.restore(fused)
+    gc.collect()
+    assert torch.equal(kept(model, x), expected) and torch.equal(bound(x), expected)
+
+
+def test_threads_optimize_and_restore_models_of_one_class() -> None:
+    original, x, failed = own_forward(Attention), torch.randn(2, 8, 16), list[BaseException]()
+
+    def work() -> None:
+        try:
+            for _ in range(3):
+                model = Attention()
+                expected = model(x)
+                autofuse.optimize(model, x, verify=False, tune=False)
+                torch.testing.assert_close(model(x), expected)
+                autofuse.restore(model)
+                assert torch.equal(model(x), expected)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed and own_forward(Attention) is original
