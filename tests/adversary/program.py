@@ -13,6 +13,7 @@ The text may define, beside the class `M`:
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -93,11 +94,20 @@ def sections(file: str) -> Iterator[Section]:
         yield Section(title.strip(), code, tuple((key, value) for key, _, value in said))
 
 
-def program_of(section: Section, area: str) -> Program:
-    """A section that is a whole program, with its settings from its lines `> key value`."""
+def programs_of(section: Section, area: str) -> Iterator[Program]:
+    """The programs of a section: one, or one for each word that its lines `> each WORD: this | that` give."""
+    words = [line.partition(": ") for line in section.all("each")]
+    for values in itertools.product(*(v.split(" | ") for _, _, v in words)):
+        title, code = section.title, section.code
+        for (word, _, _), value in zip(words, values, strict=True):
+            title, code = f"{title}, {value}", re.sub(rf"\b{word}\b", lambda _, v=value: v, code)
+        yield _program(section, f"{area}/{title}", code)
+
+
+def _program(section: Section, name: str, code: str) -> Program:
     return Program(
-        f"{area}/{section.title}",
-        section.code,
+        name,
+        code,
         calls=tuple(section.one("calls").split()),
         tolerance=float(section.one("tolerance", "1e-9")),
         random=section.has("random"),

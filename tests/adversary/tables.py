@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.adversary import reads
-from tests.adversary.program import Program, program_of, sections
+from tests.adversary.program import Program, programs_of, sections
 
-AREAS = ("plain",)
+AREAS = (
+    "plain", "effects", "arguments", "replaced", "ambient", "identity", "inplace", "uncopyable", "wrappers", "masks",
+    "losses",
+)  # fmt: skip
 
 
 def every_program() -> Iterator[Program]:
     """All programs, those for the night too."""
     for area in AREAS:
-        yield from (program_of(section, area) for section in sections(f"{area}.txt"))
+        for section in sections(f"{area}.txt"):
+            yield from programs_of(section, area)
     yield from reads.programs()

@@ -32,16 +32,18 @@ class Numbers:
     kind: str  # type, dtype, shape and what autograd knows of it
 
 
-def plain(value: Any, own: str, seen: dict[int, int] | None = None) -> Any:
+def plain(value: Any, own: str, seen: dict[int, Any] | None = None) -> Any:
     """A snapshot of a value, down to numbers and text. own: the module whose classes and functions are looked into."""
     seen = {} if seen is None else seen
-    if isinstance(value, _SIMPLE) and not isinstance(value, enum.Enum):
-        return value
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
-    if id(value) in seen:
-        return f"the object {seen[id(value)]}"
-    seen[id(value)] = len(seen)
+    if isinstance(value, _SIMPLE):
+        return value if type(value) in _SIMPLE else f"{type(value).__name__} {value!r}"
+    if type(value).__module__.startswith("autofuse"):
+        return f"{type(value).__name__}, of autofuse"
+    if id(value) in seen and not (type(value) is tuple and not value):
+        return f"the object {seen[id(value)][0]}"
+    seen[id(value)] = len(seen), value  # kept, so that no other object gets its id
     kept = _numbers(value)
     if kept is not None:
         return (kept, _plain_parts(vars(value), own, seen)) if getattr(value, "__dict__", None) else kept
@@ -62,14 +64,16 @@ def _numbers(value: Any) -> Numbers | None:
 
 def _copy(value: Tensor) -> Tensor:
     try:
-        return value.detach().clone()
+        return value.detach().as_subclass(Tensor).clone()
     except Exception as error:  # a fake tensor that has got out, say: what it is shows in its kind
         return torch.tensor(float(len(str(type(error)))))
 
 
-def _structure(value: Any, own: str, seen: dict[int, int]) -> Any:
+def _structure(value: Any, own: str, seen: dict[int, Any]) -> Any:
     if isinstance(value, nn.Module):
         return _of_module(value, own, seen)
+    if isinstance(value, weakref.WeakKeyDictionary):
+        return type(value).__name__  # a cache of somebody's, as that of functools.singledispatch
     if isinstance(value, Mapping):
         inside = [(plain(k, own, seen), plain(v, own, seen)) for k, v in value.items()]
         return (type(value).__name__, inside, _plain_parts(getattr(value, "__dict__", {}), own, seen))
@@ -86,20 +90,20 @@ def _structure(value: Any, own: str, seen: dict[int, int]) -> Any:
     return _of_object(value, own, seen)
 
 
-def _of_module(value: nn.Module, own: str, seen: dict[int, int]) -> Any:
+def _of_module(value: nn.Module, own: str, seen: dict[int, Any]) -> Any:
     names = [n for n in vars(value) if n in _OF_MODULES or not n.startswith("_")]
     hooks = (len(value._forward_hooks), len(value._forward_pre_hooks), len(value._backward_hooks))
     return (type(value).__name__, hooks, _plain_parts({n: vars(value)[n] for n in names}, own, seen))
 
 
-def _of_class(value: type, own: str, seen: dict[int, int]) -> Any:
+def _of_class(value: type, own: str, seen: dict[int, Any]) -> Any:
     if value.__module__ != own or any(k.startswith("_autofuse") for k in vars(value)):
         return f"class {value.__qualname__}"
     data = {k: v for k, v in vars(value).items() if not k.startswith("__") and k != "_abc_impl"}
     return (f"class {value.__qualname__}", _plain_parts(data, own, seen))
 
 
-def _of_function(value: types.FunctionType, own: str, seen: dict[int, int]) -> Any:
+def _of_function(value: types.FunctionType, own: str, seen: dict[int, Any]) -> Any:
     if value.__module__ != own:
         return f"function {value.__qualname__}"
     cells = [_cell(c) for c in value.__closure__ or ()]
@@ -114,7 +118,7 @@ def _cell(cell: types.CellType) -> Any:
         return "empty"
 
 
-def _of_object(value: Any, own: str, seen: dict[int, int]) -> Any:
+def _of_object(value: Any, own: str, seen: dict[int, Any]) -> Any:
     name = type(value).__name__
     match value:
         case types.ModuleType():
@@ -160,8 +164,8 @@ def _data(namespace: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in namespace.items() if not k.startswith("__") and not isinstance(v, types.ModuleType)}
 
 
-def _plain_parts(parts: Mapping[str, Any], own: str, seen: dict[int, int]) -> dict[str, Any]:
-    return {str(k): plain(v, own, seen) for k, v in parts.items()}
+def _plain_parts(parts: Mapping[str, Any], own: str, seen: dict[int, Any]) -> dict[str, Any]:
+    return {str(k): plain(v, own, seen) for k, v in parts.items() if k != "_hidden"}  # what differs from run to run
 
 
 def of_namespace(module: types.ModuleType) -> Any:
