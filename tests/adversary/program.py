@@ -95,16 +95,21 @@ def sections(file: str) -> Iterator[Section]:
 
 
 def programs_of(section: Section, area: str) -> Iterator[Program]:
-    """The programs of a section: one, or one for each word that its lines `> each WORD: this | that` give."""
+    """The programs of a section: one, or one for each word that its lines `> each WORD: this | that` give.
+
+    Of more than two, every other one is for the night.
+    """
     words = [line.partition(": ") for line in section.all("each")]
-    for values in itertools.product(*(v.split(" | ") for _, _, v in words)):
+    every = list(itertools.product(*(v.split(" | ") for _, _, v in words)))
+    start = crc32(section.title.encode()) % 2
+    for number, values in enumerate(every):
         title, code = section.title, section.code
         for (word, _, _), value in zip(words, values, strict=True):
             title, code = f"{title}, {value}", re.sub(rf"\b{word}\b", lambda _, v=value: v, code)
-        yield _program(section, f"{area}/{title}", code)
+        yield _program(section, f"{area}/{title}", code, night=len(every) > 2 and number % 2 != start)
 
 
-def _program(section: Section, name: str, code: str) -> Program:
+def _program(section: Section, name: str, code: str, night: bool) -> Program:
     return Program(
         name,
         code,
@@ -112,6 +117,6 @@ def _program(section: Section, name: str, code: str) -> Program:
         tolerance=float(section.one("tolerance", "1e-9")),
         random=section.has("random"),
         fused=section.has("fused"),
-        night=section.has("night"),
+        night=night or section.has("night"),
         double=not section.has("single"),
     )

@@ -95,7 +95,7 @@ USES = {
 }  # fmt: skip
 _FALLBACK = "0.5"  # where a read has a default of its own
 
-OTHER_READS, OTHER_USES = 1, 1  # of each place in the default run, beside the first way to read and the first use
+CHANGES = 3  # of each place in the default run; and, beside the first way to read and the first use, another of one
 
 
 def programs() -> Iterator[Program]:
@@ -104,19 +104,19 @@ def programs() -> Iterator[Program]:
         reads = [r for r in place.one("reads").split() or READS if _suits(r, place)]
         uses = place.one("uses").split() or list(USES)
         changes = [line.partition(": ")[::2] for line in place.all("change")]
-        for change in changes:
-            yield _program(place, reads[0], uses[0], change)
-        by_day = _turns(reads[1:], number, OTHER_READS)
+        for i, change in enumerate(changes):
+            yield _program(place, reads[0], uses[0], change, night=i >= CHANGES)
+        by_day = _turn(reads[1:], number, 0)
         for read in reads[1:]:
-            yield _program(place, read, uses[0], changes[0], night=read not in by_day)
-        by_day = _turns(uses[1:], number, OTHER_USES)
+            yield _program(place, read, uses[0], changes[0], night=read != by_day)
+        by_day = _turn(uses[1:], number, 1)
         for use in uses[1:]:
-            yield _program(place, reads[0], use, changes[0], night=use not in by_day)
+            yield _program(place, reads[0], use, changes[0], night=use != by_day)
 
 
-def _turns(names: list[str], number: int, many: int) -> set[str]:
-    """Whose turn it is with the place of that number."""
-    return {names[(number * many + i) % len(names)] for i in range(many) if names}
+def _turn(names: list[str], number: int, parity: int) -> str | None:
+    """Whose turn it is with the place of that number, if it is the turn of such names at all."""
+    return names[number // 2 % len(names)] if names and number % 2 == parity else None
 
 
 def _suits(read: str, place: Section) -> bool:

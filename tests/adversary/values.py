@@ -97,17 +97,23 @@ def _of_module(value: nn.Module, own: str, seen: dict[int, Any]) -> Any:
 
 
 def _of_class(value: type, own: str, seen: dict[int, Any]) -> Any:
-    if value.__module__ != own or any(k.startswith("_autofuse") for k in vars(value)):
+    if value.__module__ != own:
         return f"class {value.__qualname__}"
     data = {k: v for k, v in vars(value).items() if not k.startswith("__") and k != "_abc_impl"}
     return (f"class {value.__qualname__}", _plain_parts(data, own, seen))
 
 
 def _of_function(value: types.FunctionType, own: str, seen: dict[int, Any]) -> Any:
+    """A function by what it holds; one that autofuse has put in its place is like it, but for what is autofuse's."""
     if value.__module__ != own:
         return f"function {value.__qualname__}"
-    cells = [_cell(c) for c in value.__closure__ or ()]
-    parts = (value.__defaults__, value.__kwdefaults__, vars(value), cells)
+    names = value.__code__.co_freevars
+    cells = [_cell(c) for n, c in zip(names, value.__closure__ or (), strict=True) if not n.startswith("_autofuse")]
+    attributes = dict(vars(value))
+    if len(cells) < len(names):
+        original = attributes.pop("__wrapped__")
+        attributes |= {k: v for k, v in vars(original).items() if k == "__wrapped__"}
+    parts = (value.__defaults__, value.__kwdefaults__, attributes, cells)
     return (f"function {value.__qualname__}", [plain(p, own, seen) for p in parts])
 
 

@@ -1,0 +1,53 @@
+"""A real training program with state everywhere is equal to itself without optimize, over its 200 steps."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import autofuse
+from tests.adversary.compare import differences
+from tests.adversary.program import WAYS
+from tests.adversary.values import plain
+
+NAME = "adversary_long_program"
+
+
+def run(way: str | None) -> tuple[Any, list[nn.Module]]:
+    """What is seen of the program after a run, and the modules that were optimized in it."""
+    spec = importlib.util.spec_from_file_location(NAME, Path(__file__).parent / "long_program.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[NAME] = module
+    optimized: list[nn.Module] = []
+
+    def prepare(model: nn.Module, examples: tuple[Any, ...]) -> nn.Module:
+        if way is None:
+            return model
+        optimized.append(model)
+        return autofuse.optimize(model, examples if way == "examples" else None, tune=False)
+
+    try:
+        spec.loader.exec_module(module)
+        return plain({**module.run(prepare), "drawn": torch.rand(3)}, NAME), optimized
+    finally:
+        del sys.modules[NAME]
+
+
+@cache
+def original() -> Any:
+    return run(None)[0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_program_with_state_everywhere_is_equal_over_its_200_steps(way: str) -> None:
+    seen, optimized = run(way)
+    assert list(differences(original(), seen, 1e-8))[:5] == []
+    assert any(autofuse.report(m).with_status("fused") for m in optimized)
