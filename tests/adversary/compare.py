@@ -17,7 +17,7 @@ def differences(before: Any, after: Any, tolerance: float, where: str = "") -> I
     elif type(before) is not type(after):
         yield f"{where}: {_short(before)} is {_short(after)}"
     elif isinstance(before, dict):
-        for key in before.keys() | after.keys():
+        for key in {**before, **after}:
             if key not in after or key not in before:
                 yield f"{where}.{key}: {'is gone' if key in before else 'is new'}"
             else:

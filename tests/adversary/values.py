@@ -99,7 +99,7 @@ def _of_module(value: nn.Module, own: str, seen: dict[int, Any]) -> Any:
 def _of_class(value: type, own: str, seen: dict[int, Any]) -> Any:
     if value.__module__ != own:
         return f"class {value.__qualname__}"
-    data = {k: v for k, v in vars(value).items() if not k.startswith("__") and k != "_abc_impl"}
+    data = {k: v for k, v in vars(value).items() if not k.startswith(("__", "_autofuse")) and k != "_abc_impl"}
     return (f"class {value.__qualname__}", _plain_parts(data, own, seen))
 
 
