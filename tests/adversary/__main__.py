@@ -1,4 +1,7 @@
-"""Runs programs of the attack by hand: `python -m tests.adversary [words of their names] [--night] [--show]`."""
+"""Runs programs of the attack by hand: `python -m tests.adversary [words of their names] [--night] [--show] [--known]`.
+
+With --known, only those of known.txt, which is written anew with what is still wrong.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("AUTOFUSE_MEASURED", "0")
 
 from tests.adversary.judge import verdicts
+from tests.adversary.program import HERE
 from tests.adversary.tables import every_program
+
+KNOWN = HERE / "known.txt"
 
 
 def main(words: list[str]) -> None:
     night, show = "--night" in words, "--show" in words
+    known = KNOWN.read_text().splitlines() if "--known" in words else []
+    programs = {line.rpartition(" [")[0] for line in known}
     words = [w for w in words if not w.startswith("--")]
     chosen = [p for p in every_program() if (night or not p.night) and all(w in p.name for w in words)]
+    chosen = [p for p in chosen if p.name in programs or not known]
+    wrong = []
     counts: Counter[str] = Counter()
     started = time.time()
     for program in chosen:
@@ -33,8 +43,11 @@ def main(words: list[str]) -> None:
             continue
         for v in found:
             counts[f"{program.area} {v.outcome}"] += 1
+            wrong += [f"{program.name} [{v.way}]"] * bool(v.wrong)
             if v.wrong or show:
                 print(f"{v.outcome.upper()} {program.name} [{v.way}] {'; '.join(v.wrong)}  <{v.report}>")
+    if known and not words:
+        KNOWN.write_text("".join(f"{cell}\n" for cell in sorted(wrong)))
     print(f"{len(chosen)} programs in {time.time() - started:.0f} s: {dict(sorted(counts.items()))}")
 
 
