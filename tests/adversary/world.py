@@ -114,8 +114,7 @@ class _World:
 
     def snapshots(self, called: Any, call: str, step: int) -> list[tuple[str, Any]]:
         if call in ("change", "back"):
-            getattr(self.module, call, lambda m: None)(self.model)
-            return []
+            return self._changed(call, step)
         label = f"call {step + 1} ({call})"
         arguments = self.arguments(step)
         for p in self.model.parameters():
@@ -128,6 +127,13 @@ class _World:
         except Exception as error:
             kept = [(f"{label} result", f"raises {type(error).__name__}")]
         return [*kept, *self._state(label, arguments)]
+
+    def _changed(self, call: str, step: int) -> list[tuple[str, Any]]:
+        try:
+            getattr(self.module, call, lambda m: None)(self.model)
+        except Exception as error:
+            return [(f"call {step + 1} ({call})", f"raises {type(error).__name__}")]
+        return [(f"call {step + 1} ({call})", "done")]
 
     def _called(self, called: Any, arguments: tuple[Any, ...], call: str) -> Any:
         if torch.is_grad_enabled():
