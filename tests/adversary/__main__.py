@@ -15,10 +15,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("AUTOFUSE_MEASURED", "0")
 
 from tests.adversary.judge import verdicts
-from tests.adversary.program import HERE
+from tests.adversary.program import KNOWN
 from tests.adversary.tables import every_program
-
-KNOWN = HERE / "known.txt"
 
 
 def main(words: list[str]) -> None:
@@ -47,6 +45,7 @@ def main(words: list[str]) -> None:
             if v.wrong or show:
                 print(f"{v.outcome.upper()} {program.name} [{v.way}] {'; '.join(v.wrong)}  <{v.report}>")
     if known and not words:
+        wrong += [cell for cell in known if cell.startswith("the long program")]  # it has a test of its own
         KNOWN.write_text("".join(f"{cell}\n" for cell in sorted(wrong)))
     print(f"{len(chosen)} programs in {time.time() - started:.0f} s: {dict(sorted(counts.items()))}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import nn
 
 import autofuse
 from tests.adversary.compare import differences
-from tests.adversary.program import WAYS
+from tests.adversary.program import KNOWN, WAYS
 from tests.adversary.values import plain
 
 NAME = "adversary_long_program"
@@ -48,6 +49,16 @@ def original() -> Any:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_program_with_state_everywhere_is_equal_over_its_200_steps(way: str) -> None:
-    seen, optimized = run(way)
-    assert list(differences(original(), seen, 1e-8))[:5] == []
-    assert any(autofuse.report(m).with_status("fused") for m in optimized)
+    wrong = _wrong(way)
+    known = f"the long program [{way}]" in KNOWN.read_text().splitlines()
+    assert bool(wrong) == known, wrong or "take it out of known.txt, it is right now"
+
+
+def _wrong(way: str) -> list[str]:
+    try:
+        seen, optimized = run(way)
+    except Exception as error:
+        return [f"raises {type(error).__name__}: {error}"]
+    if not any(autofuse.report(m).with_status("fused") for m in optimized):
+        return ["nothing is fused"]
+    return list(islice(differences(original(), seen, 1e-8), 5))
