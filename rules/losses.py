@@ -31,21 +31,22 @@ class HandWrittenCrossEntropy(Rule):
     def before(
         logits: Tensor, axis: int, target: Tensor, dim: int = 1, weight: Tensor | None = None,
         ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
+        count: int | None = None,
     ) -> Tensor:  # fmt: skip
         # Every way of picking the target's likelihood is read as this one: autofuse/canonical/recognise/losses.py.
         return ops.nll(
             F.log_softmax(logits, axis), target, dim=dim, weight=weight, ignore_index=ignore_index,
-            reduction=reduction, label_smoothing=label_smoothing, lookup=lookup,
+            reduction=reduction, label_smoothing=label_smoothing, lookup=lookup, count=count,
         )  # fmt: skip
 
     @staticmethod
     def after(
         logits: Tensor, axis: int, target: Tensor, dim: int, weight: Tensor | None, ignore_index: int,
-        reduction: str, label_smoothing: float, lookup: str | None,
+        reduction: str, label_smoothing: float, lookup: str | None, count: int | None,
     ) -> Tensor:  # fmt: skip
         return ops.cross_entropy(
             logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-            label_smoothing=label_smoothing, lookup=lookup,
+            label_smoothing=label_smoothing, lookup=lookup, count=count,
         )  # fmt: skip
 
     @staticmethod
@@ -109,21 +110,22 @@ class NegatedCrossEntropy(Rule):
     def before(
         logits: Tensor, axis: int, target: Tensor, dim: int = 1, weight: Tensor | None = None,
         ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
+        count: int | None = None,
     ) -> Tensor:  # fmt: skip
         # Every way of picking the target's likelihood is read as this one: autofuse/canonical/recognise/losses.py.
         return -ops.nll(
             F.log_softmax(logits, axis), target, dim=dim, weight=weight, ignore_index=ignore_index,
-            reduction=reduction, label_smoothing=label_smoothing, lookup=lookup,
+            reduction=reduction, label_smoothing=label_smoothing, lookup=lookup, count=count,
         )  # fmt: skip
 
     @staticmethod
     def after(
         logits: Tensor, axis: int, target: Tensor, dim: int, weight: Tensor | None, ignore_index: int,
-        reduction: str, label_smoothing: float, lookup: str | None,
+        reduction: str, label_smoothing: float, lookup: str | None, count: int | None,
     ) -> Tensor:  # fmt: skip
         return ops.log_likelihood(
             logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-            label_smoothing=label_smoothing, lookup=lookup,
+            label_smoothing=label_smoothing, lookup=lookup, count=count,
         )  # fmt: skip
 
     @staticmethod
@@ -156,23 +158,24 @@ class LinearCrossEntropy(Rule):
     def before(
         x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None = None, dim: int = 1,
         ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
-        in_float32: bool = False,
+        count: int | None = None, in_float32: bool = False,
     ) -> Tensor:  # fmt: skip
         # Every way of picking the target's likelihood is read as this one: autofuse/canonical/recognise/losses.py.
         log_probs = F.log_softmax(ops.rows(F.linear(x, weight, bias), in_float32), axis)
         return ops.nll(
             log_probs, target, dim=dim, ignore_index=ignore_index, reduction=reduction,
-            label_smoothing=label_smoothing, lookup=lookup,
+            label_smoothing=label_smoothing, lookup=lookup, count=count,
         )  # fmt: skip
 
     @staticmethod
     def after(
         x: Tensor, weight: Tensor, axis: int, target: Tensor, bias: Tensor | None, dim: int, ignore_index: int,
-        reduction: str, label_smoothing: float, lookup: str | None, in_float32: bool,
+        reduction: str, label_smoothing: float, lookup: str | None, count: int | None,
+        in_float32: bool,
     ) -> Tensor:  # fmt: skip
         return ops.linear_cross_entropy(
             x, weight, target, bias=bias, ignore_index=ignore_index, label_smoothing=label_smoothing,
-            reduction=reduction, in_float32=in_float32, lookup=lookup,
+            reduction=reduction, in_float32=in_float32, lookup=lookup, count=count,
         )  # fmt: skip
 
     @staticmethod

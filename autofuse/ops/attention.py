@@ -101,7 +101,8 @@ def _is_exact(
         return weighs_nothing(fill, query, key, scale, dtype)
     if mask_is_causal and covers_a_square(mask, query.shape[-2], key.shape[-2]):
         return True
-    return is_exact_as_sum(query, key, scale, mask, kept, fill, dtype)
+    gradients = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, mask))
+    return is_exact_as_sum(query, key, scale, mask, kept, fill, dtype, gradients)
 
 
 def _is_usual(query: Tensor, key: Tensor, value: Tensor, scale: float | Tensor) -> bool:

@@ -33,21 +33,23 @@ KERNELS = Kernels(
 def cross_entropy(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
+    count: int | None = None,
 ) -> Tensor:  # fmt: skip
     """-log softmax(logits)[target], as torch defines it, with the classes in any dimension.
 
     Shapes: logits has its C classes in dimension `dim`; 1 means the only one where there is no other. target holds
     class indices, one for each row of logits, in the order in which those lie; weight is (C,). The result is a scalar,
     or of target's shape where `reduction` is "none". Rows whose target is `ignore_index` (None: -100) do not count.
-    lookup: how the program finds what stands at a target: "index" (negative targets count from the end), "gather",
-    "scatter" or "one_hot". Every target counts then, and one that is no class is the error that the lookup raises.
+    lookup: how the program finds what stands at a target: "index" (of `count` rows) and "take", to which negative
+    targets count from the end, "gather", "scatter" or "one_hot". Every target counts then, and one that is no class is
+    the error that the lookup raises.
     Dtypes: the result has that of logits, under autocast fp32; our own kernels compute in fp32 and round once.
     Source of label smoothing: Szegedy et al., arXiv:1512.00567. Raises ValueError for another `reduction`, and on CPU
     IndexError for a target out of range.
     """
     check_reduction(reduction)
     if lookup is not None:
-        return _looked_up(logits, target, dim, lookup, reduction, label_smoothing)
+        return _looked_up(logits, target, dim, lookup, count, reduction, label_smoothing)
     loss: Tensor = _OP(
         logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
         label_smoothing=label_smoothing,
@@ -55,11 +57,13 @@ def cross_entropy(
     return loss
 
 
-def _looked_up(logits: Tensor, target: Tensor, dim: int, lookup: str, reduction: str, label_smoothing: float) -> Tensor:
+def _looked_up(
+    logits: Tensor, target: Tensor, dim: int, lookup: str, count: int | None, reduction: str, label_smoothing: float
+) -> Tensor:
     """The same where every target counts; what torch's losses do not take is looked up."""
     classes = logits.shape[dim if logits.ndim > 1 else 0]
     rows = logits.numel() // classes if classes else -1
-    taken = as_torch_takes(target, rows, classes, lookup)
+    taken = as_torch_takes(target, rows, classes, lookup, count)
     if taken is not None:
         try:
             loss: Tensor = _OP(
@@ -68,12 +72,13 @@ def _looked_up(logits: Tensor, target: Tensor, dim: int, lookup: str, reduction:
             return loss
         except (IndexError, ValueError, RuntimeError):  # which the lookup raises in its own words
             pass
-    return looked_up(logits, target, dim, lookup, reduction, label_smoothing)
+    return looked_up(logits, target, dim, lookup, count, reduction, label_smoothing)
 
 
 def nll(
     log_probs: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
+    count: int | None = None,
 ) -> Tensor:  # fmt: skip
     """The negative log likelihood of `target`, its arguments and its result those of `cross_entropy`.
 
@@ -81,18 +86,19 @@ def nll(
     """
     return cross_entropy(
         log_probs, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-        label_smoothing=label_smoothing, lookup=lookup,
+        label_smoothing=label_smoothing, lookup=lookup, count=count,
     )  # fmt: skip
 
 
 def log_likelihood(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
+    count: int | None = None,
 ) -> Tensor:  # fmt: skip
     """log softmax(logits)[target]: cross_entropy with the other sign."""
     return -cross_entropy(
         logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-        label_smoothing=label_smoothing, lookup=lookup,
+        label_smoothing=label_smoothing, lookup=lookup, count=count,
     )  # fmt: skip
 
 

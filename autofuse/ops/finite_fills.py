@@ -18,6 +18,7 @@ from autofuse.ops.masks import causal, masked
 from autofuse.torch_private import get_tracing_state, is_fx_symbolic_tracing, is_recorded, peek_interpreter_stack
 
 _UNDERFLOWS = 746.0  # exp(-746) is 0 in float64, and so in every dtype
+_BIAS = -512.0  # a row in which nothing that is added reaches this is one of fills
 _SPACING = 4.0  # of scores as low as the fill: one step changes a weight by a factor of exp(4)
 _PLAIN = (Tensor, nn.Parameter)
 
@@ -60,27 +61,31 @@ def _greatest_score(query: Tensor, key: Tensor, scale: float | Tensor) -> float:
 @torch.no_grad()
 def is_exact_as_sum(
     query: Tensor, key: Tensor, scale: float | Tensor, mask: Tensor, kept: Tensor | None, fill: float | None,
-    dtype: torch.dtype,
+    dtype: torch.dtype, gradients: bool,
 ) -> bool:  # fmt: skip
     """Whether a kernel that adds `mask` to all scores gives what the program gives, in its results and its gradients.
 
     Where `kept` is False the program had overwritten the score before `mask` was added; `fill` is what with, where that
-    is one number. Where the operands cannot be read, rows that only fills are left in come out with the weights that
-    the program's own rounding gives them, and their queries and keys without the gradient that it lets through.
+    is one number; `gradients`, whether any are wanted. Where the operands cannot be read, rows in which only fills are
+    left come out with the weights that the program's own rounding gives them, and their queries and keys without the
+    gradient that it lets through.
     """
     if not mask.dtype.is_floating_point or not mask.numel():
         return kept is None
     if not can_look(query, key, mask, kept, scale if isinstance(scale, Tensor) else None):
         return kept is None or fill is not None and vanishes(fill, dtype)
+    greatest = mask.amax(-1)
+    of_fills = (greatest < _BIAS) & (greatest > -math.inf)
     if kept is None:
-        greatest = mask.amax(-1)
-        return not bool(((greatest <= -_SPACING / torch.finfo(mask.dtype).eps) & (greatest > -math.inf)).any())
+        if gradients:
+            return not bool(of_fills.any())
+        # beside the lowest numbers scores are rounded away, and kernels give such rows even weights as the program does
+        return not bool((of_fills & (greatest > torch.finfo(mask.dtype).min / 4)).any())
     kept = kept.expand(torch.broadcast_shapes(kept.shape, mask.shape))  # type: ignore[no-untyped-call]
     overwritten = mask.masked_fill(kept, -math.inf).amax(-1)
     counted = mask.masked_fill(~kept, -math.inf).amax(-1)
     least = 2 * _greatest_score(query, key, scale) + _UNDERFLOWS
-    fine = (counted - overwritten > least) & (counted > -_SPACING / torch.finfo(mask.dtype).eps)
-    return bool((fine | (overwritten == -math.inf) & (counted > -_SPACING / torch.finfo(mask.dtype).eps)).all())
+    return bool((((counted - overwritten > least) | (overwritten == -math.inf)) & ~of_fills).all())
 
 
 def attention_step_by_step(

@@ -31,6 +31,7 @@ def linear_cross_entropy(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
     lookup: str | None = None,
+    count: int | None = None,
 ) -> Tensor:  # fmt: skip
     """cross_entropy(x @ weight.T + bias, target), with the logits of a block of rows in memory at a time.
 
@@ -45,14 +46,14 @@ def linear_cross_entropy(
     scale before they are rounded), and all under the policy "memory" compute the logits once more in the backward pass
     instead: a third more arithmetic, and nothing kept. It has no second derivative, and says so.
 
-    lookup: how the program finds what stands at a target, as in `cross_entropy`; every target counts then.
+    lookup, count: how the program finds what stands at a target, as in `cross_entropy`; every target counts then.
 
     Raises ValueError for another `reduction` or number of targets, TypeError for a target of probabilities, and on CPU
     IndexError for a target out of range.
     """
     check_reduction(reduction)
     if lookup is not None:
-        return _looked_up(x, weight, target, bias, lookup, label_smoothing, reduction, in_float32)
+        return _looked_up(x, weight, target, bias, lookup, count, label_smoothing, reduction, in_float32)
     if target.is_floating_point():
         raise TypeError("linear_cross_entropy takes class indices; it was given a target of probabilities.")
     if x.shape[:-1].numel() != target.numel():
@@ -66,16 +67,16 @@ def linear_cross_entropy(
 
 
 def _looked_up(
-    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, lookup: str, label_smoothing: float, reduction: str,
-    in_float32: bool,
+    x: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, lookup: str, count: int | None,
+    label_smoothing: float, reduction: str, in_float32: bool,
 ) -> Tensor:  # fmt: skip
     """The same where every target counts; what torch's losses do not take is looked up in all of the logits."""
     classes = weight.shape[0]
-    taken = as_torch_takes(target, x.shape[:-1].numel(), classes, lookup)
+    taken = as_torch_takes(target, x.shape[:-1].numel(), classes, lookup, count)
     if taken is None or out_of_range(taken, classes, NEVER) is not None:
         logits = F.linear(x, weight, bias)
         logits = logits.to(wide(logits.dtype)) if in_float32 else logits
-        return looked_up(logits, target, -1, lookup, reduction, label_smoothing)
+        return looked_up(logits, target, -1, lookup, count, reduction, label_smoothing)
     return linear_cross_entropy(
         x, weight, taken, bias=bias, ignore_index=NEVER, label_smoothing=label_smoothing, reduction=reduction,
         in_float32=in_float32,

@@ -242,6 +242,7 @@ def mlp(
 def cross_entropy(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
+    count: int | None = None,
 ) -> Tensor:  # fmt: skip
     """-log softmax(logits)[target] + label_smoothing * (its mean over classes less that), weighted by class."""
     x = logits.movedim(dim if logits.ndim > 1 else 0, -1)
@@ -269,6 +270,7 @@ def _counted(target: Tensor, ignore_index: int | None, lookup: str | None) -> Te
 def nll(
     log_probs: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
+    count: int | None = None,
 ) -> Tensor:  # fmt: skip
     """-sum over classes of log_probs times what is wanted of each: 1 of the target, smoothed, times its weight."""
     x = log_probs.movedim(dim if log_probs.ndim > 1 else 0, -1)
@@ -287,11 +289,12 @@ def nll(
 def log_likelihood(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
+    count: int | None = None,
 ) -> Tensor:  # fmt: skip
     """-cross_entropy."""
     return -cross_entropy(
         logits, target, dim=dim, weight=weight, ignore_index=ignore_index, reduction=reduction,
-        label_smoothing=label_smoothing, lookup=lookup,
+        label_smoothing=label_smoothing, lookup=lookup, count=count,
     )  # fmt: skip
 
 
@@ -299,12 +302,13 @@ def linear_cross_entropy(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
     lookup: str | None = None,
+    count: int | None = None,
 ) -> Tensor:  # fmt: skip
     """cross_entropy(x @ weight.T + bias, target)."""
     logits = rows(_linear(x, weight, bias), in_float32)
     return cross_entropy(
         logits, target, dim=-1, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing,
-        lookup=lookup,
+        lookup=lookup, count=count,
     )  # fmt: skip
 
 

@@ -80,8 +80,8 @@ def _normaliser_less_picked(view: View, terms: list[Value], constant: float) -> 
                 rest = without(terms, (term, other))
                 if found is None or rest is None:
                     continue
-                lookup = str(picked.inputs[3].data)
-                of_each = each(view, found.assuming(view.assumption(picked)), picked.inputs[2], lookup)
+                target, lookup, count = picked.inputs[2:]
+                of_each = each(view, found.assuming(view.assumption(picked)), target, str(lookup.data), count)
                 made = view.plain("unsqueeze", of_each, held.inputs[1]) if kept else of_each
                 return total(view, (product(view, (made, view.const(sign))), *rest, view.const(constant)))
     return None
@@ -130,8 +130,8 @@ def _sum_to_one(view: View, share: Value, s: Value) -> bool:
 
 
 def _with_smoothing(view: View, plain: Value, s: Value) -> Value:
-    *given, _, dim, lookup = plain.inputs
-    made = view.plain("cross_entropy", *given, s, dim, lookup)
+    *given, _, dim, lookup, count = plain.inputs
+    made = view.plain("cross_entropy", *given, s, dim, lookup, count)
     ignored = _NONE_IGNORED if not is_const(plain.inputs[3], None) else ""
     return view.assuming(made, "; ".join(filter(None, (view.assumption(plain), ignored))))
 

@@ -1,9 +1,9 @@
 """Cross entropy, however it is spelled out.
 
-Introduces log_softmax(x, dim), picked(x, dim, target, lookup), which is what stands at the target, and
-cross_entropy(log_softmax, target, weight, ignore_index, reduction, label_smoothing, dim, lookup). `dim` is where the
-classes are: 1 where they lie as torch wants them, whatever the rank. An `ignore_index` of None says that every target
-counts, and `lookup` how the program finds what stands at one (autofuse/ops/class_lookups.py); None: by torch's losses.
+Introduces log_softmax(x, dim), picked(x, dim, target, lookup, count), which is what stands at the target, and
+cross_entropy(log_softmax, target, weight, ignore_index, reduction, label_smoothing, dim, lookup, count). `dim` is where
+the classes are: 1 where they lie as torch wants them, whatever the rank. An `ignore_index` of None says that every
+target counts; `lookup` and `count` say how the program finds what stands at one (autofuse/ops/class_lookups.py).
 Knows losses; the arithmetic that leads to them stands in likelihoods.py, and class_rows.py knows where the classes are.
 """
 
@@ -25,18 +25,18 @@ _SHAPE_ONLY = ("unsqueeze", "squeeze", "view", "flatten")
 
 def _loss(
     view: View, log_probs: ClassRows, target: Value, weight: Value, ignored: Value, reduction: Value,
-    smoothing: Value, lookup: str | None = None,
+    smoothing: Value, lookup: str | None = None, count: Value | None = None,
 ) -> Value:  # fmt: skip
     """The loss of a log_softmax whose classes are in `log_probs.dim`."""
-    options = (reduction, smoothing, view.const(log_probs.dim), view.const(lookup))
+    options = (reduction, smoothing, view.const(log_probs.dim), view.const(lookup), count or view.const(None))
     made = view.plain("cross_entropy", log_probs.value, target, weight, ignored, *options)
     return view.assuming(made, log_probs.assumed)
 
 
-def each(view: View, log_probs: ClassRows, target: Value, lookup: str) -> Value:
+def each(view: View, log_probs: ClassRows, target: Value, lookup: str, count: Value | None = None) -> Value:
     """The loss of each target, all of which count."""
     none = view.const(None)
-    return _loss(view, log_probs, target, none, none, view.const("none"), view.const(0.0), lookup)
+    return _loss(view, log_probs, target, none, none, view.const("none"), view.const(0.0), lookup, count)
 
 
 # torch's own.
@@ -85,12 +85,12 @@ def _nll_loss(
 @rewrites("nll")
 def _nll(
     view: View, x: Value, target: Value, dim: Value, weight: Value, ignored: Value, reduction: Value,
-    smoothing: Value, lookup: Value,
+    smoothing: Value, lookup: Value, count: Value,
 ) -> Value | None:  # fmt: skip
     """autofuse's, in a rule's `before`."""
     if x.op != "log_softmax":
         return None
-    return view.plain("cross_entropy", x, target, weight, ignored, reduction, smoothing, dim, lookup)
+    return view.plain("cross_entropy", x, target, weight, ignored, reduction, smoothing, dim, lookup, count)
 
 
 def log_softmax_in(view: View, log_probs: Value, dim: int, targets: int | None = None) -> ClassRows | None:
@@ -125,11 +125,15 @@ def log_softmax_in(view: View, log_probs: Value, dim: int, targets: int | None =
 
 @rewrites("take_along_dim")
 def _take_along_dim(view: View, x: Value, index: Value, dim: Value) -> Value | None:
-    return _gather(view, x, dim, index)
+    return _gathered(view, x, dim, index, "take")
 
 
 @rewrites("gather")
 def _gather(view: View, x: Value, dim: Value, index: Value) -> Value | None:
+    return _gathered(view, x, dim, index, "gather")
+
+
+def _gathered(view: View, x: Value, dim: Value, index: Value, lookup: str) -> Value | None:
     if type(dim.data) is not int:
         return None
     found = _target_in(view, index, dim.data)
@@ -138,7 +142,7 @@ def _gather(view: View, x: Value, dim: Value, index: Value) -> Value | None:
     target, at, assumed = found
     if _is_cut(target) and not _is_cut(x):
         assumed = "; ".join(filter(None, (assumed, _AS_MANY)))
-    return view.plain("unsqueeze", _picked(view, x, at, target, assumed, "gather"), view.const(at))
+    return view.plain("unsqueeze", _picked(view, x, at, target, assumed, lookup), view.const(at))
 
 
 def _is_cut(v: Value) -> bool:
@@ -152,11 +156,14 @@ def _has_slice(index: Value) -> bool:
     return any(p.op == SLICE and not is_whole(p) for p in (index.inputs if index.op == TUPLE else (index,)))
 
 
-def _picked(view: View, x: Value, dim: int, target: Value, assumed: str, lookup: str) -> Value:
+def _picked(
+    view: View, x: Value, dim: int, target: Value, assumed: str, lookup: str, count: Value | None = None
+) -> Value:
     found = log_softmax_in(view, x, dim, view.rank(target))
     if found is None:
-        return view.assuming(view.plain("picked", x, view.const(dim), target, view.const(lookup)), assumed)
-    return product(view, (each(view, found.assuming(assumed), target, lookup), view.const(-1)))
+        how = view.const(lookup), count or view.const(None)
+        return view.assuming(view.plain("picked", x, view.const(dim), target, *how), assumed)
+    return product(view, (each(view, found.assuming(assumed), target, lookup, count), view.const(-1)))
 
 
 def _target_in(view: View, index: Value, dim: int) -> tuple[Value, int, str] | None:
@@ -209,17 +216,20 @@ def _item(view: View, x: Value, index: Value) -> Value | None:
     if x.op == "unsqueeze" and is_const(second, 0):
         at = -1 if is_const(first, ...) else 1 if is_whole(first) else None
         return x.inputs[0] if at == x.inputs[1].data else None
-    if not _counts(first) or second.op in (SLICE, TUPLE) or is_const(second):
+    count = _counted(view, first)
+    if count is None or second.op in (SLICE, TUPLE) or is_const(second):
         return None
-    return _picked(view, x, 1, second, _NOT_NEGATIVE, "index")
+    return _picked(view, x, 1, second, _NOT_NEGATIVE, "index", count)
 
 
-def _counts(v: Value) -> bool:
-    """torch.arange(n), range(n)."""
+def _counted(view: View, v: Value) -> Value | None:
+    """n of torch.arange(n) and range(n)."""
     if v.op == "arange":
-        return len(v.inputs[0].inputs) == 1
+        return v.inputs[0].inputs[0] if len(v.inputs[0].inputs) == 1 else None
     call = v.data if v.op == LEAF else None
-    return isinstance(call, Value) and isinstance(call.data, tuple) and call.data[0] == "range"
+    if not isinstance(call, Value) or not isinstance(call.data, tuple) or call.data[0] != "range":
+        return None
+    return view.of(call.inputs[0]) if len(call.inputs) == 1 else None
 
 
 @rewrites("squeeze")
