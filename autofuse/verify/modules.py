@@ -23,6 +23,8 @@ from autofuse.verify.arithmetic import AsWritten, InDouble, RandomlyRounded
 from autofuse.verify.differences import difference_in_kind, equal
 from autofuse.verify.draws import DRAWS, Draw, difference, draw
 from autofuse.verify.judging import Compared, capital, judged
+from autofuse.verify.other_calls import difference as difference_on_other_inputs
+from autofuse.verify.other_calls import other_calls
 from autofuse.verify.runs import SEED, ModuleCall, ModuleRun, drawn, in_double, run
 
 # Constants that are one number in single precision are one constant: a traced tensor may have been made in it. In a
@@ -82,8 +84,11 @@ class ModuleReference:
         self._original = original
         self._call = ModuleCall(tuple(args), dict(kwargs or {}), unread, copy_object, copy_module=copy_module)
 
-    def check(self, rewritten: nn.Module) -> Verification:
-        """Whether `rewritten` may stand for the original. What it raises is a reason, and is not raised."""
+    def check(self, rewritten: nn.Module, *, other_inputs: bool = False) -> Verification:
+        """Whether `rewritten` may stand for the original. What it raises is a reason, and is not raised.
+
+        other_inputs: ask the same, in double, of calls that the example did not make (other_calls.py).
+        """
         checks: list[_Check] = []
         for expected in (self._in_training, self._in_evaluation):
             if isinstance(expected, str):
@@ -95,7 +100,42 @@ class ModuleReference:
             return Verification(
                 False, reason=f"The original does not run on the example inputs: {self._in_evaluation}."
             )
-        return max((c.outcome for c in checks), key=lambda o: o.max_error / o.bound if o.bound else 0.0)
+        nearest = max((c.outcome for c in checks), key=lambda o: o.max_error / o.bound if o.bound else 0.0)
+        return (self._on_other_inputs(rewritten) if other_inputs else None) or nearest
+
+    def _on_other_inputs(self, rewritten: nn.Module) -> Verification | None:
+        """What differs on them; None where nothing does."""
+        for what, call, wanted in self._others:
+            found = self._other(rewritten, call)
+            if isinstance(wanted, type) or isinstance(found, type):
+                told = "raises" if isinstance(found, type) else "does not raise"
+                why = "" if found is wanted else f"the rewritten forward {told} where the original does otherwise"
+                culprit = ""
+            else:
+                culprit = difference_on_other_inputs(wanted, found)
+                why = f"computed in double, {culprit} is another" if culprit else ""
+            if why:
+                return Verification(False, math.inf, reason=f"On {what}, {why}.", culprit=culprit)
+        return None
+
+    @cached_property
+    def _others(self) -> list[tuple[str, ModuleCall, ModuleRun | type[Exception]]]:
+        """Calls that the example leads to, and what the original makes of them: a run in double, or what it raises."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return []  # all ranks would have to make the same calls
+        known = self._in_evaluation if isinstance(self._in_training, str) else self._in_training
+        if isinstance(known, str) or known.exact is None:
+            return []
+        calls = other_calls(known.call)
+        return [(what, call, self._other(self._original, call)) for what, call in calls]
+
+    def _other(self, module: nn.Module, call: ModuleCall) -> ModuleRun | type[Exception]:
+        known = self._in_evaluation if isinstance(self._in_training, str) else self._in_training
+        assert not isinstance(known, str)
+        try:
+            return run(in_double(module, call.copy_module), call, known.training, InDouble(known.dtype))
+        except Exception as error:
+            return type(error)
 
     @cached_property
     def _in_training(self) -> _Expected | str:

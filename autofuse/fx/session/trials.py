@@ -52,7 +52,7 @@ class ForwardTrial:
             if module in made:
                 self._install(module, made[module], module is checked)
         try:
-            return self._reference.check(rewritten)
+            return self._reference.check(rewritten, other_inputs=running is None)
         finally:
             for module in made.values():  # copies may lie about for a while, and their classes would dispatch
                 restore_one(module)

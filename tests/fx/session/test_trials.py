@@ -44,7 +44,7 @@ def run_by(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     seen: list[set[str]] = []
     check = ModuleReference.check
 
-    def noted(self: ModuleReference, rewritten: nn.Module) -> Verification:
+    def noted(self: ModuleReference, rewritten: nn.Module, **options: bool) -> Verification:
         seen.append({name for name, m in rewritten.named_modules() if is_installed(m)})
         return check(self, rewritten)
 
