@@ -75,6 +75,19 @@ class HandWrittenCrossEntropy(Rule):
             """,
             after="cross_entropy(",
         ),
+        Fused(
+            "labels are smoothed: what is taken from the target's class is spread over the others",
+            before="""
+                import torch
+                import torch.nn.functional as F
+
+                def loss_of(logits, target):
+                    classes = logits.size(1)
+                    smoothed = torch.full_like(logits, 0.1 / (classes - 1)).scatter(1, target.unsqueeze(1), 0.9)
+                    return -(smoothed * F.log_softmax(logits, dim=1)).sum(1).mean()
+            """,
+            after="label_smoothing=",
+        ),
         Kept(
             "the log-probabilities are returned",
             """
@@ -86,7 +99,7 @@ class HandWrittenCrossEntropy(Rule):
             """,
         ),
         Kept(
-            "smoothing is spread over all classes but the target",
+            "smoothing is spread over the other classes, whose number the text does not tell from a tensor",
             """
                 import torch.nn.functional as F
 

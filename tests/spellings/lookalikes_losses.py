@@ -91,16 +91,6 @@ class LogClamped(nn.Module):
         return F.nll_loss(F.softmax(logits, dim=1).clamp(min=0.1).log(), target)
 
 
-class SmoothedOverTheOthers(nn.Module):
-    """All classes but the target share the smoothing."""
-
-    def forward(self, logits, target):
-        eps, n = 0.1, logits.size(1)
-        one_hot = torch.zeros_like(logits).scatter(1, target.view(-1, 1), 1)
-        one_hot = one_hot * (1 - eps) + (1 - one_hot) * eps / (n - 1)
-        return -(one_hot * F.log_softmax(logits, dim=1)).sum(dim=1).mean()
-
-
 class SmoothedByKl(nn.Module):
     def forward(self, logits, target):
         smoothed = torch.full_like(logits, 0.1 / 10).scatter(1, target.unsqueeze(1), 0.9)
@@ -253,3 +243,43 @@ class RowsTransposed(_Headed):
     def forward(self, x, target_2d):
         logits = self.lm_head(x).transpose(0, 1).reshape(-1, 11)
         return F.cross_entropy(logits, target_2d.transpose(0, 1).reshape(-1))
+
+
+class SmoothedOverTwoLess(nn.Module):
+    """The shares do not add up to one."""
+
+    def forward(self, logits, target):
+        eps, n = 0.1, logits.size(1)
+        smoothed = torch.full_like(logits, eps / (n - 2)).scatter_(1, target.unsqueeze(1), 1 - eps)
+        return -(smoothed * F.log_softmax(logits, dim=1)).sum(1).mean()
+
+
+class SmoothedOverRows(nn.Module):
+    """Divided by the number of rows."""
+
+    def forward(self, logits, target):
+        eps, n = 0.1, logits.size(0)
+        smoothed = torch.full_like(logits, eps / (n - 1)).scatter_(1, target.unsqueeze(1), 1 - eps)
+        return -(smoothed * F.log_softmax(logits, dim=1)).sum(1).mean()
+
+
+class SmoothedByMoreThanAll(nn.Module):
+    """torch takes no smoothing above 1."""
+
+    def forward(self, logits, target):
+        eps, n = 0.97, logits.size(1)
+        smoothed = torch.full_like(logits, eps / (n - 1)).scatter_(1, target.unsqueeze(1), 1 - eps)
+        return -(smoothed * F.log_softmax(logits, dim=1)).sum(1).mean()
+
+
+class SmoothedForOtherTargets(nn.Module):
+    """The likelihood and the others' are those of different targets."""
+
+    numbers_only = True  # the likelihoods by themselves may be fused
+
+    def forward(self, logits, target):
+        n = logits.size(1)
+        log_probs = F.log_softmax(logits, dim=1)
+        nll = -log_probs.gather(1, target.unsqueeze(1)).squeeze(1)
+        next_one = -log_probs.gather(1, target.flip(0).unsqueeze(1)).squeeze(1)
+        return (0.9 * nll + 0.1 / (n - 1) * (-log_probs.sum(1) - next_one)).mean()

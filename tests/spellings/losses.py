@@ -453,3 +453,76 @@ class HeadOnlyInTraining(Linear):
             logits = self.lm_head(x)
             return F.cross_entropy(logits.view(-1, logits.size(-1)), target_2d.view(-1))
         return self.lm_head(x)
+
+
+class SmoothedOverTheOthers(Loss):
+    """All classes but the target share the smoothing."""
+
+    def forward(self, logits, target):
+        eps, n = 0.1, logits.size(1)
+        one_hot = torch.zeros_like(logits).scatter(1, target.view(-1, 1), 1)
+        one_hot = one_hot * (1 - eps) + (1 - one_hot) * eps / (n - 1)
+        return -(one_hot * F.log_softmax(logits, dim=1)).sum(dim=1).mean()
+
+
+class SmoothedOverTheOthersByHand(Loss):
+    def forward(self, logits, target):
+        eps, n = 0.1, logits.size(-1)
+        log_probs = F.log_softmax(logits, -1)
+        nll = -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+        others = -log_probs.sum(-1) - nll
+        return ((1 - eps) * nll + eps / (n - 1) * others).mean()
+
+
+class SmoothedTargetsScattered(Loss):
+    def forward(self, logits, target):
+        eps = 0.1
+        log_probs = logits.log_softmax(dim=1)
+        smoothed = torch.full_like(log_probs, eps / (logits.size(1) - 1))
+        smoothed.scatter_(1, target.unsqueeze(1), 1.0 - eps)
+        return torch.mean(torch.sum(-smoothed * log_probs, dim=1))
+
+
+class SmoothedTargetsOfFull(Loss):
+    def forward(self, logits, target):
+        eps, classes = 0.2, logits.shape[1]
+        smoothed = torch.full(logits.shape, eps / (classes - 1), dtype=logits.dtype, device=logits.device)
+        smoothed = smoothed.scatter(1, target.unsqueeze(1), 1 - eps)
+        return -(smoothed * F.log_softmax(logits, dim=1)).sum(1).sum()
+
+
+class SmoothedTargetsOfOneHot(Loss):
+    safety = "unsafe"
+
+    def forward(self, logits, target):
+        eps, classes = 0.1, logits.size(1)
+        chosen = F.one_hot(target, classes).to(logits.dtype)
+        smoothed = chosen * (1 - eps) + (1 - chosen) * eps / (classes - 1)
+        return -(smoothed * F.log_softmax(logits, dim=1)).sum(1).mean()
+
+
+class SmoothedTargetsEvenly(Loss):
+    """A share of all classes, the target's too, as torch has it."""
+
+    safety = "unsafe"
+
+    def forward(self, logits, target):
+        eps, classes = 0.1, logits.size(1)
+        smoothed = F.one_hot(target, classes).to(logits.dtype) * (1 - eps) + eps / classes
+        return -(smoothed * F.log_softmax(logits, dim=1)).sum(1).mean()
+
+
+class SmoothedByClassesOfModule(Loss):
+    """Only live: a guard sees to it that there are as many classes."""
+
+    doors = ("live",)
+
+    def __init__(self, classes=11, smoothing=0.1):
+        super().__init__()
+        self.classes = classes
+        self.smoothing = smoothing
+
+    def forward(self, logits, target):
+        smoothed = torch.full_like(logits, self.smoothing / (self.classes - 1))
+        smoothed.scatter_(1, target.unsqueeze(1), 1 - self.smoothing)
+        return -(smoothed * F.log_softmax(logits, dim=-1)).sum(-1).mean()

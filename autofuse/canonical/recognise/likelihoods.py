@@ -10,7 +10,9 @@ import math
 from collections.abc import Sequence
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_SUMS, factors_of, product, terms_of, total, without
+from autofuse.canonical.recognise.class_rows import ClassRows
 from autofuse.canonical.recognise.losses import each, log_softmax_in
+from autofuse.canonical.recognise.smoothing import Given, smoothing_of
 from autofuse.canonical.view import View, literal, rewrites
 from autofuse.ir.graph import Value, is_const
 
@@ -103,6 +105,42 @@ def _smoothed(view: View, terms: list[Value], constant: float) -> Value | None:
     return None
 
 
+def _smoothed_over_others(view: View, terms: list[Value], constant: float) -> Value | None:
+    """(1 - e) * nll - e / (K - 1) * (log_probs.sum(dim) + nll): so much for each class but the target."""
+    for term in terms:
+        plain = next((f for f in factors_of(term) if f.op == "cross_entropy"), None)
+        for other in terms if plain is not None else ():
+            for others in factors_of(other):
+                sign = _of_other_classes(view, others, plain) if plain is not None and other is not term else 0
+                if not sign or plain is None:
+                    continue
+                off = product(view, (*(without(factors_of(other), (others,)) or ()), view.const(sign)))
+                on = product(view, without(factors_of(term), (plain,)) or [view.const(1)])
+                rows = ClassRows(plain.inputs[0], int(str(plain.inputs[6].data)))
+                found = smoothing_of(view, Given(on, off), rows)
+                rest = without(terms, (term, other))
+                if found is None or rest is None:
+                    continue
+                loss = view.assuming(plain, "; ".join(filter(None, (view.assumption(plain), found[1]))))
+                return total(view, (_with_smoothing(view, loss, found[0]), *rest, view.const(constant)))
+    return None
+
+
+def _of_other_classes(view: View, v: Value, plain: Value) -> int:
+    """1 where `v` is the losses of all classes but the target's, -1 where it is less these; 0 if neither."""
+    log_probs, _, weight, ignored, reduction, smoothing, *_ = plain.inputs
+    untouched = is_const(weight, None) and is_const(ignored, None, -100) and is_const(smoothing, 0.0)
+    if v.op != "add" or len(v.inputs) != 2 or not untouched or not is_const(reduction, "none"):
+        return 0
+    for sign in (1, -1):
+        sums, picked = _signed(v.inputs, "sum", -sign), _signed(v.inputs, "cross_entropy", -sign)
+        for _, whole in sums:
+            over = whole.inputs[0] is log_probs and whole.inputs[1].data == log_probs.inputs[1].data
+            if over and is_const(whole.inputs[2], False) and any(one is plain for _, one in picked):
+                return sign
+    return 0
+
+
 def _is_spread(view: View, v: Value, plain: Value) -> bool:
     """Whether `v` is the mean over the classes of what `plain` picks from, reduced as `plain` is."""
     log_probs, _, weight, ignored, reduction, smoothing, *_ = plain.inputs
@@ -136,4 +174,6 @@ def _with_smoothing(view: View, plain: Value, s: Value) -> Value:
     return view.assuming(made, "; ".join(filter(None, (view.assumption(plain), ignored))))
 
 
-RECOGNISED_IN_SUMS += [_shifted_logsumexp, _log_softmax_by_hand, _normaliser_less_picked, _smoothed]
+RECOGNISED_IN_SUMS += [
+    _shifted_logsumexp, _log_softmax_by_hand, _normaliser_less_picked, _smoothed, _smoothed_over_others,
+]  # fmt: skip

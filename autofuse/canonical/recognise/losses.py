@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from autofuse.canonical.arithmetic import factors_of, product, without
 from autofuse.canonical.recognise.class_rows import ClassRows, second_or_last, straightened
+from autofuse.canonical.recognise.precision import known_dtypes
+from autofuse.canonical.recognise.smoothing import given_by, smoothing_of
 from autofuse.canonical.recognise.softmax import unshifted
 from autofuse.canonical.shapes import elements, from_end
 from autofuse.canonical.view import CAST, LEAF, View, bare, literal, rewrites
@@ -281,18 +283,40 @@ def _reduced_loss(view: View, op: str, x: Value) -> Value | None:
 
 
 def _one_hot(view: View, x: Value, dim: Value) -> Value | None:
-    """(log_probs * one_hot(target)).sum(-1), or the sum over everything."""
+    """(log_probs * one_hot(target)).sum(-1), or the sum over everything; also of one-hot vectors that are smoothed."""
     for log_probs in x.inputs if x.op == "mul" else ():
         for chosen in x.inputs:
-            target = _target_of(view, chosen)
+            spread = given_by(view, chosen) if log_probs is not chosen else None
+            hot, given = spread if spread is not None else (chosen, None)
+            target = _target_of(view, hot)
             rest = without(x.inputs, (log_probs, chosen)) if target is not None and log_probs is not chosen else None
             if target is None or rest is None or not all(literal(r) is not None or view.number(r) for r in rest):
                 continue
             found = log_softmax_in(view, log_probs, target[1], view.rank(target[0]))
-            each = None if found is None else _chosen(view, found, target, dim)
+            if found is not None and given is not None and _rounded_alike(view, chosen, log_probs):
+                smoothing = smoothing_of(view, given, found, hot.inputs[1] if hot.op == "one_hot" else None)
+                each = None if smoothing is None else _chosen(view, found.assuming(smoothing[1]), target, dim)
+                each = smoothed(view, each, smoothing[0]) if smoothing and each is not None else None
+            else:
+                each = None if found is None or given is not None else _chosen(view, found, target, dim)
             if each is not None:
                 return product(view, (each, view.const(-1), *rest))
     return None
+
+
+def _rounded_alike(view: View, chosen: Value, log_probs: Value) -> bool:
+    """Whether what the classes are given is rounded as the logits are, as far as is known: not where it is cast."""
+    own, other = known_dtypes(view, bare(chosen)), known_dtypes(view, log_probs)
+    return not own or not other or own == other
+
+
+def smoothed(view: View, loss: Value, smoothing: Value) -> Value:
+    """A loss whose labels are smoothed by that much."""
+    plain = next(f for f in factors_of(loss) if f.op == "cross_entropy")
+    rest = without(factors_of(loss), (plain,)) or []
+    *options, _, dim, lookup = plain.inputs
+    made = view.plain("cross_entropy", *options, smoothing, dim, lookup)
+    return product(view, (view.assuming(made, view.assumption(plain)), *rest))
 
 
 def _chosen(view: View, log_probs: ClassRows, target: tuple[Value, int, str], dim: Value) -> Value | None:
