@@ -100,10 +100,16 @@ USES_UNSEEN = Code(
     "forward uses {name}, and a {kind} cannot be used without effect while the forward is read",
     "do that in the module that calls this one",
 )
+COMPARES_ARGUMENT = Code(
+    "forward-compares-argument",
+    "The forward asks whether an argument is a certain object, by `is`.",
+    "forward asks whether {name} is a certain object",
+    "compare by a flag, or pass None",
+)
 STORES_OWN = Code(
     "forward-stores-own",
-    "The forward stores a list or a dict of the module in one of its arguments.",
-    "forward stores a {kind} of the module in an argument",
+    "The forward stores a list or a dict of the module, or a global one, in one of its arguments.",
+    "forward stores a {kind} of the module or of its file in an argument",
     "store tensors and numbers there",
 )
 STORES_UNDER_OBJECT = Code(

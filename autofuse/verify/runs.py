@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from autofuse.torch_private import run_backward
 from autofuse.verify.arithmetic import WIDER, AsWritten
 
+_MOST_HELD = 10_000  # values in an argument that are compared
 SEED = 20  # any fixed number: runs that are compared draw the same random numbers
 
 
@@ -70,7 +72,7 @@ def run(
         _set_mode(module, training)
         with arithmetic:
             returned = module(*inputs.args, **inputs.kwargs)
-        results = dict(_leaves(returned, "result", call.unread))
+        results = dict(_leaves(returned, "result", call.unread)) | inputs.stored()
         differentiable = {n: r for n, r in results.items() if isinstance(r, Tensor) and r.requires_grad}
         parameters = {f"self.{n}": p for n, p in module.named_parameters() if p.requires_grad}
         sources = inputs.leaves | parameters if call.gradients != "none" else {}
@@ -114,6 +116,22 @@ class _Inputs:
         names = _parameter_names(module, len(call.args))
         self.args = tuple(self._copied(a, n) for a, n in zip(call.args, names, strict=True))
         self.kwargs = {n: self._copied(a, n) for n, a in call.kwargs.items()}
+        self._named = {**dict(zip(names, self.args, strict=True)), **self.kwargs}
+        self._before = {id(v): (v, _version(v)) for _, v in self._held()}
+
+    def stored(self) -> dict[str, Any]:
+        """What the forward stored in containers and objects among the arguments: tensors, numbers and texts."""
+        return {
+            f"{name} after the call": value
+            for name, value in self._held()
+            if not isinstance(value, Tensor) or self._before.get(id(value), (None, None))[1] != _version(value)
+        }
+
+    def _held(self) -> Iterator[tuple[str, Any]]:
+        """What lies in the arguments that are no tensors, as far as it can be compared."""
+        held = (leaf for n, a in self._named.items() if not isinstance(a, Tensor) for leaf in _leaves(a, n))
+        known = (Tensor, int, float, str, type(None))
+        return ((n, v) for n, v in islice(held, _MOST_HELD) if isinstance(v, known))
 
     def written(self) -> dict[str, Tensor]:
         """The tensors among the arguments that the forward wrote to."""
@@ -184,6 +202,11 @@ class _Before:
             for t, version, content in self._contents:
                 if t._version != version:
                     t.copy_(content)
+
+
+def _version(value: Any) -> int:
+    """How often a tensor was written to."""
+    return value._version if isinstance(value, Tensor) and not value.is_inference() else 0
 
 
 @contextmanager

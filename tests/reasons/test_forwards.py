@@ -100,6 +100,11 @@ CASES = [
         ATTENDS + "h = x.other()\nreturn p @ v * h.x",
         "h.x", "pass tensors, numbers and flags, not objects",
     ),
+    Refused(
+        "forward-compares-argument",
+        "if x is KEPT:\n    return v\n" + ATTENDS + "return p @ v",
+        "", "compare by a flag",
+    ),
     Refused("forward-asks-object", ATTENDS + "del x.x\nreturn p @ v", "del x.x", "not objects"),
     Refused(
         "forward-reads-changed-object",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace.twin import copied_object
 from autofuse.verify.arithmetic import AsWritten, InDouble
+from autofuse.verify.modules import verify
 from autofuse.verify.runs import ModuleCall, ModuleRun, drawn, in_double, run
 
 
@@ -127,3 +128,24 @@ def test_a_cache_that_holds_results_of_a_run_is_not_extended_by_another() -> Non
     run(module, ModuleCall((torch.randn(2, 4), cache), {}, copy_object=copied_object), True, AsWritten())
     drawn(module, ModuleCall((torch.randn(2, 4), cache), {}, copy_object=copied_object), True, 0)
     assert len(cache.held) == 1
+
+
+class Stores(nn.Module):
+    def __init__(self, keeps: bool) -> None:
+        super().__init__()
+        self.proj, self.keeps = nn.Linear(4, 4), keeps
+
+    def forward(self, x: Tensor, cache: dict[str, Any]) -> Tensor:
+        y: Tensor = self.proj(x)
+        if self.keeps:
+            cache["n"] = cache.get("n", 0) + 1
+            cache.setdefault("ys", []).append(y)
+        return y
+
+
+def test_what_a_forward_stores_in_its_arguments_is_compared() -> None:
+    kept, lost = Stores(True), Stores(False)
+    lost.load_state_dict(kept.state_dict())
+    assert verify(kept, kept, (torch.randn(2, 4), {})).ok
+    outcome = verify(kept, lost, (torch.randn(2, 4), {}))
+    assert not outcome.ok and "cache" in outcome.reason, outcome

@@ -10,6 +10,7 @@ import functools
 import inspect
 import itertools
 import types
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
@@ -20,7 +21,8 @@ from autofuse.fx.trace import foreign_objects as foreign
 from autofuse.fx.trace.attribute_reads import guard_path
 from autofuse.fx.trace.code_effects import is_copied, is_harmless
 from autofuse.fx.trace.containers import Tracked
-from autofuse.fx.trace.contents import State, empty_like, fill, is_mutable, state_of
+from autofuse.fx.trace.contents import State, empty_like, fill, is_mutable, is_sentinel, state_of
+from autofuse.fx.trace.identity_tests import compares_arguments, outsiders
 from autofuse.fx.trace.recorder import Recorder
 from autofuse.fx.trace.twin import SCALARS, original_class, plain_class
 from autofuse.fx.trace.unseen_copies import UnseenCopies, guard_methods
@@ -43,7 +45,17 @@ class Arguments:
         self._copies = UnseenCopies(self._fake, watched=True)
         self._known: dict[int, tuple[Any, str, Any]] = {}  # id of a container or an object -> it, its text, its copy
         self._nodes: dict[str, fx.Node] = {}
+        cls: Any = plain_class(original_class(type(recorder.root)))
+        self.told_apart = compares_arguments(cls)  # whether it matters that two tensors are one
         recorder.bind = self.value
+
+    def check_identity(self, forward: Any, given: Mapping[str, Any]) -> None:
+        """Raises Untraceable where forward asks whether an argument that has a stand-in is an object of its own."""
+        code = getattr(inspect.unwrap(forward), "__code__", None)
+        for name in outsiders(code) if code is not None else ():
+            value = given.get(name)
+            if not isinstance(value, (*SCALARS, type, *_FUNCTIONS)) and not is_sentinel(value):
+                raise Untraceable(because(forwards.COMPARES_ARGUMENT, name=name))
 
     def parameter(self, parameter: inspect.Parameter, value: Any) -> tuple[inspect.Parameter, Any]:
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -58,9 +70,11 @@ class Arguments:
         """What forward gets to see of an argument, or of a part of one."""
         if isinstance(value, Tensor):
             return self.tensor(value, text)
-        if isinstance(value, SCALARS):
+        if isinstance(value, SCALARS) and (isinstance(value, Enum) or not getattr(value, "__dict__", None)):
             self.guards.equal(text, value)
             return value
+        if type(value).__module__ == "numpy" and hasattr(value, "item") and not hasattr(value, "__setitem__"):
+            return self.number(value, text)
         if isinstance(value, torch.SymInt):
             raise Untraceable(because(forwards.SYMBOLIC_SIZE, name=text))
         if isinstance(value, nn.Module):
@@ -82,15 +96,25 @@ class Arguments:
             return self.tuple(value, text)
         if is_mutable(value):
             return self.container(value, text)
-        if type(value) is object:  # stands for "nothing was given"
+        if is_sentinel(value):
             self.guards.same(text, value)
             return value
-        if not is_copied(value) or isinstance(value, (types.MethodType, functools.partial)):
+        if (
+            isinstance(value, SCALARS)
+            or not is_copied(value)
+            or isinstance(value, (types.MethodType, functools.partial))
+        ):
             return foreign.Untouchable(self.recorder, value, text)
         node = self.placeholder(text)
         node.meta["v"] = real = self._copies.of(value)
         self.guards.same(f"type({text})", original_class(type(value)))
         return self.recorder.stand_in(node, real, text)
+
+    def number(self, value: Any, text: str) -> Any:
+        """A number of numpy's."""
+        self.guards.same(f"type({text})", type(value))
+        self.guards.add(f"{text} == {self.guards.name_of(value)}")
+        return value
 
     def module(self, value: nn.Module, text: str) -> nn.Module:
         """A module of the same class does as well: it is called, not read."""
@@ -154,7 +178,15 @@ class Arguments:
         return self._nodes[text]
 
     def tensor(self, value: Tensor, text: str) -> Tensor:
+        if self.told_apart:
+            if id(value) in self._known:
+                _, first, made = self._known[id(value)]
+                self.guards.add(f"{text} is {first}")
+                return made  # type: ignore[no-any-return]
+            for first, _ in self.tensors:
+                self.guards.add(f"{text} is not {first}")
         fake = self._fake(value)
+        self._known[id(value)] = value, text, fake
         node = self.placeholder(text)
         node.meta["v"] = fake
         sizes = tuple(f"{text}.shape[{d}]" for d in range(fake.dim()))

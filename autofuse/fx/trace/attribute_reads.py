@@ -56,7 +56,7 @@ class AttributeReads(ForeignCalls):
             self.refuse(because(forwards.DRAWS_RANDOM))
 
     def belongs_to_module(self, container: Any) -> bool:
-        return any(held is container for _, held, *_ in self._snapshots)
+        return self.lies_outside(container) or any(held is container for _, held, *_ in self._snapshots)
 
     def check_kept(self, kept: Iterable[Any]) -> None:
         """Raises Untraceable where forward kept something outside of the module that differs from call to call."""

@@ -107,7 +107,7 @@ def is_copied(value: Any) -> bool:
     if cls.__module__ == "numpy" or cls is object or cls is torch.Generator:
         return cls.__name__ != "memmap" and "random" not in cls.__module__
     top = cls.__module__.partition(".")[0]
-    if top in sys.stdlib_module_names and top not in ("__main__", "types", "collections", "random"):
+    if top in sys.stdlib_module_names and top not in ("__main__", "types", "collections"):
         return False  # files, locks, loggers, iterators
     plain = not isinstance(cls.__new__, types.FunctionType)
     return (hasattr(value, "__dict__") or bool(slots_of(cls))) and plain

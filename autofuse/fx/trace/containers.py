@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import torch
 from torch import fx
 
 from autofuse.fx.trace import contents
@@ -58,8 +59,10 @@ class Containers(Values):
         self.tracked[id(live)] = made = Tracked(live, make, text, state_of(live))
         return made
 
+    lies_outside: Callable[[Any], bool]  # whether a container is a global, or in one
+
     def belongs_to_module(self, container: Any) -> bool:
-        """Whether a container is the module's, and outlives the call."""
+        """Whether a container is the module's, or a global, and outlives the call."""
         raise NotImplementedError
 
     # What forward has changed.
@@ -93,6 +96,10 @@ class Containers(Values):
             if id(x) in self.tuples:
                 return self.tuples[id(x)][1]()
             items = [self.kept_node(v) for v in x]
+            if isinstance(x, torch.Size):
+                return self.graph.call_function(torch.Size, (items,))
+            if type(x) is not tuple and not hasattr(x, "_fields"):
+                self.refuse(because(forwards.PASSES_OBJECT, kind=type(x).__name__))
             return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
         return self.argument(x)
 

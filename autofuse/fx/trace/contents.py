@@ -48,6 +48,13 @@ def keeps_in_slots(value: Any) -> bool:
     return not hasattr(value, "__dict__") and bool(slots_of(type(value)))
 
 
+def is_sentinel(value: Any) -> bool:
+    """Whether a value only stands for "nothing was given": it holds nothing, and its class says nothing."""
+    kind = type(value)
+    bare = kind.__mro__ == (kind, object) and not any(callable(v) for v in vars(kind).values())
+    return kind is object or bare and not getattr(value, "__dict__", None) and not slots_of(kind)
+
+
 def state_of(value: Any) -> State:
     """What a container holds now."""
     return State(

@@ -55,6 +55,10 @@ class ExternalState:
         for held, before in self._before.values():
             yield from (new for new in _added(held, before) if _is_kept(new))
 
+    def holds(self, container: Any) -> bool:
+        """Whether a container lies there."""
+        return id(container) in self._before
+
     def restore(self) -> None:
         """Take out what `changes` tells, and nothing that another thread may have put there."""
         for held, before in self._before.values():

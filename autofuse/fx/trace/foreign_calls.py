@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace import contents
 from autofuse.fx.trace import foreign_objects as foreign
-from autofuse.fx.trace.code_effects import classes_in, is_harmless, is_harmless_method, is_users_class
+from autofuse.fx.trace.code_effects import is_harmless, is_harmless_method, is_users_class
 from autofuse.fx.trace.containers import Containers
 from autofuse.fx.trace.contents import is_mutable
 from autofuse.fx.trace.foreign_objects import ForeignObject
@@ -71,12 +71,11 @@ class ForeignCalls(Containers):
     def _check_read(self, real: Any, name: str) -> None:
         """A property is code of the user's: it must do nothing but read."""
         static = inspect.getattr_static(original_class(type(real)), name, None)
-        computed = isinstance(static, (property, functools.cached_property))
-        if (computed or self._answers_itself(real)) and is_users_class(original_class(type(real))):
+        if isinstance(static, (property, functools.cached_property)):
             self._check_method(real, name, changes=False)
-
-    def _answers_itself(self, real: Any) -> bool:
-        return any("__getattribute__" in vars(c) or "__getattr__" in vars(c) for c in classes_in(real))
+        for answers in ("__getattribute__", "__getattr__"):
+            if inspect.isfunction(inspect.getattr_static(original_class(type(real)), answers, None)):
+                self._check_method(real, answers, changes=False)
 
     def _read_first(self, owner: ForeignObject, name: str, value: Any, text: str) -> Any:
         """What the object held when forward was called: nobody has changed it since."""

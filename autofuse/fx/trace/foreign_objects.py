@@ -119,12 +119,9 @@ _UNTOUCHED = (
 
 
 def _refused(self: Any, *others: Any, **named: Any) -> Any:
-    if any(isinstance(o, Tensor) for o in others):
-        return NotImplemented  # the tensor's own operator is written down
     if type(self) is Untouchable:
         use(self)
     vars(self)["_keeper"].foreign_fact(self, "", None)  # always refused
-    return NotImplemented
 
 
 def _untouched(self: Any, *others: Any, **named: Any) -> Any:

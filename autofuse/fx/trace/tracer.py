@@ -97,10 +97,12 @@ def _traced(
     bound = signature_of(own_forward(cls)).bind(recorder.root, *args, **kwargs)
     bound.apply_defaults()
     arguments = Arguments(recorder)
+    arguments.check_identity(own_forward(cls), bound.arguments)
     call = [arguments.parameter(p, bound.arguments[n]) for n, p in list(bound.signature.parameters.items())[1:]]
     before, active.listener = active.listener, recorder
     try:
         with as_it_was(recorder.root), recorder, unchanged_outside(module) as outside:
+            recorder.lies_outside = outside.holds
             result = _run(recorder, own_forward(cls), call)
             recorder.runs, recorder.definition = False, definition_of(own_forward(cls))
             recorder.finish_watching()

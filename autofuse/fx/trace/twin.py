@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.trace.contents import empty_like, keeps_in_slots, state_of, store_attributes
+from autofuse.fx.trace.contents import empty_like, is_sentinel, keeps_in_slots, state_of, store_attributes
 from autofuse.fx.trace.own_forward import ENTRY
 from autofuse.fx.trace.wrappers import PassThrough, held
 
@@ -165,6 +165,8 @@ class Twins:
 
     def _object(self, value: Any) -> Any:
         """A copy of a configuration, a cache, ...; the thing itself where it has no attributes to copy."""
+        if is_sentinel(value):
+            return value
         if self._deep and (keeps_in_slots(value) or isinstance(value, torch.Generator) or _is_array(value)):
             return self._copy(value)
         if not hasattr(value, "__dict__") or type(value).__module__.startswith("torch.distributed."):
@@ -212,6 +214,8 @@ def set_mode(twin: nn.Module, training: bool) -> None:
 
 def copied_object(value: Any) -> Any:
     """A copy of an argument that is neither a tensor nor a container: of a key-value cache, say, with all it holds."""
+    if is_sentinel(value):
+        return value
     try:
         return copy.deepcopy(value)
     except Exception:  # it holds results of a run, which deepcopy refuses
