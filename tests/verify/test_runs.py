@@ -148,4 +148,4 @@ def test_what_a_forward_stores_in_its_arguments_is_compared() -> None:
     lost.load_state_dict(kept.state_dict())
     assert verify(kept, kept, (torch.randn(2, 4), {})).ok
     outcome = verify(kept, lost, (torch.randn(2, 4), {}))
-    assert not outcome.ok and "cache" in outcome.reason, outcome
+    assert not outcome.ok and "cache" in outcome.culprit, outcome
