@@ -11,10 +11,12 @@ from collections.abc import Iterator
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, product
 from autofuse.canonical.shapes import elements
+from autofuse.canonical.sizes import lengths
 from autofuse.canonical.view import CAST, KEEP, PERMUTE, View, bare, rewrites
 from autofuse.ir.graph import CHOICE, TUPLE, Value, is_const
 
 _WEIGHTS = ("softmax", "dropout")
+_SAME_SHAPE = "assumes that the scores have the same shape before they are split for the mask and after"
 
 
 @rewrites("view")
@@ -52,12 +54,26 @@ def folds_back(view: View, split: Value, joined: Value) -> str | None:
 
     Empty where nothing must; None where it has another shape.
     """
+    own, back = lengths(view, split.inputs[0]), lengths(view, joined)
+    if own is not None and own == back and None not in own:
+        return ""
     if len(elements(split.inputs[1])) < 3 or not _same_last(view, split, joined.inputs[1], 2):
-        return None
+        return _SAME_SHAPE if _is_product(split.inputs[0]) and _joins(view, split, joined) else None
     rank = view.rank(split.inputs[0])
     if rank is None and _is_product(split.inputs[0]):
-        return "assumes that the scores have the same shape before they are split for the mask and after"
+        return _SAME_SHAPE
     return "" if rank == len(elements(joined.inputs[1])) else None
+
+
+def _joins(view: View, split: Value, joined: Value) -> bool:
+    """Whether a view joins neighbours of what another one split: (b, h, w, h, w) and then (b, h * w, h * w)."""
+    parts, wholes = list(elements(split.inputs[1])), elements(joined.inputs[1])
+    for whole in wholes:
+        count = next((n for n in range(1, len(parts) + 1) if product(view, parts[:n]) is whole), 0)
+        if not count:
+            return False
+        del parts[:count]
+    return not parts and len(wholes) > 1
 
 
 def expanded_and_folded(view: View, mask: Value, split: Value, joined: Value) -> Value | None:

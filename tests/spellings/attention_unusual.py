@@ -607,3 +607,93 @@ class WindowMaskByView(nn.Module):
         attn = attn.view(-1, h, t, t)
         attn = attn.softmax(-1)
         return attn @ v
+
+
+def _relative_positions(q_size, k_size, rel_pos):
+    q_coords = torch.arange(q_size)[:, None] * max(k_size / q_size, 1.0)
+    k_coords = torch.arange(k_size)[None, :] * max(q_size / k_size, 1.0)
+    relative = (q_coords - k_coords) + (k_size - 1) * max(q_size / k_size, 1.0)
+    return rel_pos[relative.long()]
+
+
+def _add_decomposed_positions(attn, q, rel_pos_h, rel_pos_w, q_size, k_size):
+    q_h, q_w = q_size
+    k_h, k_w = k_size
+    rows = _relative_positions(q_h, k_h, rel_pos_h)
+    columns = _relative_positions(q_w, k_w, rel_pos_w)
+    batch, _, dim = q.shape
+    r_q = q.reshape(batch, q_h, q_w, dim)
+    rel_h = torch.einsum("bhwc,hkc->bhwk", r_q, rows)
+    rel_w = torch.einsum("bhwc,wkc->bhwk", r_q, columns)
+    attn = attn.view(batch, q_h, q_w, k_h, k_w) + rel_h[:, :, :, :, None] + rel_w[:, :, :, None, :]
+    return attn.view(batch, q_h * q_w, k_h * k_w)
+
+
+class DecomposedPositions(nn.Module):
+    """Segment Anything's: biases of rows and of columns, each from the query, added by a helper."""
+
+    doors = ("live",)
+    arguments = {"x": "fixed_x"}
+
+    def __init__(self, dim=24, num_heads=3, size=2):
+        super().__init__()
+        self.num_heads = num_heads
+        self.size = size
+        self.scale = (dim // num_heads) ** -0.5
+        self.qkv = nn.Linear(dim, dim * 3)
+        self.rel_pos_h = nn.Parameter(torch.randn(2 * size - 1, dim // num_heads))
+        self.rel_pos_w = nn.Parameter(torch.randn(2 * size - 1, dim // num_heads))
+
+    def forward(self, x):
+        batch, _, dim = x.shape
+        h = w = self.size
+        qkv = self.qkv(x).reshape(batch, h * w, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv.reshape(3, batch * self.num_heads, h * w, -1).unbind(0)
+        attn = (q * self.scale) @ k.transpose(-2, -1)
+        attn = _add_decomposed_positions(attn, q, self.rel_pos_h, self.rel_pos_w, (h, w), (h, w))
+        attn = attn.softmax(dim=-1)
+        x = (attn @ v).view(batch, self.num_heads, h, w, -1).permute(0, 2, 3, 1, 4)
+        return x.reshape(batch, h * w, dim)
+
+
+class BiasesOfRowsAndColumns(nn.Module):
+    """Scores of a grid, split for biases of its rows and its columns, and joined again."""
+
+    safety = "unsafe"
+    arguments = {"x": "fixed_x"}
+
+    def __init__(self, dim=24, size=2):
+        super().__init__()
+        self.size = size
+        self.q, self.k, self.v = nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.rows = nn.Parameter(torch.randn(size, size))
+        self.columns = nn.Parameter(torch.randn(size, size))
+
+    def forward(self, x):
+        batch, n, dim = x.shape
+        h, w = self.size, self.size
+        attn = self.q(x) @ self.k(x).transpose(-2, -1) * dim**-0.5
+        attn = attn.view(batch, h, w, h, w)
+        attn = attn + self.rows[:, None, :, None] + self.columns[None, :, None, :]
+        attn = attn.view(batch, h * w, h * w)
+        return attn.softmax(dim=-1) @ self.v(x)
+
+
+class ClassAttention(nn.Module):
+    """CaiT's: the first token alone asks."""
+
+    def __init__(self, dim=24, num_heads=3):
+        super().__init__()
+        self.num_heads = num_heads
+        self.scale = (dim // num_heads) ** -0.5
+        self.q, self.k, self.v = nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.attn_drop = nn.Dropout(0.0)
+
+    def forward(self, x):
+        batch, n, dim = x.shape
+        q = self.q(x[:, 0]).unsqueeze(1).reshape(batch, 1, self.num_heads, dim // self.num_heads).permute(0, 2, 1, 3)
+        k = self.k(x).reshape(batch, n, self.num_heads, dim // self.num_heads).permute(0, 2, 1, 3)
+        v = self.v(x).reshape(batch, n, self.num_heads, dim // self.num_heads).permute(0, 2, 1, 3)
+        attn = (q * self.scale) @ k.transpose(-2, -1)
+        attn = self.attn_drop(attn.softmax(dim=-1))
+        return (attn @ v).transpose(1, 2).reshape(batch, 1, dim)

@@ -923,3 +923,16 @@ class AssignedNumbersOfEach(Attend):
         scores = query @ key.mT * self.scale
         scores[mask_3d == 0] = query.sum(-1).mean() - 1e9
         return F.softmax(scores, dim=-1) @ value
+
+
+class SplitAndJoinedOtherwise(Attend):
+    """The scores are joined in another order than they were split in."""
+
+    softmax_alone = True
+
+    def forward(self, query, key, value):
+        batch, n, _ = query.shape
+        m = key.size(1)
+        scores = query @ key.transpose(-2, -1) * self.scale
+        scores = scores.view(batch, n, 1, m, 1) + query.mean(-1)[:, :, None, None, None]
+        return scores.view(batch, m, n).transpose(1, 2).softmax(dim=-1) @ value
