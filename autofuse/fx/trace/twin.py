@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.fx.trace.contents import empty_like, is_sentinel, keeps_in_slots, state_of, store_attributes
+from autofuse.fx.trace.derived_class import TWIN, derived_class
 from autofuse.fx.trace.own_forward import ENTRY
 from autofuse.fx.trace.wrappers import PassThrough, held
 
@@ -258,7 +259,7 @@ def signature_of(forward: Callable[..., Any]) -> inspect.Signature:
 
 def original_class(cls: type) -> type:
     """The class whose twin `cls` is; `cls` itself where it is none."""
-    found: type = vars(cls).get("_autofuse_twin", cls)
+    found: type = vars(cls).get(TWIN, cls)
     return found
 
 
@@ -283,15 +284,7 @@ def watched_object(cls: type) -> type:
 
 
 def _subclass(cls: type, methods: dict[str, Any]) -> Any:
-    names = {
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__,
-        "_autofuse_twin": cls,
-    }
-    return type(cls)(
-        cls.__name__, (cls,), {**names, "__getattribute__": _read(cls), "__setattr__": _store(cls), **methods}
-    )
+    return derived_class(cls, {"__getattribute__": _read(cls), "__setattr__": _store(cls), **methods})
 
 
 def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -2,7 +2,8 @@
 
 In a trace that type is of a stand-in: a class derived from the user's for a module or an object, another class for a
 tensor. An attribute of it is the same (`type(self).scale`), `self.__class__` is answered as the user's own class, and
-isinstance holds; but `type(child) is Attention`, `TABLE[type(x)]` and `type(self)(...)` do something else.
+isinstance holds; but `type(child) is Attention`, `TABLE[type(x)]` and `type(self)(...)` do something else, and
+`Base.__subclasses__()` has one more.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def uses_type_of_values(code: types.CodeType) -> int | None:
 def _lines(code: types.CodeType) -> Iterator[int]:
     steps = [i for i in dis.get_instructions(code) if i.opname not in _ASK_NOTHING]
     for place, step in enumerate(steps):
-        if step.opname in _LOADS and step.argval == "type" and not _is_harmless(steps, place):
+        asks = step.opname in _LOADS and step.argval == "type" and not _is_harmless(steps, place)
+        if asks or step.opname in _ATTRIBUTES and step.argval == "__subclasses__":
             yield _start(step)[0] or code.co_firstlineno
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace.code_effects import classes_in, harmful_methods, is_copied, is_users_class
 from autofuse.fx.trace.contents import is_mutable
+from autofuse.fx.trace.derived_class import TWIN, derived_class
 from autofuse.fx.trace.foreign_objects import Untouchable, is_untouchable, real_of
 from autofuse.fx.trace.source_lines import user_place
 from autofuse.fx.trace.twin import Twins, original_class
@@ -76,9 +77,7 @@ def _guarded(cls: Any, harmful: tuple[str, ...], has_dict: bool) -> type:
     names: dict[str, Any] = {n: _refusing(original_class(cls).__name__, n) for n in harmful}
     if not has_dict:
         names["__slots__"] = ()
-    made: type = type(cls)(
-        cls.__name__, (cls,), {**names, "_autofuse_twin": original_class(cls), "__module__": cls.__module__}
-    )
+    made: type = derived_class(cls, {**names, TWIN: original_class(cls)})
     return made
 
 
