@@ -6,9 +6,13 @@ ones from the end, one that gathers raises, and neither ignores any. Must not kn
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from autofuse.ops.finite_fills import can_look
 
 NEVER = -(2**31)  # no target: what is given as `ignore_index` where none is ignored
 _TAKEN: dict[str, tuple[torch.dtype, ...]] = {
@@ -39,7 +43,40 @@ def looked_up(
 ) -> Tensor:
     """The loss as such a program computes it, its errors and all."""
     dim = 0 if logits.ndim == 1 else dim
-    log_probs = F.log_softmax(logits, dim)
+    return _of_log_probs(F.log_softmax(logits, dim), target, dim, lookup, count, reduction, label_smoothing)
+
+
+@torch.no_grad()
+def may_underflow(logits: Tensor, dim: int) -> bool:
+    """Whether a probability may be 0, or so small that digits of it are lost, as far as can be told without a wait."""
+    if not logits.numel() or not can_look(logits):
+        return True
+    least, most = logits.aminmax()
+    classes = logits.shape[dim if logits.ndim > 1 else 0]
+    return not float(most - least) + math.log(classes) < -math.log(torch.finfo(logits.dtype).tiny)
+
+
+def of_logarithms(
+    logits: Tensor, target: Tensor, dim: int, weight: Tensor | None, ignore_index: int, lookup: str | None,
+    count: int | None, reduction: str, label_smoothing: float,
+) -> Tensor:  # fmt: skip
+    """The loss of log(softmax(logits)), which is infinite where a probability is 0."""
+    dim = 0 if logits.ndim == 1 else dim
+    log_probs = torch.log(torch.softmax(logits, dim))
+    if lookup is not None:
+        return _of_log_probs(log_probs, target, dim, lookup, count, reduction, label_smoothing)
+    rows = log_probs.movedim(dim, -1).reshape(-1, log_probs.shape[dim])
+    loss = F.nll_loss(rows, target.reshape(-1), weight, ignore_index=ignore_index, reduction=reduction)
+    if label_smoothing:
+        spread = rows.mean(-1)
+        spread = spread if reduction == "none" else spread.mean() if reduction == "mean" else spread.sum()
+        loss = (1 - label_smoothing) * loss - label_smoothing * spread
+    return loss.reshape(target.shape) if reduction == "none" else loss
+
+
+def _of_log_probs(
+    log_probs: Tensor, target: Tensor, dim: int, lookup: str, count: int | None, reduction: str, label_smoothing: float
+) -> Tensor:
     losses = -_picked(log_probs, target, dim, lookup, count)
     if label_smoothing:
         losses = (1 - label_smoothing) * losses - label_smoothing * log_probs.mean(dim).reshape(losses.shape)

@@ -75,6 +75,8 @@ def is_exact_as_sum(
     if not can_look(query, key, mask, kept, scale if isinstance(scale, Tensor) else None):
         return kept is None or fill is not None and vanishes(fill, dtype)
     greatest = mask.amax(-1)
+    if kept is None and float(greatest.min()) >= _BIAS:  # the usual case
+        return True
     of_fills = (greatest < _BIAS) & (greatest > -math.inf)
     if kept is None:
         if gradients:

@@ -39,7 +39,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
 )
 
 
-_NOT_FOR_KERNELS = frozenset({"kept", "lookup", "count"})
+_NOT_FOR_KERNELS = frozenset({"kept", "lookup", "count", "of_probabilities"})
 
 
 def kernel_of(operation: str, *args: Any, **kwargs: Any) -> str:

@@ -21,7 +21,7 @@ from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.policy import settings
 from autofuse.kernels.provider import Provider
 from autofuse.ops.class_lookups import NEVER, as_torch_takes, looked_up
-from autofuse.ops.cross_entropy import autocast_is_on, check_reduction, ignored, wide
+from autofuse.ops.cross_entropy import autocast_is_on, check_reduction, cross_entropy, ignored, wide
 from autofuse.torch_private import FakeTensor, keeps_graph
 
 _LEAST = 2**16  # logits; so few are formed whole, by torch's own functions
@@ -31,7 +31,7 @@ def linear_cross_entropy(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
     lookup: str | None = None,
-    count: int | None = None,
+    count: int | None = None, of_probabilities: bool = False,
 ) -> Tensor:  # fmt: skip
     """cross_entropy(x @ weight.T + bias, target), with the logits of a block of rows in memory at a time.
 
@@ -52,6 +52,12 @@ def linear_cross_entropy(
     IndexError for a target out of range.
     """
     check_reduction(reduction)
+    if of_probabilities:  # whether one underflows, only all of the logits tell
+        logits = F.linear(x, weight, bias)
+        return cross_entropy(
+            logits.to(wide(logits.dtype)) if in_float32 else logits, target, dim=-1, ignore_index=ignore_index,
+            reduction=reduction, label_smoothing=label_smoothing, lookup=lookup, count=count, of_probabilities=True,
+        )  # fmt: skip
     if lookup is not None:
         return _looked_up(x, weight, target, bias, lookup, count, label_smoothing, reduction, in_float32)
     if target.is_floating_point():

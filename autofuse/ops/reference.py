@@ -242,7 +242,7 @@ def mlp(
 def cross_entropy(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
-    count: int | None = None,
+    count: int | None = None, of_probabilities: bool = False,
 ) -> Tensor:  # fmt: skip
     """-log softmax(logits)[target] + label_smoothing * (its mean over classes less that), weighted by class."""
     x = logits.movedim(dim if logits.ndim > 1 else 0, -1)
@@ -289,7 +289,7 @@ def nll(
 def log_likelihood(
     logits: Tensor, target: Tensor, *, dim: int = 1, weight: Tensor | None = None, ignore_index: int | None = None,
     reduction: str = "mean", label_smoothing: float = 0.0, lookup: str | None = None,
-    count: int | None = None,
+    count: int | None = None, of_probabilities: bool = False,
 ) -> Tensor:  # fmt: skip
     """-cross_entropy."""
     return -cross_entropy(
@@ -302,7 +302,7 @@ def linear_cross_entropy(
     x: Tensor, weight: Tensor, target: Tensor, *, bias: Tensor | None = None, ignore_index: int | None = None,
     label_smoothing: float = 0.0, reduction: str = "mean", in_float32: bool = False,
     lookup: str | None = None,
-    count: int | None = None,
+    count: int | None = None, of_probabilities: bool = False,
 ) -> Tensor:  # fmt: skip
     """cross_entropy(x @ weight.T + bias, target)."""
     logits = rows(_linear(x, weight, bias), in_float32)

@@ -16,14 +16,14 @@ from autofuse.canonical.recognise.smoothing import Given, smoothing_of
 from autofuse.canonical.view import View, literal, rewrites
 from autofuse.ir.graph import Value, is_const
 
-_UNDERFLOW = "where a probability underflows to 0, its logarithm was -inf and is finite now"
+UNDERFLOW = "where a probability underflows to 0, its logarithm was -inf and is finite now"
 _NONE_IGNORED = "assumes that no target is ignored"
 
 
 @rewrites("log")
 def _log(view: View, x: Value) -> Value | None:
     if x.op == "softmax":
-        return view.assuming(view.plain("log_softmax", x.inputs[0], x.inputs[1]), _UNDERFLOW)
+        return view.assuming(view.plain("log_softmax", x.inputs[0], x.inputs[1]), UNDERFLOW)
     if x.op == "sum" and x.inputs[0].op == "exp":
         return view.make("logsumexp", x.inputs[0].inputs[0], *x.inputs[1:])
     return None

@@ -13,6 +13,7 @@ from torch import Tensor, fx
 
 from autofuse import ops
 from autofuse.canonical import View
+from autofuse.canonical.recognise.likelihoods import UNDERFLOW
 from autofuse.fx.rewrite.after_expression import applied, kernel_name
 from autofuse.fx.rewrite.causal_mask import guard_buffers, is_square, needless
 from autofuse.fx.rewrite.excerpt import Excerpt, excerpt
@@ -24,7 +25,7 @@ from autofuse.fx.trace.operation_names import dead, put_in_place
 from autofuse.match.site import ReplacedValue, Site
 from autofuse.reasons import writing
 from autofuse.reasons.reason import because
-from autofuse.rule import Constant
+from autofuse.rule import Constant, Holds
 
 
 def rewrite(captured: CapturedTrace, view: View, site: Site) -> Excerpt:
@@ -109,6 +110,8 @@ def _arguments(
             named[name] = value
         else:
             positional.append(value)
+    if isinstance(site.verdict, Holds) and UNDERFLOW in site.verdict.why:
+        named["of_probabilities"] = True
     return tuple(positional), named
 
 
