@@ -26,4 +26,5 @@ def derived_class(cls: type, names: dict[str, Any]) -> Any:
     Raises TypeError where Python derives no class from `cls`.
     """
     described = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__, TWIN: cls}
-    return type.__new__(type(cls), cls.__name__, (_Unheard, cls), {**described, **names})
+    bases = (cls,) if issubclass(cls, _Unheard) else (_Unheard, cls)
+    return type.__new__(type(cls), cls.__name__, bases, {**described, **names})

@@ -63,6 +63,11 @@ def test_an_instance_of_it_is_one_of_the_class(cls: type) -> None:
     assert type(made) is type(cls) and not HEARD
 
 
+def test_one_can_be_derived_from_one() -> None:
+    made = derived_class(derived_class(Final, {"less": 2}), {"more": 3})
+    assert isinstance(made(), Final) and (made.less, made.more) == (2, 3)
+
+
 def test_what_no_class_can_be_derived_from_is_told() -> None:
     with pytest.raises(TypeError):
         derived_class(bool, {})
