@@ -152,6 +152,12 @@ OPERANDS_REFUSED = Code(
     "the fused operation does not take these operands: {error}",
     _REPORT,
 )
+OTHER_LAYOUT = Code(
+    "other-layout",
+    "The fused result would lie in memory in another order, and somebody could see it: a child, or `view`.",
+    "somebody would see the result lie in memory in another order",
+    "make the operand contiguous before: `x = x.contiguous()`",
+)
 OTHER_SHAPE = Code(
     "other-shape",
     "The fused operation would give a tensor of another shape than the code.",

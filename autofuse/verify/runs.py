@@ -81,7 +81,23 @@ def run(
         done.rates, done.rows = tuple(sorted(arithmetic.rates)), arithmetic.rows
         for name, value in {**results, **inputs.written(), **before.changes()}.items():
             _note(done, name, value)
+        for name, value in results.items():
+            if isinstance(value, Tensor) and value.layout is torch.strided:
+                done.others[f"the layout of {name}"] = _layout(value)
+                done.others[f"what shares memory with {name}"] = _sharing(value, {**inputs.given, **parameters})
     return done
+
+
+def _layout(x: Tensor) -> str:
+    """How a tensor lies in memory, but for dimensions of one entry, along which nobody steps."""
+    steps = [stride if size > 1 else None for stride, size in zip(x.stride(), x.shape, strict=True)]
+    return str(steps if x.numel() else None)
+
+
+def _sharing(x: Tensor, others: Mapping[str, Tensor]) -> str:
+    """The names of the tensors that lie where `x` lies."""
+    plain = {n: t for n, t in others.items() if t.layout is torch.strided}
+    return ", ".join(n for n, t in plain.items() if t.untyped_storage()._cdata == x.untyped_storage()._cdata)
 
 
 def drawn(module: nn.Module, call: ModuleCall, training: bool, seed: int) -> dict[str, Tensor]:
@@ -111,7 +127,7 @@ class _Inputs:
         self.leaves: dict[str, Tensor] = {}
         self._arithmetic, self._masks_too, self._copy_object = arithmetic, masks_too, call.copy_object
         self._only_asked = call.gradients == "asked"
-        self._given: dict[str, Tensor] = {}
+        self.given: dict[str, Tensor] = {}
         self._copies: dict[int, Any] = {}  # an argument that is given twice stays one
         names = _parameter_names(module, len(call.args))
         self.args = tuple(self._copied(a, n) for a, n in zip(call.args, names, strict=True))
@@ -135,7 +151,7 @@ class _Inputs:
 
     def written(self) -> dict[str, Tensor]:
         """The tensors among the arguments that the forward wrote to."""
-        return {f"{n} after the call": t for n, t in self._given.items() if t._version}
+        return {f"{n} after the call": t for n, t in self.given.items() if t._version}
 
     def _copied(self, value: Any, name: str) -> Any:
         if id(value) not in self._copies:
@@ -144,8 +160,8 @@ class _Inputs:
 
     def _copy(self, value: Any, name: str) -> Any:
         if isinstance(value, Tensor):
-            self._given[name] = self._tensor(value, name)
-            return self._given[name]
+            self.given[name] = self._tensor(value, name)
+            return self.given[name]
         if type(value) in (list, tuple):
             return type(value)(self._copied(v, f"{name}[{i}]") for i, v in enumerate(value))
         if type(value) is dict:

@@ -158,6 +158,29 @@ class Doubled(nn.Module):
         return torch.nn.functional.interpolate(x.mT, scale_factor=2.0).mT
 
 
+class SeesLayouts(nn.Module):
+    """The child sees how its argument lies in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child, self.weight, self.bias = Viewed(), nn.Parameter(torch.rand(4)), nn.Parameter(torch.rand(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.mT
+        centred = x - x.mean(-1, keepdim=True)
+        x = centred / torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + 1e-5) * self.weight + self.bias
+        return self.child(x)
+
+
+class Viewed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.deep = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.deep(x.mT.view(-1, 8))
+
+
 def declined(model: nn.Module, *inputs: Tensor) -> SiteReport:
     sites = autofuse.report(autofuse.optimize(model, inputs, tune=False)).with_status("declined")
     assert sites, autofuse.report(model)
@@ -184,9 +207,15 @@ def test_a_size_that_nothing_else_tells_keeps_what_it_is_asked_of() -> None:
     assert (site.reason_code, site.advice) == ("size-of-removed", "ask an operand for its size instead")
 
 
+def test_what_a_child_would_see_lie_otherwise_is_left_alone() -> None:
+    site = declined(SeesLayouts(), torch.randn(2, 4, 8))
+    assert (site.rule, site.reason_code) == ("AF201", "other-layout")
+    assert site.advice == "make the operand contiguous before: `x = x.contiguous()`"
+
+
 # No program is known that gives these: they keep what is written right where the writer cannot tell.
 UNREACHED = {"operand-of-lines", "name-rebound", "value-in-child", "value-unspelled"}
-BY_HAND = {"operands-refused", "other-shape", "size-of-removed"}
+BY_HAND = {"operands-refused", "other-shape", "size-of-removed", "other-layout"}
 
 
 def test_every_reason_of_the_writers_is_given_for_a_program() -> None:

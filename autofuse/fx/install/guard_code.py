@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.fx.install.mask_contents import holds_form, holds_number
+from autofuse.fx.trace.memory_order import order_in_memory
 from autofuse.fx.trace.plain_children import OWN_HOOKS, PLAIN_TENSORS
 from autofuse.torch_private import GLOBAL_MODULE_HOOKS, is_any_autocast_enabled
 
@@ -25,6 +26,7 @@ _NAMED = re.compile(r"_c\d+")
 SCOPE: Mapping[str, Any] = {
     "_Tensor": Tensor, "_Parameter": nn.Parameter, "_PLAIN": PLAIN_TENSORS, "_torch": torch, "_Error": Exception,
     "_EMPTY": frozenset(), "_holds_form": holds_form, "_holds_number": holds_number,
+    "_order": order_in_memory,
     "_autocast": torch.is_autocast_enabled, "_autocast_dtype": torch.get_autocast_dtype,
     "_any_autocast": is_any_autocast_enabled,
     **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_MODULE_HOOKS)},

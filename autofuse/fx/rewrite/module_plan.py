@@ -20,6 +20,7 @@ from autofuse.fx.rewrite.child_dropout import Children, call_of, is_erased, rejo
 from autofuse.fx.rewrite.excerpt import Excerpt
 from autofuse.fx.rewrite.fused_call import rewrite
 from autofuse.fx.rewrite.graph_capture import CapturedTrace, captured
+from autofuse.fx.rewrite.layouts import copy_of, keep_layouts
 from autofuse.fx.rewrite.narrow_calls import is_narrow_call, narrow_caller
 from autofuse.fx.rewrite.node_builder import CannotBuild
 from autofuse.fx.trace.attribute_reads import guard_path
@@ -91,9 +92,15 @@ def plan_of(
     before = structure_of(trace.graph)
     split = split_calls(trace, children) if children is not None else []
     called = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
+    original = copy_of(trace.graph)
     for _ in range(_ROUNDS):
         if not _fuse_round(trace, rules, excluded, plan, inside):
             break
+    if any(f.fused for f in plan.found):
+        try:
+            keep_layouts(trace, original)
+        except CannotBuild as error:
+            return ModulePlan(trace.module, [_not_built(f, error) if f.fused else f for f in plan.found])
     if children is not None:
         split = rejoin_calls(trace, split, children)
         plan.narrowed += [(s.child, s.dropped) for s in split]
@@ -135,11 +142,15 @@ def _fuse_round(
                 kept.append(replace(found, kernel=taken.kernel, excerpt=taken))
                 continue
             except CannotBuild as error:
-                told = unread(error.reason, AuthorText())
-                found = Found(found.rule, key, found.place, False, told.reason, refusal=told)
+                found = _not_built(found, error)
         others.append(found)
     plan.found = kept + others
     return done
+
+
+def _not_built(found: Found, error: CannotBuild) -> Found:
+    told = unread(error.reason, AuthorText())
+    return Found(found.rule, found.key, found.place, False, told.reason, refusal=told)
 
 
 def _found(lowered: CapturedTrace, site: Site, key: SiteKey) -> Found:

@@ -74,6 +74,7 @@ _PHRASES = {
     "_holds_form": "{0} holds what it held ({1})",
     "_holds_number": "{0} holds {1}",
     "isinstance": "{0} is a tensor",
+    "_order": "how {0} lies in memory",
 }
 
 
