@@ -62,6 +62,7 @@ _SPECIAL = {
     "liger-weight": {"norm": "rms_norm", "name": "weight"},
     "apex-weight": {"name": "weight"},
     "class-keeps-forward": {"kind": "Attention", "why": "does not let its attributes be set"},
+    "forward-goes-by-type": {"name": "forward"},
     "forward-raised": {"error": "TypeError (unsupported operand type(s) for +)"},
     "model-raised": {"kind": "ValueError", "error": "expected 3 channels"},
     "symbolic-size": {"name": "length"},

@@ -21,6 +21,12 @@ KEPT_BY_CLASS = Code(
     "its class, {kind}, {why}",
     "define `forward` as a function, in a class whose attributes can be set",
 )
+GOES_BY_TYPE = Code(
+    "forward-goes-by-type",
+    "The forward goes by the exact type of a value.",
+    "{name} goes by the exact type of a value, and stand-ins, by which a forward is read, have another",
+    "use `isinstance`, or `self.__class__`",
+)
 RAISED = Code(
     "forward-raised",
     "The forward raised an error while it was read.",

@@ -86,8 +86,13 @@ CASES = [
     ),
     Refused("forward-reads-attribute", ATTENDS + "v.grad_fn\nreturn p @ v", "v.grad_fn", "use torch's operations"),
     Refused(
+        "forward-goes-by-type",
+        ATTENDS + "if type(self.fc) is torch.nn.Linear:\n    return p @ v\nreturn v",
+        "if type(", "use `isinstance`, or `self.__class__`",
+    ),
+    Refused(
         "forward-raised",
-        ATTENDS + "assert type(q) is torch.Tensor\nreturn p @ v",
+        ATTENDS + "assert q.__class__ is torch.Tensor\nreturn p @ v",
         "", "give example inputs that the module can be called with",
     ),
     Refused(

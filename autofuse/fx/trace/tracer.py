@@ -29,6 +29,7 @@ from autofuse.fx.trace.result import returned
 from autofuse.fx.trace.source_lines import definition_of
 from autofuse.fx.trace.twin import Twins, active, plain_class, signature_of
 from autofuse.fx.trace.twin_state import as_it_was
+from autofuse.fx.trace.type_calls import refuse_types
 from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
@@ -103,6 +104,7 @@ def _traced(
     try:
         with as_it_was(recorder.root), recorder, unchanged_outside(module) as outside:
             recorder.lies_outside = outside.holds
+            refuse_types(own_forward(cls), cls)
             result = _run(recorder, own_forward(cls), call)
             recorder.runs, recorder.definition = False, definition_of(own_forward(cls))
             recorder.finish_watching()
