@@ -31,6 +31,9 @@ LOSSES: dict[str, Loss] = {
     "smoothed": lambda x, y: (
         0.9 * -F.log_softmax(x, 1).gather(1, y.unsqueeze(1)).squeeze(1).mean() - 0.1 * F.log_softmax(x, 1).mean()
     ),
+    "smoothed one-hot": lambda x, y: (
+        -((F.one_hot(y, C).to(x.dtype) * 0.9 + 0.1 / C) * F.log_softmax(x, -1)).sum(-1).mean()
+    ),
     "masked by hand": lambda x, y: (
         -(F.log_softmax(x, -1).gather(-1, y.clamp(min=0).unsqueeze(-1)).squeeze(-1) * (y != -100)).sum()
         / (y != -100).sum()

@@ -314,8 +314,8 @@ def smoothed(view: View, loss: Value, smoothing: Value) -> Value:
     """A loss whose labels are smoothed by that much."""
     plain = next(f for f in factors_of(loss) if f.op == "cross_entropy")
     rest = without(factors_of(loss), (plain,)) or []
-    *options, _, dim, lookup = plain.inputs
-    made = view.plain("cross_entropy", *options, smoothing, dim, lookup)
+    *options, _, dim, lookup, count = plain.inputs
+    made = view.plain("cross_entropy", *options, smoothing, dim, lookup, count)
     return product(view, (view.assuming(made, view.assumption(plain)), *rest))
 
 
