@@ -65,14 +65,50 @@ REGISTERS_BUFFER = Code(
 DRAWS_RANDOM = Code(
     "forward-draws-random",
     "The forward draws random numbers that torch knows nothing of.",
-    "forward draws random numbers from Python or numpy",
+    "forward draws random numbers from a generator of Python, numpy or its own",
     "draw with torch",
 )
 KEEPS_OUTSIDE = Code(
     "forward-keeps-outside",
-    "The forward keeps a tensor outside of the module.",
-    "forward keeps something outside of the module (a global, a default argument, a class attribute)",
-    "keep it on the module, as a buffer, or return it",
+    "The forward changes something outside of the module: a global, a default argument, a class attribute, an object.",
+    "forward changes {name}, which lies outside of the module",
+    "return the value instead, or do that in the module that calls this one",
+)
+HAS_EFFECT = Code(
+    "forward-has-effect",
+    "The forward calls a function that does more than return a value: it prints, logs, waits, or reads a clock.",
+    "forward calls {name}, which does more than return a value",
+    _UNDER_A_FLAG,
+)
+READS_STATE = Code(
+    "forward-reads-state",
+    "The forward reads an object whose state cannot be compared: an iterator, a lock, a file, a queue.",
+    "forward reads {name}, and the state of a {kind} cannot be guarded",
+    "pass what it holds as an argument",
+)
+READS_TOO_MUCH = Code(
+    "forward-reads-too-much",
+    "The forward reads a container, an array or a tree of objects that is too large to compare at each call.",
+    "forward reads {name}, which is too large to be guarded",
+    "keep what it needs of that on the module",
+)
+RUNS_UNKNOWN = Code(
+    "forward-runs-unknown",
+    "The forward runs a function that closes over variables, and the function cannot be found again to guard them.",
+    "forward runs {name}, and the variables that it closes over cannot be guarded",
+    "make it a method, or a function of a file",
+)
+READS_DICT = Code(
+    "forward-reads-dict",
+    "The forward reads the dict of a module's attributes by names that it computes.",
+    "forward reads {name} by names that it computes",
+    "read the attributes by their names",
+)
+READS_UNREACHED = Code(
+    "forward-reads-unreached",
+    "The forward reads an attribute of an object that a guard cannot reach.",
+    "forward reads {name} of a {kind} that a guard cannot reach",
+    "keep the object, or its value, on the module",
 )
 READS_OTHER_MODULE = Code(
     "forward-reads-other-module",

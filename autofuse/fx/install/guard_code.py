@@ -23,12 +23,19 @@ _TABLES = ("_parameters", "_buffers", "_modules")
 _STATE = frozenset({"training", *_TABLES, *OWN_HOOKS})
 _TYPED = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 _NAMED = re.compile(r"_c\d+")
+
+
+def inherited(cls: type, name: str) -> Any:
+    """What a class or one of its bases defines under a name, as it lies there."""
+    return next((vars(c)[name] for c in cls.__mro__ if name in vars(c)), None)
+
+
 SCOPE: Mapping[str, Any] = {
     "_Tensor": Tensor, "_Parameter": nn.Parameter, "_PLAIN": PLAIN_TENSORS, "_torch": torch, "_Error": Exception,
     "_EMPTY": frozenset(), "_holds_form": holds_form, "_holds_number": holds_number,
     "_order": order_in_memory,
     "_autocast": torch.is_autocast_enabled, "_autocast_dtype": torch.get_autocast_dtype,
-    "_any_autocast": is_any_autocast_enabled,
+    "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
     **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_MODULE_HOOKS)},
 }  # fmt: skip
 
@@ -75,6 +82,8 @@ class GuardWords(ast.NodeTransformer):
                 return parsed("{1}[{2}] if {2} in {1} else getattr({0}, {2})", args[0], table, args[2])
             case ast.Name("_lacks"):
                 return self._lacks(*args)
+            case ast.Name("_alike"):
+                return self._alike(args[0], args[1], node.args[1])
             case ast.Name("_autocast"):
                 return ast.BoolOp(ast.And(), [parsed("_any_autocast()"), ast.Call(node.func, args, [])])
         return ast.Call(self.visit(node.func), args, [])
@@ -85,6 +94,12 @@ class GuardWords(ast.NodeTransformer):
         tests.append(parsed('"forward" not in {0}', inside))
         tests.append(parsed('not ("_compiled_call_impl" in {0} and {0}["_compiled_call_impl"])', inside))
         return ast.BoolOp(ast.And(), tests)
+
+    def _alike(self, found: ast.expr, constant: ast.expr, written: ast.expr) -> ast.expr:
+        """The same object mostly, else an equal one of the same type."""
+        assert isinstance(written, ast.Name)
+        kind = self._constant(type(self._names[written.id]))
+        return parsed("{0} is {1} or type({0}) is {2} and {0} == {1}", found, constant, kind)
 
     def _lacks(self, module: ast.expr, name: ast.expr) -> ast.expr:
         if not self._is_module(module):

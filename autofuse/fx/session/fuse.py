@@ -23,7 +23,6 @@ from autofuse.fx.session.planner import Planner, plan_calls
 from autofuse.fx.session.rank_agreement import decide_as_rank_0_does
 from autofuse.fx.session.session import Session
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
-from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.module_calls import ModelCalls, calls_of
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.reasons.reason import Reason
@@ -32,7 +31,7 @@ from autofuse.reasons.reason import Reason
 def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> None:
     """Fuse what can be fused in `model`, as it is when it is called with `arguments`. The model itself is not run."""
     checker, tune = session.checker, session.options.tune
-    with undisturbed_randomness(), unchanged_outside(model), told(f"autofuse: {type(model).__name__}") as tell:
+    with undisturbed_randomness(), told(f"autofuse: {type(model).__name__}") as tell:
 
         def decide() -> Planner:
             try:

@@ -17,8 +17,6 @@ from autofuse.fx.session.memory_room import lack_of_room
 from autofuse.fx.session.planner import Planner, Plans
 from autofuse.fx.session.state import Exclusions
 from autofuse.fx.session.trials import ForwardTrial
-from autofuse.fx.trace.ambient_state import undisturbed_randomness
-from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.module_calls import Calls
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.tracer import ForwardArguments
@@ -70,8 +68,7 @@ class Checker:
         if plan.variant is None or not read_by_place or lack_of_room(module):
             return {}
         try:
-            with undisturbed_randomness(), unchanged_outside(module):
-                outcome = ForwardTrial(module, call, planner, unread).outcome()
+            outcome = ForwardTrial(module, call, planner, unread).outcome()
         except Exception as error:
             planner.failed.append((module, reason_of_failure(error, "checking it")))
             return {}
@@ -96,10 +93,9 @@ class Checker:
             found = [f for p in planner.whole(module).values() for f in p.found if f.fused]
             planner.forget(module)
             return Verdict(None, tuple((f, because(outcomes.NOT_VERIFIED, why=why)) for f in found))
-        with undisturbed_randomness(), unchanged_outside(module):
-            trial = ForwardTrial(module, call, planner)
-            outcome = trial.outcome()
-            return Verdict(outcome.max_error) if outcome.ok else _blame(planner, module, trial, outcome)
+        trial = ForwardTrial(module, call, planner)
+        outcome = trial.outcome()
+        return Verdict(outcome.max_error) if outcome.ok else _blame(planner, module, trial, outcome)
 
 
 def _blame(planner: Planner, module: nn.Module, trial: ForwardTrial, outcome: Verification) -> Verdict:

@@ -13,6 +13,8 @@ from autofuse.fx.install.codegen import Forward, Variant
 from autofuse.fx.install.dispatch import install, install_alike, restore_one
 from autofuse.fx.rewrite.module_plan import ModulePlan
 from autofuse.fx.session.planner import Planner
+from autofuse.fx.trace.ambient_state import undisturbed_randomness
+from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.sharding import register_views
 from autofuse.fx.trace.stand_ins import Forms, filled, local
@@ -52,7 +54,8 @@ class ForwardTrial:
             if module in made:
                 self._install(module, made[module], module is checked)
         try:
-            return self._reference.check(rewritten, other_inputs=running is None)
+            with undisturbed_randomness(), unchanged_outside():
+                return self._reference.check(rewritten, other_inputs=running is None)
         finally:
             for module in made.values():  # copies may lie about for a while, and their classes would dispatch
                 restore_one(module)

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor, fx, nn
 
-from autofuse.fx.trace.ambient_state import random_states
+from autofuse.fx.trace import effects
+from autofuse.fx.trace.code_facts import facts_of
+from autofuse.fx.trace.external_state import ExternalState
 from autofuse.fx.trace.foreign_calls import ForeignCalls
+from autofuse.fx.trace.functions_found import FunctionsFound
+from autofuse.fx.trace.read_set import ReadSet, is_plain
+from autofuse.fx.trace.slots import slots
+from autofuse.fx.trace.snapshots import Change
 from autofuse.fx.trace.source_lines import SourceLine, user_place
-from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS
+from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, is_twin, original_class
 from autofuse.fx.trace.values import Held, Untraceable, tensors
 from autofuse.ir.vocabulary import MODULES
 from autofuse.reasons import forwards
@@ -24,10 +30,13 @@ from autofuse.reasons.reason import because
 
 _NOTHING = object()
 _PARAMETERS = 2  # a weight and a bias
+_LARGEST_ARRAY = 4096  # bytes that are compared at each call
 
 
 class AttributeReads(ForeignCalls):
-    """What a Recorder hears of attributes."""
+    """What a Recorder hears of attributes. `outside`: what the code that runs can change."""
+
+    outside: ExternalState
 
     def begin_watching(self) -> None:
         self.owners: dict[int, str] = {}  # id of a twin -> how a guard reaches it
@@ -40,7 +49,7 @@ class AttributeReads(ForeignCalls):
         for name, module in self.root.named_modules():
             self._tables.append((module, dict(module._buffers)))
             self.owners[id(module)], self.paths[id(module)] = guard_path(name), name
-        self._random = random_states()
+        self._real_reads: list[tuple[str, Any, str]] = []  # what attributes hold that is no twin
 
     def finish_watching(self) -> None:
         """Raises Untraceable where forward changed a container that outlives it, or drew random numbers unseen."""
@@ -52,17 +61,38 @@ class AttributeReads(ForeignCalls):
             for name, x in module._buffers.items():
                 if x is not buffers.get(name) and self.itself.get(id(x), _NOTHING) is not buffers.get(name):
                     self.refuse(because(forwards.REGISTERS_BUFFER, name=name), passing=True)
-        if random_states() != self._random:
-            self.refuse(because(forwards.DRAWS_RANDOM))
+        if self.refused is not None:
+            raise self.refused
 
     def belongs_to_module(self, container: Any) -> bool:
         return self.lies_outside(container) or any(held is container for _, held, *_ in self._snapshots)
 
-    def check_kept(self, kept: Iterable[Any]) -> None:
-        """Raises Untraceable where forward kept something outside of the module that differs from call to call."""
-        for value in kept:
-            if not all(self.is_constant(t) for t in tensors(value)) or next(tensors(value), None) is None:
-                self.refuse(because(forwards.KEEPS_OUTSIDE))
+    def stop(self, what: str) -> None:
+        """The user's code is about to call what has an effect."""
+        if what.partition(".")[0] == "random":
+            self.refuse(because(forwards.DRAWS_RANDOM))
+        self.refuse(because(forwards.HAS_EFFECT, name=what))
+
+    def check_kept(self, changes: Iterable[Change]) -> None:
+        """Raises Untraceable where forward changed what lies outside of the module, but for a mask that it caches."""
+        for change in changes:
+            if id(change.owner) in self.tracked or id(change.owner) in self._objects:
+                continue  # an argument: what is written to it is repeated
+            if effects.random_state(change.owner) is not None:
+                self.refuse(because(forwards.DRAWS_RANDOM))
+            cached = [t for value in change.added for t in tensors(value)]
+            if not change.added or not change.may_be_cache or not cached or not all(map(self.is_constant, cached)):
+                self.refuse(because(forwards.KEEPS_OUTSIDE, name=change.name))
+
+    def close(self, outside: ExternalState) -> None:
+        """Guard what forward read besides its arguments and its module. Raises Untraceable where that is impossible."""
+        reads = ReadSet(self.guards, FunctionsFound(self.world.functions), self.refuse)
+        for text, value, name in self._real_reads:
+            reads.value(text, value, name)
+        ran = [r for r in outside.ran if not r.aside]
+        reads.close(ran, [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners])
+        for ask in outside.asked:
+            ask(reads)
 
     # Attributes.
 
@@ -71,18 +101,60 @@ class AttributeReads(ForeignCalls):
         value = self._twin_of_object(owner, name, value)
         if self.paused:
             return value
+        with self.silence():
+            self._heard(owner, name, value)
+        return value
+
+    def _heard(self, owner: Any, name: str, value: Any) -> None:
         text = self.owners.get(id(owner))
         if isinstance(value, SCALARS):
             self._guard_scalar(owner, text, name, value)
-        elif isinstance(value, (Tensor, *CONTAINERS)):
-            with self.silence():
-                self._register_held(value, owner, text, name)
+        elif isinstance(value, Tensor):
+            self._register_tensor(value, owner, name)
         elif isinstance(value, CODE):
             self._guard_code(owner, text, name, value)
-        elif not isinstance(value, nn.Module) and text is not None:
-            self.owners.setdefault(id(value), f"{text}.{name}")
-            self._keep.append(value)
-        return value
+        elif isinstance(value, nn.Module) or is_computed(owner, name):
+            return  # what a property reads is guarded
+        elif text is None:
+            self.refuse(because(forwards.READS_UNREACHED, name=name, kind=type(owner).__name__))
+        else:
+            self._guard_held(owner, f"{text}.{name}", name, value)
+
+    def _guard_held(self, owner: Any, text: str, name: str, value: Any) -> None:
+        """An attribute that is an object, a container, an array."""
+        if is_plain(value):
+            self.guards.alike(text, value)
+        elif kind := effects.kind_of_state(value):
+            self.refuse(because(forwards.READS_STATE, name=name, kind=kind))
+        elif not holds(owner, name, value):  # of the class, so it is the user's own
+            self._real_reads.append((text, value, name))
+            self.outside.note(value, text)
+        elif isinstance(value, CONTAINERS):
+            self._register_container(value, text, owner, name)
+        else:
+            self._guard_object(text, name, value)
+
+    def _guard_object(self, text: str, name: str, value: Any) -> None:
+        if effects.is_array(value):
+            if value.nbytes > _LARGEST_ARRAY or value.dtype.hasobject:
+                self.refuse(because(forwards.READS_TOO_MUCH, name=name))
+            self.guards.equal(f"{text}.shape", value.shape)
+            self.guards.equal(f"{text}.tobytes()", value.tobytes())
+        elif is_twin(value):
+            self.guards.same(f"type({text})", original_class(type(value)))
+            self.owners.setdefault(id(value), text)
+        elif effects.random_state(value) is None:
+            self._real_reads.append((text, value, name))
+        self._keep.append(value)
+        self.outside.snapshot.note(value, text)
+
+    def read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None:
+        """`self.__dict__` or `vars(self)` was read: what has the name of a text in that code is guarded."""
+        names = [n for n in facts_of(code).texts if n in inside]
+        if not names:
+            self.refuse(because(forwards.READS_DICT, name="__dict__"))
+        for name in names:
+            self.read(owner, name, inside[name])
 
     def missing(self, owner: Any, name: str) -> None:
         text = self.owners.get(id(owner))
@@ -113,6 +185,8 @@ class AttributeReads(ForeignCalls):
         inside = object.__getattribute__(owner, "__dict__")
         if inside.get(name) is not value or isinstance(value, (*SCALARS, *CONTAINERS, *CODE, Tensor, nn.Module)):
             return value
+        if effects.kind_of_state(value):
+            return value
         with self.silence():
             made = self.world.of(value)
         inside[name] = made
@@ -122,8 +196,8 @@ class AttributeReads(ForeignCalls):
         if text is None:
             if isinstance(owner, nn.Module):
                 self.refuse(because(forwards.READS_OTHER_MODULE, name=name))
-            return
-        if isinstance(vars(type(owner)).get(name) or _class_attribute(owner, name), property):
+            self.refuse(because(forwards.READS_UNREACHED, name=name, kind=type(owner).__name__))
+        if is_computed(owner, name):
             return  # what the property reads is guarded
         if isinstance(owner, nn.Module) and value is None:
             for table in ("_parameters", "_buffers", "_modules"):
@@ -134,25 +208,36 @@ class AttributeReads(ForeignCalls):
 
     def _guard_code(self, owner: Any, text: str | None, name: str, value: Any) -> None:
         """A function that an instance holds, such as its activation: another one may be put in its place."""
-        if text is not None and name in object.__getattribute__(owner, "__dict__"):
+        if text is None:
+            return
+        if name in object.__getattribute__(owner, "__dict__"):
             self._same_code(f"{text}.{name}", value)
+            return
+        self.guards.add(f'"{name}" not in {text}.__dict__')  # the class is asked: read_set.py guards what it has
+        if not isinstance(value, types.MethodType) and not is_computed(owner, name):
+            self._real_reads.append((f"{text}.{name}", value, name))
 
     def _same_code(self, text: str, value: Any) -> None:
         if not isinstance(value, (types.MethodType, functools.partial)):
-            self.guards.same(text, self.world.functions.get(id(value), value))
+            users = self.world.functions.get(id(value), value)
+            self._real_reads.append((text, users, text.rpartition(".")[2]))
             self._same_closure(text, value)
             return
         self.guards.same(f"type({text})", type(value))  # copies of a module have one of their own
         if isinstance(value, types.MethodType):
             self.guards.same(f"{text}.__func__", value.__func__)
+            if is_twin(value.__self__):
+                self.owners.setdefault(id(value.__self__), f"{text}.__self__")
+            else:
+                self._real_reads.append((f"{text}.__self__", value.__self__, text.rpartition(".")[2]))
             return
         self._same_code(f"{text}.func", value.func)
         for place, given in enumerate(value.args):
-            if isinstance(given, SCALARS):
-                self.guards.equal(f"{text}.args[{place}]", given)
+            self._guard_part(f"{text}.args[{place}]", given)
         for key, given in value.keywords.items():
-            if isinstance(given, SCALARS):
-                self.guards.equal(f"{text}.keywords.get({key!r})", given)
+            self._guard_part(f"{text}.keywords[{key!r}]", given)
+        self.guards.add(f"len({text}.args) == {len(value.args)}")
+        self.guards.add(f"len({text}.keywords) == {len(value.keywords)}")
 
     def _same_closure(self, text: str, value: Any) -> None:
         """A copy of a module holds the same functions, which then run the original's children."""
@@ -162,12 +247,6 @@ class AttributeReads(ForeignCalls):
             if isinstance(cell.cell_contents, nn.Module) and id(cell.cell_contents) in self.paths:
                 reach = guard_path(self.paths[id(cell.cell_contents)])
                 self.guards.add(f"{text}.__closure__[{place}].cell_contents is {reach}")
-
-    def _register_held(self, value: Any, owner: Any, text: str | None, name: str) -> None:
-        if isinstance(value, Tensor):
-            self._register_tensor(value, owner, name)
-        elif text is not None:
-            self._register_container(value, f"{text}.{name}", owner, name)
 
     def _register_tensor(self, x: Tensor, owner: Any, name: str) -> None:
         """A tensor that is a plain attribute (parameters and buffers are found by parameter())."""
@@ -182,30 +261,50 @@ class AttributeReads(ForeignCalls):
         if any(container is value for _, container, *_ in self._snapshots):
             return
         self._snapshots.append((text, value, _contents(value), user_place()))
+        self.outside.snapshot.note(value, text)
         if _plain(value):
             self.guards.equal(text, type(value)(value))
-        elif isinstance(owner, nn.Module) and id(owner) in self.paths:
+            return
+        make = None
+        if isinstance(owner, nn.Module) and id(owner) in self.paths:
             target = f"{self.paths[id(owner)]}.{name}".lstrip(".")
-            self._guard_content(value, text)
-            self._register_items(value, lambda: self.graph.create_node("get_attr", target), text)
+            make = lambda: self.graph.create_node("get_attr", target)
+        self._register_items(value, make, text)
 
-    def _guard_content(self, value: Any, text: str) -> None:
+    def _register_items(self, value: Any, make: Callable[[], fx.Node] | None, text: str) -> None:
         """What a container holds stays there: a cache may be filled, or emptied, by another call."""
-        if isinstance(value, dict):
-            self.guards.add(f"{text}.keys() == {self.guards.name_of(frozenset(value))}")
-        elif isinstance(value, (list, tuple)):
-            self.guards.add(f"len({text}) == {len(value)}")
-
-    def _register_items(self, value: Any, make: Callable[[], fx.Node], text: str) -> None:
-        items: Iterator[tuple[Any, Any]] = iter(value.items()) if isinstance(value, dict) else enumerate(value)
-        for key, item in items:
-            get = self._getter(make, key)
-            if isinstance(item, Tensor) and id(item) not in self.held and self.parameter(item) is None:
-                self.hold(item, get, _fixed_sizes(item))
-            elif isinstance(item, (list, tuple, dict)):
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+        if isinstance(value, (set, frozenset)) or not all(map(is_plain, keys)):
+            if any(not isinstance(v, (Tensor, nn.Module)) for v in value):
+                self.refuse(because(forwards.READS_STATE, name=text, kind=type(value).__name__))
+            return
+        self.guards.add(f"{text}.keys() == {self.guards.name_of(frozenset(keys))}" if isinstance(value, dict)
+                        else f"len({text}) == {len(value)}")  # fmt: skip
+        for key in keys:
+            item, get = value[key], self._getter(make, key) if make is not None else None
+            if isinstance(item, Tensor):
+                if get is not None and id(item) not in self.held and self.parameter(item) is None:
+                    self.hold(item, get, _fixed_sizes(item))
+            elif isinstance(item, CONTAINERS) and not is_plain(item):
                 self._register_items(item, get, f"{text}[{key!r}]")
-            elif isinstance(item, SCALARS):
-                self.guards.equal(f"{text}[{key!r}]", item)
+            else:
+                self._guard_part(f"{text}[{self.guards.name_of(key)}]", item)
+
+    def _guard_part(self, text: str, item: Any) -> None:
+        """What stands in a container, or among the arguments of a partial function."""
+        if isinstance(item, nn.Module):
+            if id(item) in self.paths:
+                self.guards.add(f"{text} is {guard_path(self.paths[id(item)])}")
+        elif isinstance(item, SCALARS):
+            self.guards.equal(text, item)
+        elif is_plain(item):
+            self.guards.alike(text, item)
+        elif isinstance(item, CODE):
+            self._same_code(text, item)
+        elif kind := effects.kind_of_state(item):
+            self.refuse(because(forwards.READS_STATE, name=text, kind=kind))
+        elif not isinstance(item, (Tensor, *CONTAINERS)):
+            self._guard_object(text, text, item)
 
     def _getter(self, make: Callable[[], fx.Node], key: Any) -> Callable[[], fx.Node]:
         return lambda: self.graph.call_function(_getitem, (make(), key))
@@ -236,7 +335,10 @@ def guard_inside(name: str, attribute: str) -> str:
 
 def is_known(kind: type) -> bool:
     """Whether modules of exactly this class are one operation of the vocabulary."""
-    return kind.__module__.startswith("torch.nn.modules.") and f"torch.nn.{kind.__name__}" in MODULES
+    torchs = kind.__module__.startswith("torch.nn.modules.") and f"torch.nn.{kind.__name__}" in MODULES
+    return (
+        torchs and getattr(getattr(kind, "forward", None), "__module__", "") == kind.__module__
+    )  # nobody put another in its place
 
 
 def is_light(module: nn.Module) -> bool:
@@ -263,5 +365,17 @@ def _fixed_sizes(x: Tensor) -> tuple[int, ...]:
     return tuple(int(n) for n in x.shape)
 
 
-def _class_attribute(owner: Any, name: str) -> Any:
-    return next((vars(c)[name] for c in type(owner).__mro__ if name in vars(c)), None)
+def is_computed(owner: Any, name: str) -> bool:
+    """Whether an attribute is computed by a property, or another descriptor of the user's, at each read."""
+    found = next((vars(c)[name] for c in type(owner).__mro__ if name in vars(c)), None)
+    return (
+        hasattr(type(found), "__get__")
+        and not isinstance(found, (*CODE, classmethod, staticmethod))
+        and (type(found) is not types.MemberDescriptorType)
+    )
+
+
+def holds(owner: Any, name: str, value: Any) -> bool:
+    """Whether the object itself, and not its class, has the attribute."""
+    inside = object.__getattribute__(owner, "__dict__") if hasattr(owner, "__dict__") else {}
+    return inside.get(name, _NOTHING) is value or name in slots(owner)

@@ -12,11 +12,17 @@ import ast
 import enum
 import math
 import re
+import types
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 _SELF, _NAMED = re.compile(r"\bself\b"), re.compile(r"\b_c\d+\b")
+_TEXT, _NAME = re.compile(r"'[^']*'|\"[^\"]*\""), re.compile(r"(?<![\w.])[A-Za-z]\w*")
+_WORDS = frozenset({"is", "not", "in", "and", "or", "len", "type", "None", "True", "False", "isinstance"})
+
+
+_LONG = 60  # characters of a value that a sentence names
 
 
 @dataclass
@@ -40,14 +46,32 @@ class Guards:
 
     def same(self, text: str, value: Any) -> None:
         """`text` must give that very object."""
-        self.add(f"{text} is {self.name_of(value)}")
+        self.add(f"{text} is {self.constant(value)}")
+
+    def alike(self, text: str, value: Any) -> None:
+        """`text` must give a value of the same type that equals the immutable `value`."""
+        if value is None or isinstance(value, (bool, enum.Enum)):
+            self.same(text, value)
+        else:
+            self.add(f"_alike({text}, {self.constant(value)})")
+
+    def constant(self, value: Any) -> str:
+        """A name for that very object."""
+        if value is None or isinstance(value, bool):
+            return repr(value)
+        for name, known in self.names.items():
+            if known is value:
+                return name
+        name = f"_c{len(self.names)}"
+        self.names[name] = value
+        return name
 
     def add_childs(self, child: Guards, reach: str) -> None:
         """Add what the child that a guard reaches by `reach` took for granted of itself."""
         for test in child.tests:
-            if "self" in test:
+            if _SELF.search(test) or is_outside(test):
                 text = _SELF.sub(reach, test)
-                self.add(_NAMED.sub(lambda m: self.name_of(child.names[m[0]]), text))
+                self.add(_NAMED.sub(lambda m: self.constant(child.names[m[0]]), text))
 
     def name_of(self, value: Any) -> str:
         """Text for a value: itself where that is short and exact, else a name bound to it."""
@@ -64,6 +88,11 @@ class Guards:
     def text(self) -> str:
         """All tests as one expression."""
         return " and ".join(f"({t})" if " or " in t else t for t in self.tests) or "True"
+
+
+def is_outside(test: str) -> bool:
+    """Whether a test asks neither the module nor an argument: a global, a class, a state of torch."""
+    return set(_NAME.findall(_TEXT.sub("", test))) <= _WORDS
 
 
 _PHRASES = {
@@ -84,6 +113,8 @@ def in_words(test: str, names: Mapping[str, Any]) -> str:
     match tree:
         case ast.Call(func=ast.Name(id=name)) if name in _PHRASES:
             return _PHRASES[name].format(*map(ast.unparse, tree.args))
+        case ast.Call(ast.Name("_alike" | "_inherited" as word), [first, second]):
+            return f"{ast.unparse(first)} {'is' if word == '_alike' else 'has'} {ast.unparse(second)}"
         case ast.UnaryOp(ast.Not(), ast.Call(ast.Name("_autocast"), [ast.Constant(str(value))])):
             return f"autocast is off on {value}"
     return re.sub(r"\b_(autocast(?:_dtype)?\()", r"\1", ast.unparse(tree))
@@ -98,8 +129,7 @@ class _Readable(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.AST:
         if node.id not in self._names:
             return ast.Name("torch") if node.id == "_torch" else node
-        value = self._names[node.id]
-        return ast.Name(value.__qualname__ if isinstance(value, type) else str(value))
+        return ast.Name(_label(self._names[node.id]))
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         match node:
@@ -107,6 +137,10 @@ class _Readable(ast.NodeTransformer):
                 table in ("_modules", "_parameters", "_buffers", "__dict__")
             ):
                 return _named(self.visit(owner), name)
+            case ast.Subscript(value=ast.Name(id=space), slice=ast.Constant(value=str(name))) if "__name__" in (
+                held if isinstance(held := self._names.get(space), dict) else ()
+            ):
+                return _named(self.visit(node.value), name)
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -114,6 +148,16 @@ class _Readable(ast.NodeTransformer):
             case ast.Call(func=ast.Name(id="_held"), args=[owner, _, ast.Constant(value=str(name))]):
                 return _named(self.visit(owner), name)
         return self.generic_visit(node)
+
+
+def _label(value: Any) -> str:
+    """What to call an object in a sentence."""
+    if isinstance(value, dict) and "__name__" in value:
+        return str(value["__name__"])
+    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
+        return value.__qualname__
+    text = str(value)
+    return text if " object at 0x" not in text and len(text) <= _LONG else f"a {type(value).__qualname__}"
 
 
 def _named(owner: ast.expr, name: str) -> ast.AST:

@@ -6,6 +6,7 @@ the parameters shared, the buffers copied and gradients off.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from autofuse.fx.trace import effects
 from autofuse.fx.trace.ambient_state import autocast, undisturbed_randomness, without_cached_casts
 from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.stand_ins import fake_world
 from autofuse.fx.trace.tracer import ForwardArguments, quiet
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, Twins, active, set_mode
 from autofuse.fx.trace.unseen_copies import KeptArguments, UnseenCopies
+from autofuse.fx.trace.user_code import Unfollowed
 from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import forwards, outcomes
 from autofuse.reasons.reason import Reason, because
@@ -46,8 +49,13 @@ class CallLog:
         inside = object.__getattribute__(owner, "__dict__")
         if inside.get(name) is not value or isinstance(value, (*SCALARS, *CONTAINERS, *CODE, Tensor, nn.Module)):
             return value
+        if kind := effects.kind_of_state(value):  # it would be moved on, or opened, or locked
+            _stop(f"{name}, a {kind}")
         inside[name] = self.world.of(value)
         return inside[name]
+
+    def read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None:
+        """A twin's own dict may be read."""
 
     def missing(self, owner: Any, name: str) -> None:
         """Nothing to note."""
@@ -154,12 +162,17 @@ def calls_for_real(
         return _run(twin, call, training, CallLog(world, wanted), UnseenCopies(shared))
 
 
+def _stop(what: str) -> None:
+    """A print or a log line of the user's would be one too many."""
+    raise Untraceable(because(forwards.HAS_EFFECT, name=what))
+
+
 def _run(twin: nn.Module, call: ForwardArguments, training: bool, log: CallLog, arguments: Twins) -> Calls:
     args, kwargs = call
     set_mode(twin, training)
     before, active.listener = active.listener, log
     try:
-        with undisturbed_randomness(), without_cached_casts(), unchanged_outside(twin):
+        with undisturbed_randomness(), without_cached_casts(), unchanged_outside(_stop), Unfollowed():
             twin(*map(arguments.of, args), **{k: arguments.of(v) for k, v in kwargs.items()})
     except Untraceable:
         raise

@@ -46,7 +46,7 @@ def probed(module: nn.Module, training: bool, args: Any, kwargs: Any, mode: Fake
     arguments = UnseenCopies(numbers)
     before, active.listener = active.listener, None
     try:
-        with unset_fake_temporarily(), torch.no_grad(), undisturbed_randomness(), unchanged_outside(twin):
+        with unset_fake_temporarily(), torch.no_grad(), undisturbed_randomness(), unchanged_outside():
             result = twin(*arguments.of(args), **arguments.of(kwargs))
     finally:
         active.listener = before

@@ -20,6 +20,7 @@ from autofuse.fx.trace.mask_assignments import mask_of
 from autofuse.fx.trace.size_sources import result_sizes
 from autofuse.fx.trace.symbolic_sizes import Length
 from autofuse.fx.trace.twin import Twins
+from autofuse.fx.trace.user_code import unfollowed
 from autofuse.fx.trace.values import holds_tensors, tensors
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
@@ -38,7 +39,10 @@ class Recorder(ChildCalls, TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        with unfollowed():
+            return self._operation(function, args, kwargs or {})
+
+    def _operation(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.paused:
             return function(*args, **kwargs)
         name = getattr(function, "__name__", "")

@@ -29,7 +29,6 @@ from autofuse.fx.trace.result import returned
 from autofuse.fx.trace.source_lines import definition_of
 from autofuse.fx.trace.twin import Twins, active, plain_class, signature_of
 from autofuse.fx.trace.twin_state import as_it_was
-from autofuse.fx.trace.type_calls import refuse_types
 from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
@@ -102,15 +101,17 @@ def _traced(
     call = [arguments.parameter(p, bound.arguments[n]) for n, p in list(bound.signature.parameters.items())[1:]]
     before, active.listener = active.listener, recorder
     try:
-        with as_it_was(recorder.root), recorder, unchanged_outside(module) as outside:
-            recorder.lies_outside = outside.holds
-            refuse_types(own_forward(cls), cls)
-            result = _run(recorder, own_forward(cls), call)
-            recorder.runs, recorder.definition = False, definition_of(own_forward(cls))
-            recorder.finish_watching()
-            recorder.check_kept(outside.changes())
-            recorder.write_down()
-            returned(recorder, result, dropped)
+        with as_it_was(recorder.root):
+            with unchanged_outside(recorder.stop, lambda: recorder.paused) as outside, recorder:
+                recorder.outside, recorder.lies_outside = outside, outside.holds
+                result = _run(recorder, own_forward(cls), call)
+                recorder.paused = True
+                recorder.runs, recorder.definition = False, definition_of(own_forward(cls))
+                recorder.finish_watching()
+                recorder.check_kept(outside.changes())
+                recorder.write_down()
+                returned(recorder, result, dropped)
+            recorder.close(outside)
     except Untraceable:
         raise
     except Exception as error:  # the traced code is the user's: anything may be raised

@@ -15,6 +15,7 @@ import inspect
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -22,9 +23,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from autofuse.fx.trace import effects
 from autofuse.fx.trace.contents import empty_like, is_sentinel, keeps_in_slots, state_of, store_attributes
 from autofuse.fx.trace.derived_class import TWIN, derived_class
 from autofuse.fx.trace.own_forward import ENTRY
+from autofuse.fx.trace.slots import slots
+from autofuse.fx.trace.user_code import is_users_code
 from autofuse.fx.trace.wrappers import PassThrough, held
 
 SCALARS = (
@@ -57,6 +61,7 @@ class Listener(Protocol):
 
     def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
     def read(self, owner: Any, name: str, value: Any) -> Any: ...
+    def read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None: ...
     def missing(self, owner: Any, name: str) -> None: ...
     def stored(self, owner: Any, name: str, value: Any) -> None: ...
 
@@ -91,6 +96,10 @@ class Twins:
         self._memo[id(value)] = (value, made)
         return made
 
+    def twins(self) -> list[Any]:
+        """Every twin that was made."""
+        return [made for _, made in self._memo.values()]
+
     def _made(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return self._tensor(value)
@@ -104,7 +113,17 @@ class Twins:
             return functools.partial(self.of(value.func), *map(self.of, value.args), **self._values(value.keywords))
         if isinstance(value, types.FunctionType):
             return self._function(value)
-        return value if isinstance(value, CODE) else self._object(value)
+        if isinstance(value, CODE) or effects.kind_of_state(value):
+            return value
+        if effects.is_array(value):
+            return value.copy()
+        if effects.random_state(value) is not None:
+            return value.clone_state() if isinstance(value, torch.Generator) else copy.deepcopy(value)
+        return self._weak(value) if type(value) is weakref.ref else self._object(value)
+
+    def _weak(self, reference: weakref.ref[Any]) -> Any:
+        referent = reference()
+        return reference if referent is None else weakref.ref(self.of(referent))
 
     def _function(self, function: types.FunctionType) -> types.FunctionType:
         """A function that closes over modules or tensors, `lambda x: self.proj(x)`, made to close over their twins."""
@@ -168,9 +187,10 @@ class Twins:
         """A copy of a configuration, a cache, ...; the thing itself where it has no attributes to copy."""
         if is_sentinel(value):
             return value
-        if self._deep and (keeps_in_slots(value) or isinstance(value, torch.Generator) or _is_array(value)):
+        if self._deep and keeps_in_slots(value):
             return self._copy(value)
-        if not hasattr(value, "__dict__") or type(value).__module__.startswith("torch.distributed."):
+        kept = slots(value)
+        if not (hasattr(value, "__dict__") or kept) or type(value).__module__.startswith("torch.distributed."):
             return value  # process groups, what FSDP keeps of a module
         cls = original_class(type(value))
         cls = watched_object(cls) if self._watched else cls
@@ -179,31 +199,26 @@ class Twins:
             made: Any = make.__new__(cls)
         except TypeError:  # made in C, as a file is
             return value
-        if not hasattr(made, "__dict__"):
+        if not (hasattr(made, "__dict__") or kept):
             return value
         self._memo[id(value)] = (value, made)
+        for name in (n for n in kept if hasattr(value, n)):
+            object.__setattr__(made, name, self.of(getattr(value, name)))
+        inside = getattr(value, "__dict__", {})
         if self._deep:
-            made.__dict__.update(self._values(vars(value)))
-        else:
-            made.__dict__.update(
-                {k: self._attribute(k, v) for k, v in vars(value).items()} if self._watched else vars(value)
-            )
+            inside = self._values(inside)
+        elif self._watched:
+            inside = {k: self._attribute(k, v) for k, v in inside.items()}
+        if inside:
+            made.__dict__.update(inside)
         return made
 
     def _copy(self, value: Any) -> Any:
-        if not keeps_in_slots(value):
-            return value.clone_state() if isinstance(value, torch.Generator) else value.copy()
         made = empty_like(value)
         self._memo[id(value)] = (value, made)
         attributes = state_of(value).attributes
         store_attributes(made, list(attributes), [self.of(v) for v in attributes.values()])
         return made
-
-
-def _is_array(value: Any) -> bool:
-    """Whether a value is an array of numpy, which is never imported on the user's behalf."""
-    numpy: Any = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 def set_mode(twin: nn.Module, training: bool) -> None:
@@ -257,6 +272,11 @@ def signature_of(forward: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(parameters=[receiver, *parameters])
 
 
+def is_twin(value: Any) -> bool:
+    """Whether a value was made for a run that is watched."""
+    return "_autofuse_twin" in vars(type(value))
+
+
 def original_class(cls: type) -> type:
     """The class whose twin `cls` is; `cls` itself where it is none."""
     found: type = vars(cls).get(TWIN, cls)
@@ -302,6 +322,8 @@ def _read(cls: type) -> Callable[[Any, str], Any]:
         if name == "__class__" and isinstance(value, type):
             return original_class(value)  # as the user's code will see it; type(self) tells the truth
         listener = active.listener
+        if name == "__dict__" and listener is not None and not listener.paused and is_users_code(sys._getframe(1)):
+            listener.read_dict(self, value, sys._getframe(1).f_code)
         if listener is None or name[:2] == "__" or name in MACHINERY and not _is_own(self, name):
             return value
         return listener.read(self, name, value)

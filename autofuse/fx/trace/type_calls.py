@@ -9,15 +9,8 @@ isinstance holds; but `type(child) is Attention`, `TABLE[type(x)]` and `type(sel
 from __future__ import annotations
 
 import dis
-import inspect
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any
-
-from autofuse.fx.trace.source_lines import SourceLine, is_users
-from autofuse.fx.trace.values import Untraceable
-from autofuse.reasons import forwards
-from autofuse.reasons.reason import because
 
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
 _ASK_NOTHING = frozenset({"PRECALL", "CACHE", "RESUME", "EXTENDED_ARG", "NOP", "PUSH_NULL", "KW_NAMES"})
@@ -33,26 +26,6 @@ def uses_type_of_values(code: types.CodeType) -> int | None:
     Code within it, such as a comprehension or a lambda, is looked at with it.
     """
     return min(_lines(code), default=None)
-
-
-def refuse_types(forward: Any, cls: type) -> None:
-    """Raises Untraceable where `forward`, of `cls`, or a method or helper that it names, goes by a value's type."""
-    for function in _named(forward, cls, _HELPERS):
-        if (line := uses_type_of_values(function.__code__)) is not None:
-            place = SourceLine(function.__code__.co_filename, line)
-            raise Untraceable(because(forwards.GOES_BY_TYPE, name=function.__name__), place)
-
-
-def _named(function: Any, cls: type, depth: int) -> Iterator[types.FunctionType]:
-    """A function of the user's, and those that it names: methods of `cls` and functions of its file."""
-    function = inspect.unwrap(getattr(function, "__func__", function)) if callable(function) else function
-    if not isinstance(function, types.FunctionType) or not is_users(function.__code__.co_filename):
-        return
-    yield function
-    for name in function.__code__.co_names if depth else ():
-        for named in (inspect.getattr_static(cls, name, None), function.__globals__.get(name)):
-            if named is not function and getattr(named, "__module__", None) == function.__module__:
-                yield from _named(named, cls, depth - 1)
 
 
 def _lines(code: types.CodeType) -> Iterator[int]:

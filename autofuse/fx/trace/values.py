@@ -65,6 +65,7 @@ class Values:
         self.itself: dict[int, Tensor] = {}  # id of a result that is an operand itself -> that operand
         self.items: dict[fx.Node, dict[Path, Item]] = {}  # what each call returned, leaf by leaf
         self.around = ambient()
+        self.refused: Untraceable | None = None  # which the user's code may have caught
 
     def parameter(self, x: Tensor) -> Held | None:
         """Hold a parameter or a buffer of the module; None if `x` is neither."""
@@ -280,7 +281,8 @@ class Values:
         self.refuse(because(forwards.USES_UNSEEN, name=text, kind=kind))
 
     def refuse(self, reason: Reason, passing: bool = False) -> NoReturn:
-        raise Untraceable(reason, user_place() if self.runs else self.definition, passing)
+        self.refused = Untraceable(reason, user_place() if self.runs else self.definition, passing)
+        raise self.refused
 
     @contextmanager
     def silence(self) -> Iterator[None]:

@@ -88,7 +88,7 @@ def read_places(
     if why := postponed(inner):
         return Reading(notes=[f"No rule was tried: {why}."])
     states, ledger = states_of(named, options.wants), Ledger()
-    with undisturbed_randomness(), unchanged_outside(inner):
+    with undisturbed_randomness(), unchanged_outside():
         reading = _read(inner, options.call, options.rules, states, ledger)
     names = {state.name for state in states.values()}
     reading.sites += _unread(ledger, names)

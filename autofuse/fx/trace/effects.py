@@ -1,0 +1,149 @@
+"""What calls from the user's code do besides returning a value: nothing, ask torch for its state, or something else.
+
+Judged by who is called. Only what is known to do nothing else is let through: a print, a lock, a clock or a file is
+refused before it runs. Values that hold a state of their own are told apart here: files, locks, iterators, generators
+of random numbers.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import contextvars
+import io
+import itertools
+import logging
+import queue
+import random
+import socket
+import sys
+import threading
+import types
+from typing import Any
+
+import torch
+
+# Python's own modules whose functions only compute. Any other is refused.
+_PURE = frozenset({
+    "_abc", "_bisect", "_collections", "_collections_abc", "_functools", "_heapq", "_operator", "_sre", "_statistics",
+    "_string", "_struct", "_warnings", "_weakref", "_weakrefset", "abc", "bisect", "cmath", "collections",
+    "collections.abc", "colorsys", "contextlib", "copy", "copyreg", "dataclasses", "decimal", "_decimal", "difflib",
+    "enum", "fnmatch", "fractions", "functools", "heapq", "inspect", "ipaddress", "itertools", "keyword", "math",
+    "numbers", "operator", "posixpath", "pprint", "re", "re._compiler", "re._parser", "reprlib", "statistics", "string",
+    "struct", "textwrap", "types", "typing", "warnings", "weakref", "array", "importlib._bootstrap", "ast", "dis",
+    "_frozen_importlib", "importlib", "json", "json.encoder", "json.decoder", "zlib", "hashlib",
+})  # fmt: skip
+_BUILTINS_WITH_EFFECTS = frozenset({
+    "print", "open", "input", "exec", "eval", "compile", "breakpoint", "exit", "quit", "globals",
+})  # fmt: skip
+_QUESTIONS = ("is_", "are_", "get_", "_is_", "_get_", "has_")
+_SETTERS = ("set_", "_set_", "manual_seed", "seed", "fork_rng", "save", "empty_cache", "synchronize", "register_")
+_LIBRARIES = frozenset({"numpy", "einops", "opt_einsum", "triton", "sympy", "typing_extensions"})
+_STATEFUL: tuple[type, ...] = (
+    io.IOBase, socket.socket, queue.Queue, queue.SimpleQueue, threading.Thread, threading.Condition, threading.Event,
+    threading.Semaphore, threading.Barrier, type(threading.Lock()), type(threading.RLock()), types.GeneratorType,
+    types.CoroutineType, types.AsyncGeneratorType, itertools.count, itertools.cycle, itertools.repeat, itertools.chain,
+)  # fmt: skip
+
+
+def top(module: object) -> str:
+    """The package that a module's name starts with."""
+    return str(module).partition(".")[0]
+
+
+def is_library(name: object) -> bool:
+    """Whether a namespace of that name belongs to torch, or to a library that only computes on tensors and arrays."""
+    return top(name) in _LIBRARIES or top(name) == "torch" or top(name) == "autofuse" and ".demo" not in str(name)
+
+
+def is_standard(name: object) -> bool:
+    """Whether a namespace of that name is a part of Python."""
+    return top(name) in sys.stdlib_module_names and name != "__main__"
+
+
+def effect_of_function(namespace: dict[str, Any], name: str) -> str:
+    """What a function of Python's own, or of torch's, that is written in Python does: its name, or nothing."""
+    module = str(namespace.get("__name__"))
+    if is_standard(module):
+        return "" if module in _PURE else f"{module}.{name}"
+    if top(module) != "torch":
+        return ""
+    if module.startswith("torch.distributed.distributed_c10d") and not name.startswith(_QUESTIONS):
+        return f"torch.distributed.{name}"
+    return f"{module}.{name}" if module.startswith(("torch.random", "torch.serialization")) else ""
+
+
+def effect_of_builtin(function: Any) -> str:
+    """What a function that is written in C does besides returning a value: its name, or nothing."""
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+    module = str(getattr(function, "__module__", None) or getattr(type(owner), "__module__", ""))
+    if isinstance(owner, types.ModuleType):
+        module = owner.__name__
+    elif owner is not None and not isinstance(owner, type):
+        return _effect_of_method(owner, name)
+    if module == "builtins":
+        return name if name in _BUILTINS_WITH_EFFECTS else ""
+    if module == "datetime" and name in ("now", "today", "utcnow"):
+        return f"datetime.{name}"
+    if top(module) == "torch":
+        return f"torch.{name}" if name.startswith(_SETTERS) and not name.startswith("_set_grad") else ""
+    if is_standard(module):
+        return "" if module in _PURE or module == "datetime" else f"{module}.{name}"
+    return ""
+
+
+def _effect_of_method(owner: Any, name: str) -> str:
+    if isinstance(owner, contextvars.ContextVar):
+        return "" if name == "get" else f"ContextVar.{name}"
+    if isinstance(owner, random.Random):
+        return f"random.{name}"
+    if isinstance(owner, _STATEFUL) or type(owner).__module__ in ("_random", "_io", "_thread", "_socket", "_queue"):
+        return f"{type(owner).__qualname__}.{name}"
+    return ""
+
+
+def is_question(name: str) -> bool:
+    """Whether a function of torch's of that name tells a state of torch."""
+    return name.startswith(_QUESTIONS) or name.endswith("_enabled") or name == "initial_seed"
+
+
+def kind_of_state(value: Any) -> str:
+    """What a value is whose state nobody can compare or repeat: a file, a lock, an iterator; "" for any other."""
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return ""
+    if isinstance(value, _STATEFUL):
+        return type(value).__qualname__
+    if isinstance(value, collections.abc.Iterator):
+        return "iterator"
+    if type(value).__module__.startswith("multiprocessing") and not isinstance(value, type):
+        return type(value).__qualname__
+    return "thread-local object" if isinstance(value, threading.local) else ""
+
+
+def random_state(value: Any) -> Any:
+    """The state of a generator of random numbers, as something that can be compared; None for any other value."""
+    if isinstance(value, random.Random):
+        return value.getstate() if type(value) is not random.SystemRandom else None
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if isinstance(value, numpy.random.Generator):
+        return repr(value.bit_generator.state)
+    return repr(value.get_state(legacy=False)) if isinstance(value, numpy.random.RandomState) else None
+
+
+def is_logger(value: Any) -> bool:
+    """Whether a value writes a log."""
+    return isinstance(value, (logging.Logger, logging.LoggerAdapter))
+
+
+def emitted(namespace: dict[str, Any], name: str) -> bool:
+    """Whether a function of `logging` is the one that hands a record out."""
+    return namespace.get("__name__") == "logging" and name in ("callHandlers", "lastResort")
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array of numpy's."""
+    numpy: Any = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)

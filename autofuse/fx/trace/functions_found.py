@@ -1,0 +1,88 @@
+"""The function objects to code that ran: found in the class of its first argument, in its globals, among functions that
+were met on the way, and else among all that Python keeps."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from autofuse.fx.trace.snapshots import closed_over
+from autofuse.fx.trace.twin import original_class
+from autofuse.fx.trace.user_code import Ran
+
+_DEPTH = 6  # of decorators
+
+
+class FunctionsFound:
+    """Functions by their code. `made_anew`: functions of the run itself, by id, and the user's that they stand for."""
+
+    def __init__(self, made_anew: dict[int, types.FunctionType] | None = None) -> None:
+        self._made_anew = made_anew or {}
+        self._met: dict[int, list[types.FunctionType]] = {}
+
+    def know(self, value: Any) -> None:
+        """Remember a function, and those that it wraps."""
+        for function in unwrapped(value):
+            known = self._met.setdefault(id(function.__code__), [])
+            if function not in known:
+                known.append(function)
+
+    def of(self, ran: Ran) -> types.FunctionType | None:
+        """The function that ran; None where there is none any more."""
+        found = next((f for f in self._candidates(ran) if _is_it(f, ran)), None)
+        return self._made_anew.get(id(found), found)
+
+    def owner(self, ran: Ran) -> tuple[type, str, type] | None:
+        """The class that must have the function under a name, that name, and the class that defines it."""
+        receiver = next(iter(ran.arguments.values()), None)
+        cls = original_class(receiver if isinstance(receiver, type) else type(receiver))
+        for defining in cls.__mro__:
+            held = vars(defining).get(ran.code.co_name)
+            if held is not None and any(f.__code__ is ran.code for f in unwrapped(held)):
+                resolved = next(c for c in cls.__mro__ if ran.code.co_name in vars(c))
+                return (cls if resolved is defining else defining), ran.code.co_name, defining
+        return None
+
+    def _candidates(self, ran: Ran) -> Iterator[types.FunctionType]:
+        owner = self.owner(ran)
+        if owner is not None:
+            yield from unwrapped(vars(owner[2])[owner[1]])
+        yield from unwrapped(ran.namespace.get(ran.code.co_name))
+        yield from self._met.get(id(ran.code), ())
+        if ran.code.co_freevars or ran.arguments:
+            yield from (f for f in gc.get_referrers(ran.code) if isinstance(f, types.FunctionType))
+
+
+def unwrapped(value: Any, depth: int = 0) -> Iterator[types.FunctionType]:
+    """A function, and the functions that it, a method, a property or a decorator wraps."""
+    if isinstance(value, types.FunctionType):
+        yield value
+        if depth < _DEPTH:
+            for _, closed in closed_over(value):
+                if isinstance(closed, (types.FunctionType, types.MethodType)):
+                    yield from unwrapped(closed, depth + 1)
+    elif isinstance(value, property):
+        for part in (value.fget, value.fset, value.fdel):
+            yield from unwrapped(part, depth)
+    elif isinstance(value, functools.partial):
+        yield from unwrapped(value.func, depth)
+    elif value is not None:
+        yield from unwrapped(_wrapped(value), depth) if depth < _DEPTH else ()
+
+
+def _wrapped(value: Any) -> Any:
+    if isinstance(value, (types.MethodType, staticmethod, classmethod)):
+        return value.__func__
+    if isinstance(value, (functools.cached_property, functools.partialmethod)):
+        return value.func
+    return value.__wrapped__ if isinstance(value, functools._lru_cache_wrapper) else None
+
+
+def _is_it(function: types.FunctionType, ran: Ran) -> bool:
+    if function.__code__ is not ran.code:
+        return False
+    closed = dict(closed_over(function))
+    return all(name in closed and closed[name] is value for name, value in ran.free.items())

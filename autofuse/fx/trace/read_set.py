@@ -1,0 +1,441 @@
+"""What the user's code can have read besides its arguments and its module, as guards.
+
+Which names it loads is known (user_code.py, code_facts.py). Each is guarded: plain values by value, functions, classes
+and modules by identity, containers and objects by identity and by what they hold under the names that are read. What
+cannot be guarded is a reason to refuse. Objects are named in guards themselves, so a guard is one look into a dict.
+"""
+
+from __future__ import annotations
+
+import array
+import builtins
+import contextvars
+import enum
+import functools
+import operator
+import os
+import random
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+from torch import Tensor, nn
+
+from autofuse.fx.trace import effects
+from autofuse.fx.trace.code_facts import Load, facts_of, nested
+from autofuse.fx.trace.functions_found import FunctionsFound, unwrapped
+from autofuse.fx.trace.guards import Guards
+from autofuse.fx.trace.own_forward import own_forward, own_function
+from autofuse.fx.trace.roots import NOTHING, root_of
+from autofuse.fx.trace.slots import slots
+from autofuse.fx.trace.snapshots import EVERYTHING, closed_over, is_opaque
+from autofuse.fx.trace.twin import is_twin
+from autofuse.fx.trace.type_calls import uses_type_of_values
+from autofuse.fx.trace.unreplaced import uncleared_cache, unreplaced_defaults, unreplaced_forwards, unreplaced_names
+from autofuse.fx.trace.user_code import Ran
+from autofuse.reasons import forwards
+from autofuse.reasons.reason import Reason, because
+
+Refuse = Callable[[Reason], None]  # raises
+_LARGEST, _LARGEST_ARRAY, _MOST = 256, 4096, 400  # elements, bytes, values
+_IDENTICAL = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)  # equal only to themselves
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodWrapperType)
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_PYTHONS = frozenset({"Ellipsis", "NotImplemented", "__build_class__", "__spec__", "__loader__", "_"})
+_CALLABLES = (*_FUNCTIONS, types.MethodType, functools.partial)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+class ReadSet:
+    """Turns what ran into guards. `refuse` raises."""
+
+    def __init__(self, guards: Guards, functions: FunctionsFound, refuse: Refuse) -> None:
+        self.guards, self.functions, self._refuse = guards, functions, refuse
+        self._names: Collection[str] = frozenset()
+        self._seen: dict[int, Any] = {}
+        self._more: list[Ran] = []  # which may run, too
+        self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # namespace -> what must not be in it
+        self._defaults: dict[int, types.FunctionType] = {}
+        self._batches: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}  # namespace -> what must be in it
+
+    def close(self, ran: list[Ran], classes: Iterable[type] = ()) -> None:
+        """Guard everything that these functions can have loaded. Raises where something cannot be guarded.
+
+        classes: of the objects that are watched, which the code may ask for their class.
+        """
+        self._names = _names_read(ran)
+        if any(_asks_for_classes(each) for each in ran):
+            for cls in filter(_is_users, dict.fromkeys(classes)):
+                self._class(cls)
+        for each in filter(type_is_used, ran):
+            self._refuse(because(forwards.GOES_BY_TYPE, name=each.code.co_name))
+        looked: set[int] = set()
+        for each in chain(ran, iter(lambda: self._more.pop() if self._more else None, None)):
+            if each.lines is None and id(each.code) in looked:
+                continue
+            looked.add(id(each.code))
+            for load in each.loads():
+                self._load(each, load)
+            self._function(each, ran)
+        if self._defaults:
+            self.guards.add(f"{self.guards.constant(unreplaced_defaults(self._defaults.values()))}()")
+        for key in dict.fromkeys((*self._batches, *self._absent)):
+            namespace, absent = self._absent.get(key) or (self._batches[key][0], set())
+            test = unreplaced_names(namespace, self._batches.get(key, ({}, {}))[1], absent)
+            self.guards.add(f"{self.guards.constant(test)}()")
+
+    # Where values are found.
+
+    def _load(self, ran: Ran, load: Load) -> None:
+        value = root_of(ran, load)
+        if value is NOTHING and load.kind == "global":
+            self._absent.setdefault(id(ran.namespace), (ran.namespace, set()))[1].add(load.name)
+            self._of_python(load.name)
+        if value is NOTHING or load.kind == "free":
+            return
+        if load.kind == "global":
+            self._in_namespace(ran.namespace, load.name)
+        self._attributes(value, load.attributes)
+
+    def _of_python(self, name: str) -> None:
+        """A name that the user added to Python's own."""
+        value = vars(builtins).get(name)
+        if (
+            value is not None
+            and not isinstance(value, (type, bool, types.BuiltinFunctionType))
+            and name not in _PYTHONS
+        ):
+            self._in_namespace(vars(builtins), name)
+
+    def _in_namespace(self, namespace: dict[str, Any], name: str) -> None:
+        value = namespace[name]
+        if isinstance(value, _IDENTICAL) and not _is_bound(value):
+            self._batches.setdefault(id(namespace), (namespace, {}))[1][name] = value
+            return
+        self._value(f"{self.guards.constant(namespace)}[{name!r}]", value, name)
+
+    def _attributes(self, value: Any, attributes: tuple[str, ...]) -> None:
+        """What is asked of a module or of a class at once; of one that is used as a value, all that is ever asked."""
+        if isinstance(value, types.ModuleType):
+            for name in attributes[:1] or sorted(n for n in self._names if n in vars(value)):
+                if name in vars(value):
+                    self._in_namespace(vars(value), name)
+                    self._attributes(vars(value)[name], attributes[1:])
+        elif isinstance(value, type) and _is_users(value):
+            self._class(value, attributes)
+        elif isinstance(value, types.FunctionType):
+            self._function_attributes(value)
+
+    def _function_attributes(self, function: Any) -> None:
+        """What is kept on a function: `helper.calls`."""
+        inside = getattr(function, "__dict__", {})
+        for name in [n for n in inside if n in self._names and not n.startswith("__")]:
+            if own_function(function) is not function or function.__name__ == "forward":
+                self._refuse(because(forwards.READS_UNREACHED, name=name, kind="function"))
+            self._value(f"{self.guards.constant(function)}.__dict__[{name!r}]", vars(function)[name], name)
+
+    def _class(self, cls: type, attributes: tuple[str, ...] = ()) -> None:
+        if attributes:
+            names: Iterable[str] = attributes[:1]
+        elif id(cls) in self._seen:
+            return
+        else:
+            self._seen[id(cls)] = cls
+            bases = (c for c in _lookup(cls) if _is_users(c))
+            names = sorted({n for c in bases for n in vars(c) if n in self._names})
+        for name in names:
+            found = next((vars(c)[name] for c in cls.__mro__ if name in vars(c) and _is_users(c)), NOTHING)
+            if found is NOTHING:  # of the metaclass
+                found = next((vars(c)[name] for c in _lookup(cls) if name in vars(c) and _is_users(c)), NOTHING)
+            if found is not NOTHING and name[:2] != "__":
+                self._class_attribute(cls, name, found)
+
+    def _class_attribute(self, cls: type, name: str, found: Any) -> None:
+        if name == "forward" and issubclass(cls, nn.Module):
+            self._function_attributes(own_forward(cls))
+            self.guards.add(f"{self.guards.constant(unreplaced_forwards([cls]))}()")
+            return
+        text = f"{self.guards.constant(cls)}.{name}"
+        if isinstance(found, classmethod):
+            self.guards.same(f"{text}.__func__", found.__func__)
+        elif isinstance(found, (staticmethod, types.FunctionType)):
+            function = getattr(found, "__func__", found)
+            self.guards.same(text, function) if getattr(cls, name, None) is function else None
+            self._function_attributes(function) if isinstance(function, types.FunctionType) else None
+        elif type(found) is types.MemberDescriptorType:
+            return
+        elif hasattr(type(found), "__get__"):
+            self.guards.same(f"_inherited({self.guards.constant(cls)}, {name!r})", found)
+        else:
+            self._value(text, found, f"{cls.__name__}.{name}")
+
+    def _function(self, ran: Ran, others: list[Ran]) -> None:
+        """The function that ran: where it was found, its defaults, and what it closes over."""
+        function = self.functions.of(ran)
+        if function is None:
+            if ran.free and not any(ran.code in nested(other.code) for other in others):
+                self._refuse(because(forwards.RUNS_UNKNOWN, name=ran.code.co_name))
+            return
+        owner = self.functions.owner(ran)
+        if owner is not None:
+            self._class_attribute(owner[0], owner[1], vars(owner[2])[owner[1]])
+        if function.__defaults__ or function.__kwdefaults__:
+            self._defaults[id(function)] = function
+            self._held(function.__defaults__, function.__name__)
+            self._held(function.__kwdefaults__, function.__name__)
+        for cell, (name, value) in zip(function.__closure__ or (), closed_over(function), strict=False):
+            if name != "__class__" and not is_twin(value) and not isinstance(value, (Tensor, nn.Module)):
+                self._value(f"{self.guards.constant(cell)}.cell_contents", value, name)
+
+    # Values.
+
+    def value(self, text: str, value: Any, name: str, names: Collection[str] = EVERYTHING) -> None:
+        """Guard what an attribute of the module holds, that is no twin."""
+        before, self._names = self._names, names
+        try:
+            self._value(text, value, name)
+        finally:
+            self._names = before
+
+    def _value(self, text: str, value: Any, name: str) -> None:
+        """`text` must give what it gives now."""
+        if isinstance(value, (Tensor, nn.Module)) and not isinstance(value, nn.Module):
+            return  # who computes with it is refused
+        if is_plain(value):
+            self.guards.alike(text, value)
+            return
+        if kind := effects.kind_of_state(value):
+            self._refuse(because(forwards.READS_STATE, name=name, kind=kind))
+        self.guards.same(text, value)
+        if isinstance(value, types.ModuleType):
+            self._attributes(value, ())
+        elif isinstance(value, type):
+            self._class(value) if _is_users(value) else None
+        else:
+            self._held(value, name)
+
+    def _held(self, value: Any, name: str) -> None:
+        """What a value that stays the same object holds."""
+        if value is None or is_plain(value) or id(value) in self._seen or is_twin(value):
+            return
+        self._seen[id(value)] = value
+        if len(self._seen) > _MOST:
+            self._refuse(because(forwards.READS_TOO_MUCH, name=name))
+        if isinstance(value, _CALLABLES):
+            self._callable(value, name)
+        elif isinstance(value, weakref.ref):
+            self._value(f"{self.guards.constant(value)}()", value(), name)
+        elif isinstance(value, contextvars.ContextVar):
+            return  # asked when it is read
+        elif effects.is_array(value):
+            self._array(value, name)
+        elif isinstance(value, array.array):
+            self.guards.equal(f"{self.guards.constant(value)}.tobytes()", value.tobytes())
+        elif isinstance(value, functools._lru_cache_wrapper):
+            self.guards.add(f"{self.guards.constant(uncleared_cache(value))}()")
+            self.functions.know(value)
+            for function in unwrapped(value):  # it may have run before, and then does not run again
+                self._more.append(Ran(function.__code__, function.__globals__, {}, dict(closed_over(function))))
+        else:
+            self._container(value, name)
+            self._object(value, name)
+
+    def _callable(self, value: Any, name: str) -> None:
+        self.functions.know(value)
+        if isinstance(value, types.MethodType):
+            self._held(value.__self__, name)
+            self.functions.know(value.__func__)
+        elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            if _is_bound(value):
+                self._value(f"{self.guards.constant(value)}.__self__", value.__self__, name)
+        elif isinstance(value, functools.partial):
+            for part in (value.func, value.args, value.keywords):
+                self._held(part, name)
+        else:
+            for inner, closed in closed_over(value):
+                if isinstance(closed, (types.FunctionType, types.MethodType)):
+                    self._held(closed, inner)
+
+    def _array(self, value: Any, name: str) -> None:
+        if value.nbytes > _LARGEST_ARRAY or value.dtype.hasobject:
+            self._refuse(because(forwards.READS_TOO_MUCH, name=name))
+        text = self.guards.constant(value)
+        self.guards.equal(f"{text}.shape", value.shape)
+        self.guards.equal(f"{text}.tobytes()", value.tobytes())
+
+    def _container(self, value: Any, name: str) -> None:
+        if not isinstance(value, _CONTAINERS):
+            return
+        if len(value) > _LARGEST and not isinstance(value, (tuple, frozenset)):
+            self._refuse(because(forwards.READS_TOO_MUCH, name=name))
+        inside = list(dict.values(value)) if isinstance(value, dict) else list(value)
+        keys = list(dict.keys(value)) if isinstance(value, dict) else []
+        if all(is_plain(v) or isinstance(v, _IDENTICAL) for v in (*inside, *keys)):
+            self._same_content(value)
+        else:
+            self._items(value, keys, name)
+        for part in (v for v in inside if not is_plain(v) and not isinstance(v, Tensor)):
+            self._held(part, name) if not isinstance(part, (type, types.ModuleType)) else None
+
+    def _same_content(self, value: Any) -> None:
+        if not isinstance(value, (tuple, frozenset)):
+            kind = next(k for k in (dict, list, set, deque) if isinstance(value, k))
+            self.guards.add(f"{self.guards.constant(value)} == {self.guards.constant(_copy(value, kind))}")
+
+    def _items(self, value: Any, keys: list[Any], name: str) -> None:
+        if isinstance(value, (tuple, frozenset)):
+            return
+        if isinstance(value, set) or not all(map(is_plain, keys)):
+            self._refuse(because(forwards.READS_STATE, name=name, kind=type(value).__qualname__))
+        text = self.guards.constant(value)
+        self.guards.add(f"len({text}) == {len(value)}")
+        for key in keys or range(len(value)):
+            part = value[key] if not isinstance(value, dict) else dict.__getitem__(value, key)
+            reach = f"{text}[{self.guards.name_of(key)}]"
+            self.guards.alike(reach, part) if is_plain(part) else self.guards.same(reach, part)
+
+    def _object(self, value: Any, name: str) -> None:
+        """The attributes that are read, of an object of the user's; all, of one of Python's own classes."""
+        if isinstance(value, (type, types.ModuleType)) or _is_idle(value):
+            return
+        if not hasattr(value, "__dict__") and not slots(value) and not isinstance(value, _CONTAINERS):
+            self._refuse(because(forwards.READS_STATE, name=name, kind=type(value).__qualname__))
+        text, inside = self.guards.constant(value), getattr(value, "__dict__", {})
+        names = EVERYTHING if _looks_up_by_itself(type(value)) or is_opaque(value) else self._names
+        for attribute in [n for n in inside if n in names]:
+            self._value(f'{text}.__dict__["{attribute}"]', inside[attribute], f"{name}.{attribute}")
+        for attribute in (n for n in slots(value) if n in names and hasattr(value, n)):
+            self._value(f"{text}.{attribute}", getattr(value, attribute), f"{name}.{attribute}")
+        if isinstance(value, nn.Module):
+            self._tables(value, text, name)
+        self._of_class(value, text, inside, name)
+
+    def _tables(self, module: nn.Module, text: str, name: str) -> None:
+        for table in ("_parameters", "_buffers", "_modules"):
+            for attribute, held in vars(module)[table].items():
+                if attribute in self._names:
+                    self._value(f'{text}.{table}["{attribute}"]', held, f"{name}.{attribute}")
+
+    def _of_class(self, value: Any, text: str, inside: Mapping[str, Any], name: str) -> None:
+        """What the object's class holds, and that the object does not hide it."""
+        cls = type(value)
+        if not _is_users(cls):
+            return
+        self.guards.same(f"type({text})", cls)
+        for attribute in sorted({n for c in cls.__mro__ if _is_users(c) for n in vars(c) if n in self._names}):
+            found = next(vars(c)[attribute] for c in cls.__mro__ if attribute in vars(c))
+            if attribute not in inside and attribute[:2] != "__" and not hasattr(type(found), "__set__") and inside:
+                self.guards.add(f'"{attribute}" not in {text}.__dict__')
+        self._class(cls)
+
+    # Questions.
+
+    def question(self, function: Callable[[], Any]) -> None:
+        """What torch says of its state, asked without arguments."""
+        try:
+            answer = function()
+        except TypeError:  # it takes arguments
+            return
+        if is_plain(answer) or type(answer).__module__ == "torch":
+            self.guards.alike(f"{self.guards.constant(function)}()", answer)
+
+    def environment(self, key: object) -> None:
+        """A variable of the environment."""
+        if not isinstance(key, str):
+            self._refuse(because(forwards.READS_STATE, name="os.environ", kind="mapping"))
+            return
+        self.guards.alike(f"{self.guards.constant(os.environ.get)}({key!r})", os.environ.get(key))
+
+    def variable(self, variable: contextvars.ContextVar[Any]) -> None:
+        """A context variable."""
+        text = f"{self.guards.constant(variable.get)}({self.guards.constant(NOTHING)})"
+        self._value(text, variable.get(NOTHING), variable.name)
+
+
+_COPIES: dict[int, tuple[Any, Any]] = {}
+_KEPT = 4096
+
+
+def _copy(value: Any, kind: type) -> Any:
+    """A copy to compare a container with; the same one while the container holds the same."""
+    known = _COPIES.get(id(value))
+    if known is not None and known[0] is value and known[1] == value:
+        return known[1]
+    if len(_COPIES) > _KEPT:
+        _COPIES.clear()
+    _COPIES[id(value)] = value, kind(value)
+    return _COPIES[id(value)][1]
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is immutable, and equal only to what does as well."""
+    if isinstance(value, _PLAIN) or type(value).__module__ == "torch" and type(value).__name__ in _TORCHS:
+        return True
+    if isinstance(value, (tuple, frozenset)) and type(value) in (tuple, frozenset):
+        return all(map(is_plain, value))
+    kind = type(value)
+    return kind.__module__ == "numpy" and hasattr(value, "item") and not hasattr(value, "__setitem__") or _is_atom(kind)
+
+
+_TORCHS = frozenset({"dtype", "device", "layout", "memory_format", "Size", "finfo", "iinfo"})
+_ATOMS = frozenset({("decimal", "Decimal"), ("fractions", "Fraction"), ("datetime", "date"), ("datetime", "timedelta"),
+                    ("datetime", "datetime"), ("uuid", "UUID"), ("builtins", "range"), ("builtins", "ellipsis"),
+                    ("re", "Pattern"), ("pathlib", "PosixPath"), ("builtins", "slice")})  # fmt: skip
+
+
+def _is_atom(kind: type) -> bool:
+    return (kind.__module__, kind.__name__) in _ATOMS or issubclass(kind, enum.Enum)
+
+
+def _is_users(cls: type) -> bool:
+    return not effects.is_library(cls.__module__) and not effects.is_standard(cls.__module__)
+
+
+def _is_idle(value: Any) -> bool:
+    """Whether a value of a library's or of Python's is only of use by calling it, which is looked at then."""
+    kind = type(value)
+    if effects.is_library(kind.__module__) or effects.is_logger(value):
+        return True
+    return isinstance(
+        value, (property, staticmethod, classmethod, operator.itemgetter, operator.attrgetter, random.Random)
+    )
+
+
+def _is_bound(value: Any) -> bool:
+    """Whether a function that is written in C belongs to an object: `table.get`."""
+    if not isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        return False
+    return value.__self__ is not None and not isinstance(value.__self__, (types.ModuleType, type))
+
+
+def _lookup(cls: type) -> list[type]:
+    """Where an attribute of a class is looked up: in its bases, then in its metaclass."""
+    meta: type = type(cls)
+    return [*cls.__mro__, *meta.__mro__]
+
+
+def _looks_up_by_itself(cls: type) -> bool:
+    """Whether a class answers for names of its own accord."""
+    own = [c for c in cls.__mro__ if _is_users(c)]
+    return any(n in vars(c) for c in own for n in ("__getattr__", "__getattribute__"))
+
+
+def type_is_used(ran: Ran) -> bool:
+    """Whether the type of a value was used itself: that of a stand-in is another."""
+    line = uses_type_of_values(ran.code)
+    return line is not None and (ran.lines is None or any(n >= line for n in ran.lines))
+
+
+def _asks_for_classes(ran: Ran) -> bool:
+    loaded = any(load.name == "type" and load.kind == "global" for load in ran.loads())
+    return loaded or "__class__" in set(facts_of(ran.code).attribute_names(ran.lines))
+
+
+def _names_read(ran: list[Ran]) -> Collection[str]:
+    """The attributes that the code can read, of whatever."""
+    if any(facts_of(r.code).by_name for r in ran):
+        return EVERYTHING
+    return frozenset(n for r in ran for n in facts_of(r.code).attribute_names(r.lines))

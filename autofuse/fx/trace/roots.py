@@ -1,0 +1,32 @@
+"""What names in a function of the user's stand for: globals, free variables, modules that it imports."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import Any
+
+from autofuse.fx.trace.code_facts import Load
+from autofuse.fx.trace.user_code import Ran
+
+NOTHING: Any = object()
+
+
+def root_of(ran: Ran, load: Load) -> Any:
+    """The value that is loaded; NOTHING for a name of Python's own, and where nothing is bound to the name."""
+    if load.kind == "global":
+        return ran.namespace.get(load.name, NOTHING)
+    if load.kind == "free":
+        return ran.free.get(load.name, NOTHING)
+    return imported(ran, load.name)
+
+
+def imported(ran: Ran, name: str) -> Any:
+    """The module that an import statement inside of a function gives."""
+    if name in sys.modules:
+        return sys.modules[name]
+    package = ran.namespace.get("__package__") or ""
+    try:
+        return sys.modules.get(importlib.util.resolve_name(f".{name}", package), NOTHING)
+    except (ImportError, ValueError):
+        return NOTHING
