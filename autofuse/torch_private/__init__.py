@@ -66,6 +66,10 @@ def assumed_constant(function: _F) -> _F:
     """torch.compiler.assume_constant_result, which would import all of Dynamo to set this mark.
 
     Where Dynamo goes by another mark, it compiles what the function does. A test compares the two.
+    Dynamo keeps what was returned in the module of the user's code that is compiled, by the function's name: it is one
+    that is no user's.
     """
+    code = function.__code__
+    function.__code__ = code.replace(co_name=f"autofuse_{code.co_name}")
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function

@@ -176,7 +176,8 @@ def _plain_parts(parts: Mapping[str, Any], own: str, seen: dict[int, Any]) -> di
 
 def of_namespace(module: types.ModuleType) -> Any:
     """What a program's module holds: its data, its classes and functions, and the modules that it brought."""
-    own = {k: v for k, v in vars(module).items() if not k.startswith("__") and _is_own(v, module.__name__)}
+    inside = {k: v for k, v in vars(module).items() if not k.startswith(("__", "autofuse_"))}
+    own = {k: v for k, v in inside.items() if _is_own(v, module.__name__)}
     return _plain_parts(own, module.__name__, {})
 
 
