@@ -113,7 +113,7 @@ def _of_function(value: types.FunctionType, own: str, seen: dict[int, Any]) -> A
     if len(cells) < len(names):
         original = attributes.pop("__wrapped__")
         attributes |= {k: v for k, v in vars(original).items() if k == "__wrapped__"}
-    parts = (value.__defaults__, value.__kwdefaults__, attributes, cells)
+    parts = (value.__defaults__, value.__kwdefaults__, dict(sorted(attributes.items())), cells)
     return (f"function {value.__qualname__}", [plain(p, own, seen) for p in parts])
 
 
