@@ -72,7 +72,8 @@ class ChildCalls(AttributeReads):
         """What a child returns, on fakes; where it needs numbers, on made-up ones."""
         try:
             return module.forward(*self.lent(args), **self.lent_by_name(kwargs))
-        except Untraceable:
+        except Untraceable as error:
+            self.refused = self.refused or error
             raise
         except Exception as error:  # the child's code is the user's
             mode = fake_mode()
@@ -81,6 +82,7 @@ class ChildCalls(AttributeReads):
             try:
                 return probed(self.world.originals[id(module)], module.training, given, named, mode)
             except Exception:
+                self.refused = self.refused or Untraceable(because(forwards.RAISED, error=type(error).__name__))
                 raise error from None
 
     def _as_passed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -207,8 +207,22 @@ class Containers(Values):
         if is_mutable(value) and id(live) not in self.tracked and not foreign.is_foreign(live):
             for tensor in tensors(live):
                 self.node_of(tensor)  # as it is now
-            self.track(live, lambda: node).concrete = value
+            self._watch(live, value, node)
         return live
+
+    def _watch(self, live: Any, value: Any, node: fx.Node) -> None:
+        """Watch a container that others have made, and those in it."""
+        self.track(live, lambda: node).concrete = value
+        self._concrete[id(value)] = live
+        mine = state_of(live)
+
+        def watch_part(where: Where, part: Any) -> Any:
+            held, get = _at(mine, where), where[0]
+            if get is not None and is_mutable(part) and not foreign.is_foreign(held) and id(held) not in self.tracked:
+                self._watch(held, part, self.graph.call_function(get, (node, where[1])))
+            return part
+
+        _mapped(state_of(value), watch_part)
 
     def known_result(self, result: Any) -> Any:
         """What forward has in hand of a result that is one of the containers that were handed over; else None."""

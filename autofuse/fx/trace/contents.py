@@ -102,6 +102,19 @@ def fill(container: Any, state: State) -> None:
     store_attributes(container, list(state.attributes), list(state.attributes.values()))
 
 
+def all_states(value: Any) -> list[tuple[Any, State]]:
+    """Everything that can change in a value, with what it holds."""
+    found, todo = dict[int, tuple[Any, State]](), [value]
+    while todo:
+        v = todo.pop()
+        if isinstance(v, tuple):
+            todo += v
+        elif id(v) not in found and (is_mutable(v) or hasattr(v, "__dict__") and not isinstance(v, (type, Callable))):  # type: ignore[arg-type]
+            found[id(v)] = v, state_of(v)
+            todo += found[id(v)][1].values()
+    return list(found.values())
+
+
 class Replay(NamedTuple):
     """A call that changes a container: `function(container, *keys, *values)`, `values` to be put into the graph."""
 

@@ -6,12 +6,14 @@ than ranks and dtypes of the result. Knows nothing of graphs; the child itself i
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
+from autofuse.fx.trace.contents import all_states, changes, state_of
 from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.stand_ins import Form, filled
 from autofuse.fx.trace.twin import Twins, active
@@ -47,10 +49,13 @@ def probed(module: nn.Module, training: bool, args: Any, kwargs: Any, mode: Fake
     before, active.listener = active.listener, None
     try:
         with unset_fake_temporarily(), torch.no_grad(), undisturbed_randomness(), unchanged_outside():
-            result = twin(*arguments.of(args), **arguments.of(kwargs))
+            given, named = arguments.of(args), arguments.of(kwargs)
+            held = all_states((given, *named.values()))
+            result = twin(*given, **named)
     finally:
         active.listener = before
-    if any(x._version != version for x, version in made):
+    stored = any(any(changes(before, state_of(c), operator.is_)) for c, before in held)
+    if stored or any(x._version != version for x, version in made):
         raise ValueError("it writes to an argument")
     with torch.enable_grad():
         return Twins(fake, watched=False, deep=True).of(result)

@@ -17,10 +17,10 @@ from autofuse.fx.trace.contents import is_mutable
 from autofuse.fx.trace.derived_class import TWIN, derived_class
 from autofuse.fx.trace.foreign_objects import Untouchable, is_untouchable, real_of
 from autofuse.fx.trace.source_lines import user_place
-from autofuse.fx.trace.twin import Twins, original_class
-from autofuse.fx.trace.values import Untraceable
+from autofuse.fx.trace.twin import Twins, active, original_class
+from autofuse.fx.trace.values import Untraceable, Values
 from autofuse.reasons import forwards
-from autofuse.reasons.reason import because
+from autofuse.reasons.reason import Reason, because
 
 
 class UnseenCopies(Twins):
@@ -68,7 +68,15 @@ class KeptArguments(Twins):
 
 class _Keeper:
     def used(self, text: str, kind: str) -> NoReturn:
-        raise Untraceable(because(forwards.USES_UNSEEN, name=text, kind=kind), user_place())
+        _refuse(because(forwards.USES_UNSEEN, name=text, kind=kind))
+
+
+def _refuse(reason: Reason) -> NoReturn:
+    """Raise Untraceable, and leave word with who listens: the user's code may catch it."""
+    error, listener = Untraceable(reason, user_place()), active.listener
+    if isinstance(listener, Values):
+        listener.refused = listener.refused or error
+    raise error
 
 
 @cache
@@ -83,6 +91,6 @@ def _guarded(cls: Any, harmful: tuple[str, ...], has_dict: bool) -> type:
 
 def _refusing(kind: str, name: str) -> Any:
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-        raise Untraceable(because(forwards.CALLS_OBJECT, kind=kind, name=name), user_place())
+        _refuse(because(forwards.CALLS_OBJECT, kind=kind, name=name))
 
     return refuse

@@ -60,6 +60,7 @@ class Values:
         self.paused = False
         self.runs = True  # whether forward still does: afterwards the innermost line is that of who calls autofuse
         self.definition: SourceLine | None = None  # of the forward
+        self.refused: Untraceable | None = None  # why, if it was: forward may have caught what was raised
         self.exact = False  # whether some answer holds for the example's sizes only
         self.held: dict[int, Held] = {}
         self.itself: dict[int, Tensor] = {}  # id of a result that is an operand itself -> that operand

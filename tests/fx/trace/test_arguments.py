@@ -1,0 +1,218 @@
+"""Arguments that are no tensors: what children write to them, callbacks and iterators, objects that print."""
+
+from __future__ import annotations
+
+import itertools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import autofuse
+from tests.fx.trace.test_containers import WIDTH, Plain, agree, example
+
+HEARD: list[str] = []
+MISSING = object()
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def attend(self, x: Tensor) -> Tensor:
+        return F.softmax(self.q(x) @ self.k(x).transpose(-2, -1) * WIDTH**-0.5, -1) @ self.v(x)
+
+
+class Appends(Attends):
+    def forward(self, x: Tensor, kept: list[Tensor]) -> Tensor:
+        y = self.attend(x)
+        kept.append(y)
+        return y
+
+
+class ChildAppends(Attends):
+    """Writes before and after a child does, and reads what the child has stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = Appends()
+
+    def forward(self, x: Tensor, kept: list[Any]) -> Any:
+        kept.append(x)
+        y = self.child(self.attend(x), kept)
+        kept.append(y)
+        return kept[-2] * 2 + kept[0], kept
+
+
+class OwnListForChildren(Attends):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = Appends(), Appends()
+
+    def forward(self, x: Tensor, _: object) -> Any:
+        kept: list[Tensor] = []
+        y = self.other(self.one(self.attend(x), kept), kept)
+        return y, kept, sum(t.mean() for t in kept)
+
+
+class StoresNew(Attends):
+    def forward(self, x: Tensor, d: dict[str, Any]) -> Any:
+        d["new"] = {"y": self.attend(x), "all": []}
+        return d["new"]
+
+
+class ChildStoresNew(Attends):
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = StoresNew()
+
+    def forward(self, x: Tensor, d: dict[str, Any]) -> Any:
+        made = self.child(self.attend(x), d)
+        made["all"].append(made["y"])
+        d["new"]["n"] = 1
+        return made, d
+
+
+class TwoCaches(Attends):
+    """The same dict under two names."""
+
+    def forward(self, x: Tensor, d: dict[str, dict[str, Tensor]]) -> Tensor:
+        y = self.attend(x)
+        d["a"]["y"] = y
+        return y + d["b"]["y"]
+
+
+class StoresAndReturns(Attends):
+    def forward(self, x: Tensor, d: dict[str, Any]) -> Any:
+        y = self.attend(x)
+        d["same"], d["size"] = y.double(), x.shape
+        own = {"y": y}
+        return y, y, own, own
+
+
+class Calls(Attends):
+    def forward(self, x: Tensor, callback: Any) -> Tensor:
+        y = self.attend(x)
+        callback(y)
+        return y
+
+
+class Takes(Attends):
+    def forward(self, x: Tensor, numbers: Any) -> Tensor:
+        return self.attend(x) * (1 + next(numbers))
+
+
+class Tells(Attends):
+    def forward(self, x: Tensor, teller: Any) -> Tensor:
+        y = self.attend(x)
+        teller.tell(y)
+        return y
+
+
+class TellsInChild(Attends):
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = Tells()
+
+    def forward(self, x: Tensor, teller: Any) -> Tensor:
+        out: Tensor = self.child(self.attend(x), teller)
+        return out
+
+
+class Teller:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def tell(self, x: Tensor) -> None:
+        HEARD.append(type(x).__name__)
+        self.count += 1
+
+
+class AsksForSentinel(Attends):
+    def forward(self, x: Tensor, mask: Any = MISSING) -> Tensor:
+        y = self.attend(x)
+        return y if mask is MISSING else y * 2
+
+
+class AsksWhetherOne(Attends):
+    def forward(self, x: Tensor, other: Any) -> Tensor:
+        return self.pick(x, x) + self.pick(x, x.clone())
+
+    def pick(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.attend(a) * (2 if a is b else 1)
+
+
+def hears(x: Tensor) -> None:
+    HEARD.append(type(x).__name__)
+
+
+def one_dict_twice() -> Any:
+    held: dict[str, Any] = {}
+    return {"a": held, "b": held}
+
+
+FUSED: list[tuple[type[nn.Module], Callable[[], Any]]] = [
+    (ChildAppends, list), (OwnListForChildren, lambda: None), (ChildStoresNew, dict), (TwoCaches, one_dict_twice),
+    (StoresAndReturns, dict), (AsksForSentinel, lambda: MISSING), (AsksWhetherOne, lambda: None),
+    (Calls, lambda: torch.relu), (Calls, lambda: Plain().add),
+]  # fmt: skip
+LEFT: list[tuple[type[nn.Module], Callable[[], Any]]] = [
+    (Calls, lambda: hears), (Calls, lambda: HEARD.append), (Calls, lambda: lambda t: HEARD.append(str(t.shape))),
+    (Takes, itertools.count), (Takes, lambda: (i for i in range(100))), (Takes, lambda: iter(range(100))),
+    (Tells, Teller), (TellsInChild, Teller),
+]  # fmt: skip
+
+
+def outcome(module: nn.Module, make: Callable[[], Any]) -> Any:
+    torch.manual_seed(1)
+    HEARD.clear()
+    given = make()
+    results = [module(example(), given) for _ in range(4)]
+    plain = isinstance(given, (dict, list, Teller, type(None)))
+    left = given if plain else next(given) if isinstance(given, (itertools.count, types.GeneratorType)) else None
+    return results, left, [x if isinstance(x, str) else type(x).__name__ for x in HEARD]
+
+
+@pytest.mark.parametrize("lazily", [False, True], ids=["example", "lazily"])
+@pytest.mark.parametrize("kind, make", [*FUSED, *LEFT])
+def test_every_call_does_what_the_original_does(kind: type[nn.Module], make: Callable[[], Any], lazily: bool) -> None:
+    torch.manual_seed(0)
+    plain, fused = kind().double(), kind().double()
+    fused.load_state_dict(plain.state_dict())
+    HEARD.clear()
+    autofuse.optimize(fused, None if lazily else (example(), make()), tune=False)
+    assert not HEARD
+    agree(outcome(fused, make), outcome(plain, make))
+    statuses = {s.status for s in autofuse.report(fused).sites}
+    if (kind, make) in FUSED and make is not FUSED[-1][1]:
+        assert "fused" in statuses, autofuse.report(fused).sites
+
+
+def test_an_iterator_among_example_inputs_is_not_advanced() -> None:
+    numbers = itertools.count()
+    autofuse.optimize(Takes().double(), (example(), numbers), tune=False)
+    assert next(numbers) == 0
+
+
+def test_a_dict_cache_grows_in_a_loop_and_stays_fused() -> None:
+    class Cached(Attends):
+        def forward(self, x: Tensor, cache: dict[str, Tensor]) -> Tensor:
+            k, v = self.k(x), self.v(x)
+            if "k" in cache:
+                k, v = torch.cat([cache["k"], k], 1), torch.cat([cache["v"], v], 1)
+            cache["k"], cache["v"] = k, v
+            return F.softmax(self.q(x) @ k.transpose(-2, -1) * WIDTH**-0.5, -1) @ v
+
+    model, cache = Cached().double().eval(), dict[str, Tensor]()
+    autofuse.optimize(model, (example(), {}), tune=False)
+    for _ in range(12):
+        model(example(), cache)
+    assert cache["k"].shape[1] == 12 * example().shape[1]
+    report = autofuse.report(model)
+    assert [s.status for s in report.sites] == ["fused"]
+    assert not [f for f in report.fallbacks if f.ran == "original"], report.fallbacks
