@@ -105,8 +105,6 @@ def _traced(
             with unchanged_outside(recorder.stop, lambda: recorder.paused) as outside, recorder:
                 recorder.outside, recorder.lies_outside = outside, outside.holds
                 result = _run(recorder, own_forward(cls), call)
-                if recorder.refused is not None:
-                    raise recorder.refused
                 recorder.paused = True
                 recorder.runs, recorder.definition = False, definition_of(own_forward(cls))
                 recorder.finish_watching()

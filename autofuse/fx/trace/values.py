@@ -60,7 +60,6 @@ class Values:
         self.paused = False
         self.runs = True  # whether forward still does: afterwards the innermost line is that of who calls autofuse
         self.definition: SourceLine | None = None  # of the forward
-        self.refused: Untraceable | None = None  # why, if it was: forward may have caught what was raised
         self.exact = False  # whether some answer holds for the example's sizes only
         self.held: dict[int, Held] = {}
         self.itself: dict[int, Tensor] = {}  # id of a result that is an operand itself -> that operand
@@ -282,8 +281,10 @@ class Values:
         self.refuse(because(forwards.USES_UNSEEN, name=text, kind=kind))
 
     def refuse(self, reason: Reason, passing: bool = False) -> NoReturn:
-        self.refused = Untraceable(reason, user_place() if self.runs else self.definition, passing)
-        raise self.refused
+        error = Untraceable(reason, user_place() if self.runs else self.definition, passing)
+        if reason.code is not forwards.CHILDS_NUMBER:  # torch asks numbers what they are, and goes on without an answer
+            self.refused = self.refused or error
+        raise error
 
     @contextmanager
     def silence(self) -> Iterator[None]:
