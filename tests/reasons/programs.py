@@ -20,6 +20,7 @@ from autofuse.source.targets import DEFAULT
 
 HEAD = """\
 import random
+import weakref
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -28,6 +29,17 @@ from torch import nn
 OUTSIDE = nn.Linear(8, 8)
 KEPT = []
 SHIFT = torch.ones(4, 4)
+LARGE = dict.fromkeys(range(300), 1.0) | {"a": 2.0}
+
+
+class Scaled:
+    by = 0.5
+
+    def __init__(self):
+        self.by = 0.25
+
+
+SCALED = Scaled()
 
 
 class Child(nn.Module):
@@ -43,6 +55,8 @@ class Block(nn.Module):
         self.child = Child()
         self.others = [OUTSIDE]
         self.maps = []
+        self.steps = iter(range(3))
+        self.weak = weakref.ref(SCALED)
 
 """
 

@@ -26,7 +26,7 @@ from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, is_twin, original_
 from autofuse.fx.trace.values import Held, Untraceable, tensors
 from autofuse.ir.vocabulary import MODULES
 from autofuse.reasons import forwards
-from autofuse.reasons.reason import because
+from autofuse.reasons.reason import Reason, because
 
 _NOTHING = object()
 _PARAMETERS = 2  # a weight and a bias
@@ -67,11 +67,9 @@ class AttributeReads(ForeignCalls):
     def belongs_to_module(self, container: Any) -> bool:
         return self.lies_outside(container) or any(held is container for _, held, *_ in self._snapshots)
 
-    def stop(self, what: str) -> None:
-        """The user's code is about to call what has an effect."""
-        if what.partition(".")[0] == "random":
-            self.refuse(because(forwards.DRAWS_RANDOM))
-        self.refuse(because(forwards.HAS_EFFECT, name=what))
+    def stop(self, why: Reason, _: bool) -> None:
+        """The user's code is about to do what has an effect."""
+        self.refuse(why)
 
     def check_kept(self, changes: Iterable[Change]) -> None:
         """Raises Untraceable where forward changed what lies outside of the module, but for a mask that it caches."""

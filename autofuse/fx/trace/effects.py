@@ -35,6 +35,7 @@ _PURE = frozenset({
 _BUILTINS_WITH_EFFECTS = frozenset({
     "print", "open", "input", "exec", "eval", "compile", "breakpoint", "exit", "quit", "globals",
 })  # fmt: skip
+_ONLY_READ = ("random.", "time.time", "time.perf_counter", "time.monotonic", "time.process_time", "datetime.")
 _QUESTIONS = ("is_", "are_", "get_", "_is_", "_get_", "has_")
 _SETTERS = ("set_", "_set_", "manual_seed", "seed", "fork_rng", "save", "empty_cache", "synchronize", "register_")
 _LIBRARIES = frozenset({"numpy", "einops", "opt_einsum", "triton", "sympy", "typing_extensions"})
@@ -99,6 +100,11 @@ def _effect_of_method(owner: Any, name: str) -> str:
     if isinstance(owner, _STATEFUL) or type(owner).__module__ in ("_random", "_io", "_thread", "_socket", "_queue"):
         return f"{type(owner).__qualname__}.{name}"
     return ""
+
+
+def leaves_trace(what: str) -> bool:
+    """Whether a run that goes on past an effect of that name leaves something: a clock that was read is as it was."""
+    return not what.startswith(_ONLY_READ)
 
 
 def is_question(name: str) -> bool:

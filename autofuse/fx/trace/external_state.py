@@ -19,8 +19,10 @@ from autofuse.fx.trace.roots import NOTHING, root_of
 from autofuse.fx.trace.snapshots import EVERYTHING, Change, Snapshot
 from autofuse.fx.trace.twin import is_twin
 from autofuse.fx.trace.user_code import Ran, Watcher, can_watch, unfollowed, watched
+from autofuse.reasons import forwards
+from autofuse.reasons.reason import Reason, because
 
-Stop = Callable[[str], None]  # what to do about an effect; it may raise
+Stop = Callable[[Reason, bool], None]  # why a run had better stop, and whether a trace would be left; it may raise
 
 
 @contextmanager
@@ -29,8 +31,8 @@ def unchanged_outside(
 ) -> Iterator[ExternalState]:
     """Put back what the user's code changes outside of its modules in this block.
 
-    stop: called with the name of a function of Python's, such as print, before the user's code calls it. looks_aside:
-    whether what runs now is to be told apart (Ran.aside).
+    stop: called before the user's code calls what has an effect, such as print. looks_aside: whether what runs now is
+    to be told apart (Ran.aside).
     """
     outside = ExternalState(stop, looks_aside)
     try:
@@ -98,7 +100,7 @@ class ExternalState(Watcher):
             value = getattr(value, "__dict__", {}).get(attribute, NOTHING) if attribute else value
             kind = "" if value is NOTHING else effects.kind_of_state(value)
             if kind and self._stop is not None:
-                self._stop(f"{attribute or load.name}, a {kind}")
+                self._stop(because(forwards.READS_STATE, name=attribute or load.name, kind=kind), True)
 
     def note(self, value: Any, name: str, names: Collection[str] = EVERYTHING) -> None:
         """Keep what a value holds that is not made for the run itself."""
@@ -108,7 +110,9 @@ class ExternalState(Watcher):
     def effect(self, what: str) -> None:
         """Not every run has to stop at an effect."""
         if self._stop is not None:
-            self._stop(what)
+            drawn = what.partition(".")[0] == "random"
+            why = because(forwards.DRAWS_RANDOM) if drawn else because(forwards.HAS_EFFECT, name=what)
+            self._stop(why, effects.leaves_trace(what))
 
     def changes(self) -> list[Change]:
         """What was changed. Not what functools cached: that is pure."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.ambient_state import autocast, undisturbed_randomness, without_cached_casts
 from autofuse.fx.trace.external_state import unchanged_outside
+from autofuse.fx.trace.source_lines import user_place
 from autofuse.fx.trace.stand_ins import fake_world
 from autofuse.fx.trace.tracer import ForwardArguments, quiet
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, Twins, active, set_mode
@@ -50,7 +51,7 @@ class CallLog:
         if inside.get(name) is not value or isinstance(value, (*SCALARS, *CONTAINERS, *CODE, Tensor, nn.Module)):
             return value
         if kind := effects.kind_of_state(value):  # it would be moved on, or opened, or locked
-            _stop(f"{name}, a {kind}")
+            _stop(because(forwards.READS_STATE, name=name, kind=kind), True)
         inside[name] = self.world.of(value)
         return inside[name]
 
@@ -162,9 +163,10 @@ def calls_for_real(
         return _run(twin, call, training, CallLog(world, wanted), UnseenCopies(shared))
 
 
-def _stop(what: str) -> None:
+def _stop(why: Reason, leaves_trace: bool) -> None:
     """A print or a log line of the user's would be one too many."""
-    raise Untraceable(because(forwards.HAS_EFFECT, name=what))
+    if leaves_trace:
+        raise Untraceable(why, user_place())
 
 
 def _run(twin: nn.Module, call: ForwardArguments, training: bool, log: CallLog, arguments: Twins) -> Calls:

@@ -32,6 +32,7 @@ from autofuse.fx.trace.own_forward import own_forward, own_function
 from autofuse.fx.trace.roots import NOTHING, root_of
 from autofuse.fx.trace.slots import slots
 from autofuse.fx.trace.snapshots import EVERYTHING, closed_over, is_opaque
+from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.twin import is_twin
 from autofuse.fx.trace.type_calls import uses_type_of_values
 from autofuse.fx.trace.unreplaced import uncleared_cache, unreplaced_defaults, unreplaced_forwards, unreplaced_names
@@ -39,7 +40,7 @@ from autofuse.fx.trace.user_code import Ran
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
 
-Refuse = Callable[[Reason], None]  # raises
+Refuse = Callable[..., None]  # of a reason and a place; raises
 _LARGEST, _LARGEST_ARRAY, _MOST = 256, 4096, 400  # elements, bytes, values
 _IDENTICAL = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)  # equal only to themselves
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodWrapperType)
@@ -53,7 +54,8 @@ class ReadSet:
     """Turns what ran into guards. `refuse` raises."""
 
     def __init__(self, guards: Guards, functions: FunctionsFound, refuse: Refuse) -> None:
-        self.guards, self.functions, self._refuse = guards, functions, refuse
+        self.guards, self.functions, self._refuse_at = guards, functions, refuse
+        self._place: SourceLine | None = None  # of what is looked at
         self._names: Collection[str] = frozenset()
         self._seen: dict[int, Any] = {}
         self._more: list[Ran] = []  # which may run, too
@@ -71,6 +73,7 @@ class ReadSet:
             for cls in filter(_is_users, dict.fromkeys(classes)):
                 self._class(cls)
         for each in filter(type_is_used, ran):
+            self._place = SourceLine(each.code.co_filename, uses_type_of_values(each.code) or 0)
             self._refuse(because(forwards.GOES_BY_TYPE, name=each.code.co_name))
         looked: set[int] = set()
         for each in chain(ran, iter(lambda: self._more.pop() if self._more else None, None)):
@@ -78,7 +81,9 @@ class ReadSet:
                 continue
             looked.add(id(each.code))
             for load in each.loads():
+                self._place = SourceLine(each.code.co_filename, load.line)
                 self._load(each, load)
+            self._place = None
             self._function(each, ran)
         if self._defaults:
             self.guards.add(f"{self.guards.constant(unreplaced_defaults(self._defaults.values()))}()")
@@ -86,6 +91,9 @@ class ReadSet:
             namespace, absent = self._absent.get(key) or (self._batches[key][0], set())
             test = unreplaced_names(namespace, self._batches.get(key, ({}, {}))[1], absent)
             self.guards.add(f"{self.guards.constant(test)}()")
+
+    def _refuse(self, reason: Reason) -> None:
+        self._refuse_at(reason, place=self._place)
 
     # Where values are found.
 

@@ -267,11 +267,8 @@ def _change(kept: _Kept) -> Change | None:
 
 def _same(before: Any, now: Any) -> bool:
     if isinstance(now, dict) and isinstance(before, dict):
-        return (
-            list(before) == list(now) and all(_alike(v, now[k]) for k, v in before.items())
-            if len(before) == len(now)
-            else False
-        )
+        same = len(before) == len(now) and all(a is b or a == b for a, b in zip(before, now, strict=True))
+        return same and all(map(_alike, before.values(), now.values()))
     if isinstance(now, list):
         return len(before) == len(now) and all(map(_alike, before, now))
     if isinstance(now, set):
@@ -288,16 +285,22 @@ def _alike(before: Any, now: Any) -> bool:
 
 
 def _items(value: Any) -> dict[Any, Any]:
-    return dict(dict.items(value))
+    return dict(_table(value).items(value))
+
+
+def _table(value: Any) -> Any:
+    """The class whose methods look into a dict and past what its own class may do."""
+    return collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
 
 
 def _put_items(value: Any, before: dict[Any, Any]) -> None:
-    for key in [k for k in dict.keys(value) if k not in before]:
-        dict.__delitem__(value, key)
-    if [*dict.keys(value)] != [*before]:
-        dict.clear(value)
+    table = _table(value)
+    for key in [k for k in table.keys(value) if k not in before]:
+        table.__delitem__(value, key)
+    if [*table.keys(value)] != [*before]:
+        table.clear(value)
     for key, held in before.items():
-        dict.__setitem__(value, key, held)
+        table.__setitem__(value, key, held)
 
 
 def _put_list(value: Any, before: list[Any]) -> None:

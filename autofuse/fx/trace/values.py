@@ -280,8 +280,8 @@ class Values:
         """Forward uses an argument that must not be used while it is read."""
         self.refuse(because(forwards.USES_UNSEEN, name=text, kind=kind))
 
-    def refuse(self, reason: Reason, passing: bool = False) -> NoReturn:
-        error = Untraceable(reason, user_place() if self.runs else self.definition, passing)
+    def refuse(self, reason: Reason, passing: bool = False, place: SourceLine | None = None) -> NoReturn:
+        error = Untraceable(reason, place or (user_place() if self.runs else self.definition), passing)
         if reason.code is not forwards.CHILDS_NUMBER:  # torch asks numbers what they are, and goes on without an answer
             self.refused = self.refused or error
         raise error

@@ -1,0 +1,106 @@
+"""What values hold is noted, told apart from what they hold later, and put back."""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+import random
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from autofuse.fx.trace.snapshots import Snapshot
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    n: int = 0
+
+
+class Plain:
+    shared: list[int] = []  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.inner: Any = {"a": [1]}
+
+
+def changed_function() -> None: ...
+
+
+VARIABLE = contextvars.ContextVar("VARIABLE", default=0)
+VARIABLE.set(1)
+
+
+def set_attribute(name: str, value: Any) -> Callable[[Any], None]:
+    return lambda held: setattr(held, name, value)
+
+
+CASES: list[tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], Any]]] = [
+    (lambda: [1, 2], lambda v: v.append(3), list),
+    (lambda: {"a": 1, "b": 2}, lambda v: v.pop("a"), lambda v: list(v.items())),
+    (lambda: OrderedDict(a=1, b=2), lambda v: v.move_to_end("a"), lambda v: list(v.items())),
+    (lambda: {1, 2}, lambda v: v.add(3), sorted),
+    (lambda: deque([1, 2], maxlen=2), lambda v: v.append(3), lambda v: (list(v), v.maxlen)),
+    (lambda: SimpleNamespace(a=1), set_attribute("a", 2), lambda v: dict(vars(v))),
+    (Slotted, set_attribute("n", 2), lambda v: v.n),
+    (Plain, lambda v: v.inner["a"].append(2), lambda v: list(v.inner["a"])),
+    (Plain, lambda v: v.shared.append(2), lambda v: list(v.shared)),
+    (lambda: changed_function, set_attribute("calls", 2), lambda v: dict(vars(v))),
+    (lambda: np.zeros(3), lambda v: v.__setitem__(0, 1.0), lambda v: v.tolist()),
+    (lambda: torch.zeros(3), lambda v: v.add_(1), lambda v: v.tolist()),
+    (lambda: random.Random(0), lambda v: v.random(), lambda v: v.getstate()),
+    (lambda: np.random.default_rng(0), lambda v: v.random(), lambda v: str(v.bit_generator.state)),
+    (lambda: torch.Generator().manual_seed(0), lambda v: torch.rand(1, generator=v), lambda v: v.get_state().tolist()),
+    (lambda: VARIABLE, lambda v: v.set(3), lambda v: v.get()),
+    (lambda: [{"a": [Plain()]}], lambda v: setattr(v[0]["a"][0], "inner", 3), lambda v: v[0]["a"][0].inner),
+]
+
+
+@pytest.mark.parametrize(("make", "change", "look"), CASES)
+def test_a_change_is_told_and_put_back(
+    make: Callable[[], Any], change: Callable[[Any], Any], look: Callable[[Any], Any]
+) -> None:
+    value, snapshot = make(), Snapshot()
+    before = look(value)
+    snapshot.note(value, "value")
+    assert not list(snapshot.changes())
+    change(value)
+    assert list(snapshot.changes()) and look(value) != before
+    snapshot.restore()
+    assert look(value) == before
+
+
+def test_a_name_of_a_namespace_is_put_back() -> None:
+    namespace, snapshot = {"A": 1}, Snapshot()
+    for name in ("A", "B"):
+        snapshot.note_name(namespace, name)
+    namespace.update(A=2, B=3)
+    assert sorted(c.name for c in snapshot.changes()) == ["A", "B"]
+    snapshot.restore()
+    assert namespace == {"A": 1}
+
+
+def test_what_is_only_added_may_be_a_cache() -> None:
+    cache: dict[int, Any] = {1: "a"}
+    snapshot = Snapshot()
+    snapshot.note(cache, "cache")
+    cache[2] = "b"
+    (change,) = snapshot.changes()
+    assert change.may_be_cache and change.added == ("b",)
+    del cache[1]
+    (change,) = snapshot.changes()
+    assert not change.may_be_cache
+
+
+def test_an_equal_number_in_the_place_of_a_number_is_no_change() -> None:
+    value, snapshot = SimpleNamespace(a=float("1.5")), Snapshot()
+    snapshot.note(value, "value")
+    value.a = float("1.50")
+    assert not list(snapshot.changes())
+    value.a = True
+    assert list(snapshot.changes())

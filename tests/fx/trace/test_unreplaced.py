@@ -1,0 +1,63 @@
+"""A test says whether names, forwards, defaults and caches are what they were; equal tests are one."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+from autofuse.fx.trace.unreplaced import uncleared_cache, unreplaced_defaults, unreplaced_forwards, unreplaced_names
+
+
+def test_names_are_compared() -> None:
+    namespace = {"len": len, "torch": torch, "x": 1}
+    held = {"len": len, "torch": torch}
+    test = unreplaced_names(namespace, held, ["range"])
+    assert test() and unreplaced_names(namespace, held, ["range"]) is test
+    namespace["x"] = 2
+    assert test()
+    namespace["range"] = range
+    assert not test()
+    del namespace["range"]
+    namespace["len"] = max
+    assert not test()
+    del namespace["len"]
+    with pytest.raises(KeyError):  # a guard that raises has failed
+        test()
+
+
+class Layer(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def test_forwards_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    test = unreplaced_forwards([Layer, nn.Linear])
+    assert test()
+    monkeypatch.setattr(Layer, "forward", lambda self, x: x * 2)
+    assert not test()
+
+
+def test_defaults_are_compared() -> None:
+    def scaled(x: float, by: float = 2.0) -> float:
+        return x * by
+
+    test = unreplaced_defaults([scaled])
+    assert test()
+    scaled.__defaults__ = (3.0,)
+    assert not test()
+
+
+def test_a_cache_that_was_cleared_or_filled_is_seen() -> None:
+    @functools.lru_cache
+    def doubled(x: int) -> int:
+        return 2 * x
+
+    doubled(1)
+    test = uncleared_cache(doubled)
+    doubled(1)
+    assert test()
+    doubled(2)
+    assert not test()

@@ -1,0 +1,111 @@
+"""While a watch lasts, the user's functions and lines are heard of, and effects before they happen."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from autofuse.fx.trace.user_code import Ran, Unfollowed, Watcher, unfollowed, watched
+
+
+class Heard(Watcher):
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.lines: dict[str, int] = {}
+        self.told: list[Any] = []
+
+    def entered(self, ran: Ran) -> None:
+        self.ran.append(ran.code.co_name)
+
+    def reached(self, ran: Ran, line: int) -> None:
+        self.lines[ran.code.co_name] = self.lines.get(ran.code.co_name, 0) + 1
+
+    def effect(self, what: str) -> None:
+        self.told.append(what)
+
+    def asks(self, function: Callable[[], Any]) -> None:
+        self.told.append(function)
+
+    def environment(self, key: object) -> None:
+        self.told.append(("environment", key))
+
+
+class Stops(Watcher):
+    def effect(self, what: str) -> None:
+        raise InterruptedError(what)
+
+
+def helper(x: torch.Tensor) -> torch.Tensor:
+    if x.dim() > 3:
+        raise ValueError(x)
+    return x + 1
+
+
+def asks() -> None:
+    torch.is_grad_enabled()
+    os.environ.get("HOME")
+
+
+WRITTEN: list[float] = []
+
+
+def waits() -> None:
+    WRITTEN.append(time.perf_counter())
+
+
+def test_functions_and_lines_that_run_are_heard_of() -> None:
+    heard = Heard()
+    with watched(heard):
+        helper(helper(torch.ones(2)))
+    assert heard.ran == ["helper"] and heard.lines == {"helper": 2}
+
+
+def test_questions_are_heard_of() -> None:
+    heard = Heard()
+    with watched(heard):
+        asks()
+    assert heard.told == [torch.is_grad_enabled, ("environment", "HOME")]
+
+
+def test_an_effect_can_be_stopped_before_it_happens() -> None:
+    WRITTEN.clear()
+    with pytest.raises(InterruptedError, match=r"time\.perf_counter"), watched(Stops()):
+        waits()
+    assert not WRITTEN
+
+
+def test_what_torch_does_inside_is_not_followed() -> None:
+    heard = Heard()
+    with watched(heard), Unfollowed():
+        torch.ones(2).sum()
+    assert not heard.ran
+    with watched(heard), unfollowed():
+        helper(torch.ones(2))
+    assert not heard.ran
+
+
+def test_watches_may_lie_in_one_another() -> None:
+    outer, inner = Heard(), Heard()
+    with watched(outer):
+        with watched(inner):
+            helper(torch.ones(2))
+        asks()
+    assert inner.ran == ["helper"] and outer.ran == ["helper", "asks"]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_nothing_is_left_of_a_watch(fails: bool) -> None:
+    before = sys.getprofile(), sys.gettrace()
+    try:
+        with watched(Stops()):
+            if fails:
+                waits()
+    except InterruptedError:
+        pass
+    assert (sys.getprofile(), sys.gettrace()) == before
