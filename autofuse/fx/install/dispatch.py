@@ -39,7 +39,7 @@ Narrow = dict[frozenset[Path], tuple[Variant, ...]]
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class RewrittenForward:
     """What equal layers run: the forward of one original function, and those for callers that read less of it."""
 
     of: types.FunctionType
@@ -58,7 +58,7 @@ class Entry:
     forward: Any
     narrow: Mapping[str, Forward]
 
-    def __init__(self, runs: Rewritten | Entry, dispatcher: Forward, owner: nn.Module, copied: Copied) -> None:
+    def __init__(self, runs: RewrittenForward | Entry, dispatcher: Forward, owner: nn.Module, copied: Copied) -> None:
         self.of, self.forward, self.narrow, self.dispatcher = runs.of, runs.forward, runs.narrow, dispatcher
         self._owner, self._copied = weakref.ref(owner), copied
 
@@ -86,7 +86,7 @@ class Entry:
 
 def install(
     module: nn.Module, variants: tuple[Variant, ...], narrow: Narrow, missed: Missed,
-    known: dict[Hashable, Rewritten], compiled: Told | None = None, copied: Copied | None = None,
+    known: dict[Hashable, RewrittenForward], compiled: Told | None = None, copied: Copied | None = None,
 ) -> None:  # fmt: skip
     """Have `module` run `variants`, and `missed` where none holds.
 
@@ -165,7 +165,7 @@ class _Dispatched:
         self._classes: dict[Forward, set[type]] = {}
         self._dispatchers: WeakValueDictionary[Forward, types.FunctionType] = WeakValueDictionary()  # by original
 
-    def entry(self, module: nn.Module, runs: Rewritten, copied: Copied) -> Entry:
+    def entry(self, module: nn.Module, runs: RewrittenForward, copied: Copied) -> Entry:
         """An entry for `module`, whose class dispatches from here on."""
         with self._lock:
             dispatcher = self._dispatchers.get(runs.of) or dispatcher_of(runs.of)
@@ -218,7 +218,7 @@ def _original(module: nn.Module) -> Forward:
 
 def _rewritten(
     of: Any, variants: tuple[Variant, ...], narrow: Narrow, missed: Missed, compiled: Told | None
-) -> Rewritten:
+) -> RewrittenForward:
     askers = tuple(asker_of(of, v) for v in variants) if compiled is not None else ()
 
     @assumed_constant
@@ -243,7 +243,7 @@ def _rewritten(
 
     made = forward_of(of, variants, full)
     parts = {narrow_name(k): forward_of(of, vs, _whole(of, k, missed)) for k, vs in narrow.items()}
-    return Rewritten(of, made, parts)
+    return RewrittenForward(of, made, parts)
 
 
 def _whole(of: Forward, unread: frozenset[Path], missed: Missed) -> Forward:

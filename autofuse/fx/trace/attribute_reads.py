@@ -20,7 +20,7 @@ from autofuse.fx.trace.foreign_calls import ForeignCalls
 from autofuse.fx.trace.functions_found import FunctionsFound
 from autofuse.fx.trace.read_set import ReadSet, is_plain
 from autofuse.fx.trace.slots import slots
-from autofuse.fx.trace.snapshots import Change
+from autofuse.fx.trace.snapshots import OutsideChange
 from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, is_twin, original_class
 from autofuse.fx.trace.values import Held, Untraceable, tensors
@@ -71,10 +71,11 @@ class AttributeReads(ForeignCalls):
         """The user's code is about to do what has an effect."""
         self.refuse(why)
 
-    def check_kept(self, changes: Iterable[Change]) -> None:
+    def check_kept(self, changes: Iterable[OutsideChange]) -> None:
         """Raises Untraceable where forward changed what lies outside of the module, but for a mask that it caches."""
+        repeated = {*self.tracked, *self.reached_by_objects()}
         for change in changes:
-            if id(change.owner) in self.tracked or id(change.owner) in self._objects:
+            if id(change.owner) in repeated:
                 continue  # an argument: what is written to it is repeated
             if effects.random_state(change.owner) is not None:
                 self.refuse(because(forwards.DRAWS_RANDOM))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.code_facts import Load, facts_of
 from autofuse.fx.trace.roots import NOTHING, root_of
-from autofuse.fx.trace.snapshots import EVERYTHING, Change, Snapshot
+from autofuse.fx.trace.snapshots import EVERYTHING, OutsideChange, Snapshot
 from autofuse.fx.trace.twin import is_twin
 from autofuse.fx.trace.user_code import Ran, Watcher, can_watch, unfollowed, watched
 from autofuse.reasons import forwards
@@ -114,7 +114,7 @@ class ExternalState(Watcher):
             why = because(forwards.DRAWS_RANDOM) if drawn else because(forwards.HAS_EFFECT, name=what)
             self._stop(why, effects.leaves_trace(what))
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[OutsideChange]:
         """What was changed. Not what functools cached: that is pure."""
         with unfollowed():
             return [*self.snapshot.changes(), *self._given.changes()]

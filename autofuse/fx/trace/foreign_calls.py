@@ -20,6 +20,7 @@ from autofuse.fx.trace.code_effects import is_harmless, is_harmless_method, is_u
 from autofuse.fx.trace.containers import Containers
 from autofuse.fx.trace.contents import is_mutable
 from autofuse.fx.trace.foreign_objects import ForeignObject
+from autofuse.fx.trace.slots import slots
 from autofuse.fx.trace.twin import SCALARS, original_class
 from autofuse.fx.trace.values import tensors
 from autofuse.reasons import forwards
@@ -47,6 +48,20 @@ class ForeignCalls(Containers):
 
     def known_result(self, result: Any) -> Any:
         return self._objects.get(id(result)) or super().known_result(result)
+
+    def reached_by_objects(self) -> set[int]:
+        """The ids of what the copies hold that stand for objects: what is written to it is repeated on theirs."""
+        todo, found = [foreign.parts(made)[1] for made in self._objects.values()], set[int]()
+        while todo:
+            value = todo.pop()
+            if id(value) not in found and not isinstance(value, (*SCALARS, Tensor, nn.Module)):
+                found.add(id(value))
+                inside = (
+                    value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+                )
+                todo += [*inside, *getattr(value, "__dict__", {}).values()]
+                todo += [getattr(value, name) for name in slots(value) if hasattr(value, name)]
+        return found
 
     # Attributes.
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.code_facts import Load, facts_of, nested
+from autofuse.fx.trace.contents import is_sentinel
 from autofuse.fx.trace.functions_found import FunctionsFound, unwrapped
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.own_forward import own_forward, own_function
@@ -308,6 +309,8 @@ class ReadSet:
     def _object(self, value: Any, name: str) -> None:
         """The attributes that are read, of an object of the user's; all, of one of Python's own classes."""
         if isinstance(value, (type, types.ModuleType)) or _is_idle(value):
+            return
+        if is_sentinel(value):
             return
         if not hasattr(value, "__dict__") and not slots(value) and not isinstance(value, _CONTAINERS):
             self._refuse(because(forwards.READS_STATE, name=name, kind=type(value).__qualname__))

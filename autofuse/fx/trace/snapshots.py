@@ -53,7 +53,7 @@ class _Kept:
 
 
 @dataclass(frozen=True)
-class Change:
+class OutsideChange:
     """Something that was changed: what it is called, and what was added to it or put in another's place."""
 
     name: str
@@ -94,7 +94,7 @@ class Snapshot:
         """Whether a value was noted."""
         return id(value) in self._seen
 
-    def changes(self) -> Iterator[Change]:
+    def changes(self) -> Iterator[OutsideChange]:
         """What holds something else now."""
         for kept in list(self._kept.values()):
             change = _change(kept)
@@ -250,19 +250,21 @@ def _reached_by_attribute(value: Any, names: Collection[str]) -> Iterator[tuple[
 # Looking at values, and putting them back.
 
 
-def _change(kept: _Kept) -> Change | None:
+def _change(kept: _Kept) -> OutsideChange | None:
     now = kept.now(kept.value)
     if _same(kept.before, now):
         return None
     if isinstance(now, dict) and isinstance(kept.before, dict):
         added = tuple(v for k, v in now.items() if k not in kept.before or not _alike(kept.before[k], v))
         only = all(k in now and _alike(now[k], v) for k, v in kept.before.items())
-        return Change(kept.name, added, only, kept.value)
+        return OutsideChange(kept.name, added, only, kept.value)
     if isinstance(now, list) and isinstance(kept.before, list) and not effects.is_array(kept.value):
         added = tuple(v for v in now if id(v) not in set(map(id, kept.before)))
         grown = len(now) > len(kept.before) and all(map(_alike, kept.before, now))
-        return Change(kept.name, added, grown or isinstance(kept.value, dict), kept.value)  # a name of a namespace
-    return Change(kept.name, (), False, kept.value)
+        return OutsideChange(
+            kept.name, added, grown or isinstance(kept.value, dict), kept.value
+        )  # a name of a namespace
+    return OutsideChange(kept.name, (), False, kept.value)
 
 
 def _same(before: Any, now: Any) -> bool:
