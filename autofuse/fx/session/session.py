@@ -19,7 +19,7 @@ from autofuse.fx.install.codegen import Forward
 from autofuse.fx.install.dispatch import (
     UNCALLED,
     Narrow,
-    Rewritten,
+    RewrittenForward,
     entry_of,
     install,
     narrow_forward,
@@ -60,7 +60,7 @@ class Session:
         self.options, self.rules, self.states, self.ranks = options, options.rules, states, ranks
         self.checker = Checker() if options.verify else None
         self.ledger, self.misses = Ledger(), GuardFailures()
-        self._known: dict[Hashable, Rewritten] = {}
+        self._known: dict[Hashable, RewrittenForward] = {}
         self._lock = threading.RLock()
         self._busy = threading.local()
         self.profile: BeforeAfter | None = None  # where it was asked for
