@@ -50,6 +50,8 @@ class AttributeReads(ForeignCalls):
             self._tables.append((module, dict(module._buffers)))
             self.owners[id(module)], self.paths[id(module)] = guard_path(name), name
         self._real_reads: list[tuple[str, Any, str]] = []  # what attributes hold that is no twin
+        self.forms_rest_on_children = False  # whether a child returns more than a tensor
+        self.overheard: list[tuple[Any, str, Any]] | None = None  # what a child reads while it runs
 
     def finish_watching(self) -> None:
         """Raises Untraceable where forward changed a container that outlives it, or drew random numbers unseen."""
@@ -89,6 +91,8 @@ class AttributeReads(ForeignCalls):
         for text, value, name in self._real_reads:
             reads.value(text, value, name)
         ran = [r for r in outside.ran if not r.aside]
+        if self.forms_rest_on_children:
+            reads.constants([r for r in outside.ran if r.aside])
         reads.close(ran, [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners])
         for ask in outside.asked:
             ask(reads)
@@ -99,6 +103,8 @@ class AttributeReads(ForeignCalls):
         """`owner.name` was read and is `value`; what forward gets to see."""
         value = self._twin_of_object(owner, name, value)
         if self.paused:
+            if self.overheard is not None:
+                self.overheard.append((owner, name, value))
             return value
         with self.silence():
             self._heard(owner, name, value)
@@ -154,6 +160,31 @@ class AttributeReads(ForeignCalls):
             self.refuse(because(forwards.READS_DICT, name="__dict__"))
         for name in names:
             self.read(owner, name, inside[name])
+
+    def read_table(self, owner: nn.Module, name: str) -> None:
+        """A loop goes over the children, the parameters or the hooks of a module, or counts them."""
+        text, table = self.owners.get(id(owner)), vars(self.world.originals[id(owner)])[name]
+        if text is None:
+            self.refuse(because(forwards.READS_OTHER_MODULE, name=name))
+        if "hook" not in name:
+            self.guards.add(keys_guard(f"{text}.{name}", table, isinstance(owner, nn.ModuleList)))
+        elif table:
+            self.refuse(because(forwards.READS_STATE, name=name, kind="hook"))
+        else:
+            self.guards.add(f"not {text}.{name}")
+
+    def guard_overheard(self, heard: Iterable[tuple[Any, str, Any]]) -> None:
+        """Hold what a child read of itself: whether it returns a tuple, or None in it, may follow from a flag."""
+        for owner, name, value in heard:
+            text = self.owners.get(id(owner))
+            if text is None or is_computed(owner, name):
+                continue
+            if isinstance(value, SCALARS) and not isinstance(value, float):
+                torchs = original_class(type(owner)).__module__.startswith("torch.nn.")
+                None if torchs else self._guard_scalar(owner, text, name, value)
+            elif is_twin(value) and not isinstance(value, nn.Module):
+                self.owners.setdefault(id(value), f"{text}.{name}")
+                self._keep.append(value)
 
     def missing(self, owner: Any, name: str) -> None:
         text = self.owners.get(id(owner))
@@ -310,10 +341,12 @@ class AttributeReads(ForeignCalls):
 
     def parameter(self, x: Tensor) -> Held | None:
         """Hold a parameter or a buffer below the root; None if `x` is neither."""
-        for name, p in (
-            *self.root.named_parameters(remove_duplicate=False),
-            *self.root.named_buffers(remove_duplicate=False),
-        ):
+        with self.silence():
+            named = (
+                *self.root.named_parameters(remove_duplicate=False),
+                *self.root.named_buffers(remove_duplicate=False),
+            )
+        for name, p in named:
             if id(p) not in self.held:
                 self.hold(p, self._attribute_maker(name), _fixed_sizes(p))
         return self.held.get(id(x))
@@ -330,6 +363,13 @@ def guard_path(name: str) -> str:
 def guard_inside(name: str, attribute: str) -> str:
     """How a guard reads what the instance itself keeps, in the module called `name` below self."""
     return f'{guard_path(name)}.__dict__["{attribute}"]'
+
+
+def keys_guard(text: str, table: dict[str, Any], numbered: bool) -> str:
+    """A test that a table of children or parameters has the names that it has now; `numbered`: they count from 0."""
+    if not table:
+        return f"not {text}"
+    return f"len({text}) == {len(table)}" if numbered else f"tuple({text}) == {tuple(table)!r}"
 
 
 def is_known(kind: type) -> bool:

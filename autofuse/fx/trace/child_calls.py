@@ -16,16 +16,19 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import foreign_objects as foreign
 from autofuse.fx.trace.attribute_reads import AttributeReads, guard_path, is_known, is_light
+from autofuse.fx.trace.code_facts import facts_of
 from autofuse.fx.trace.containers import holds_container
 from autofuse.fx.trace.guards import Guards
+from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.real_run import probed
 from autofuse.fx.trace.size_sources import Sizes
-from autofuse.fx.trace.twin import Twins
+from autofuse.fx.trace.twin import Twins, original_class, plain_class
 from autofuse.fx.trace.values import Untraceable, tensors
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
 from autofuse.torch_private import FakeTensorMode, fake_mode
 
+_KINDS = frozenset({"tuple", "list", "dict", "Tensor", "is_tensor"})
 _SIZE = re.compile(r"(\w+)\.shape\[(\d+)\]")
 
 
@@ -54,19 +57,39 @@ class ChildCalls(AttributeReads):
         path = self.paths.get(id(module))
         if path is None and id(module) not in self.handed:
             self.refuse(because(forwards.CALLS_OTHER_MODULE, kind=type(module).__name__))
-        if path is not None and self._transparent(module):
+        with self.silence():
+            transparent = path is not None and self._transparent(module)
+        if transparent and path is not None:
             self.seen_through.add(path)
             return module.forward(*args, **kwargs)
         given = self.passed(args), self.passed_by_name(kwargs)
         before = self.versions((args, kwargs))
         with self.silence():
             call = self._as_passed(args, kwargs)
-            result = self._returned(module, args, kwargs)
+            result = self._overheard(module, path, args, kwargs)
             node = self.noted(self._call_of(module, path, *given), result)
             node.meta["call"] = call
             self.take_back()
             self.touched((args, kwargs))
             return self.kept(node, result, before, self._child_sizes(module, path, (args, kwargs), result))
+
+    def _overheard(self, module: nn.Module, path: str | None, args: Any, kwargs: Any) -> Any:
+        """What a child returns; where that is more than a tensor, what it says of itself is guarded."""
+        before, self.overheard = self.overheard, []
+        try:
+            result = self._returned(module, args, kwargs)
+            if path is not None and (not isinstance(result, Tensor) or self._tells_results_apart()):
+                self.guards.same(f"type({guard_path(path)})", plain_class(original_class(type(module))))
+                self.guard_overheard(self.overheard)
+                self.forms_rest_on_children = True
+        finally:
+            self.overheard = before
+        return result
+
+    def _tells_results_apart(self) -> bool:
+        """Whether forward may ask whether a child has returned a tensor or a tuple."""
+        code = getattr(own_forward(plain_class(original_class(type(self.root)))), "__code__", None)
+        return code is None or any(load.name in _KINDS for load in facts_of(code).loads)
 
     def _returned(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """What a child returns, on fakes; where it needs numbers, on made-up ones."""

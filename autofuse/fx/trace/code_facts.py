@@ -16,6 +16,7 @@ _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _NAMED = _ATTRIBUTES | {"LOAD_SUPER_ATTR", "IMPORT_FROM"}
 _BY_NAME = frozenset({"getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"})
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
+_REBINDS = frozenset({"STORE_DEREF", "DELETE_DEREF"})
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class CodeFacts:
     names: list[tuple[str, int]] = field(default_factory=list)  # of attributes, with their lines
     texts: frozenset[str] = frozenset()  # constants: an attribute or a key may be read by such a name
     stored: frozenset[str] = frozenset()  # globals that it sets
+    rebound: frozenset[str] = frozenset()  # free variables that it sets
     by_name: bool = False  # whether it can read attributes whose names it computes
 
     def loaded(self, lines: Collection[int] | None) -> Iterator[Load]:
@@ -68,7 +70,7 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _read(code: types.CodeType) -> CodeFacts:
-    found, line, stored = CodeFacts(), code.co_firstlineno, set[str]()
+    found, line, stored, rebound = CodeFacts(), code.co_firstlineno, set[str](), set[str]()
     steps = list(dis.get_instructions(code))
     for place, step in enumerate(steps):
         line = _line(step) or line
@@ -80,10 +82,12 @@ def _read(code: types.CodeType) -> CodeFacts:
             found.loads.append(Load("import", str(step.argval), (), line))
         elif step.opname in _STORES:
             stored.add(str(step.argval))
+        elif step.opname in _REBINDS and step.argval in code.co_freevars:
+            rebound.add(str(step.argval))
         if step.opname in _NAMED:
             found.names.append((_attribute_name(step), line))
     found.texts = frozenset(_texts(code.co_consts))
-    found.stored = frozenset(stored)
+    found.stored, found.rebound = frozenset(stored), frozenset(rebound)
     named = {load.name for load in found.loads} | {name for name, _ in found.names}
     found.by_name = not named.isdisjoint(_BY_NAME)
     return found

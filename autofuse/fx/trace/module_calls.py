@@ -58,6 +58,9 @@ class CallLog:
     def read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None:
         """A twin's own dict may be read."""
 
+    def read_table(self, owner: nn.Module, name: str) -> None:
+        """A twin has its own children."""
+
     def missing(self, owner: Any, name: str) -> None:
         """Nothing to note."""
 

@@ -93,6 +93,14 @@ class ReadSet:
             test = unreplaced_names(namespace, self._batches.get(key, ({}, {}))[1], absent)
             self.guards.add(f"{self.guards.constant(test)}()")
 
+    def constants(self, ran: Iterable[Ran]) -> None:
+        """Guard the plain values among the globals that these functions load."""
+        for each in ran:
+            for load in each.loads():
+                value = root_of(each, load) if load.kind == "global" else NOTHING
+                if value is not NOTHING and is_plain(value):
+                    self._in_namespace(each.namespace, load.name)
+
     def _refuse(self, reason: Reason) -> None:
         self._refuse_at(reason, place=self._place)
 

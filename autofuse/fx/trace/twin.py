@@ -50,6 +50,7 @@ CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, t
 
 _HOOKS = frozenset(k for k in vars(nn.Module()) if "hook" in k and isinstance(vars(nn.Module())[k], dict))
 _STATE = frozenset(vars(nn.Module()))
+_TABLES = _HOOKS | {"_parameters", "_buffers", "_modules"}  # what loops over children and parameters go through
 _COMPOSED = "__composable_api"  # how torch.distributed calls what it keeps on a user's module
 MACHINERY = (_STATE | {*dir(nn.Module), ENTRY}) - {"training"}  # names that are torch's own business, or autofuse's
 
@@ -62,6 +63,7 @@ class Listener(Protocol):
     def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
     def read(self, owner: Any, name: str, value: Any) -> Any: ...
     def read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None: ...
+    def read_table(self, owner: nn.Module, name: str) -> None: ...
     def missing(self, owner: Any, name: str) -> None: ...
     def stored(self, owner: Any, name: str, value: Any) -> None: ...
 
@@ -324,7 +326,11 @@ def _read(cls: type) -> Callable[[Any, str], Any]:
         listener = active.listener
         if name == "__dict__" and listener is not None and not listener.paused and is_users_code(sys._getframe(1)):
             listener.read_dict(self, value, sys._getframe(1).f_code)
-        if listener is None or name[:2] == "__" or name in MACHINERY and not _is_own(self, name):
+        if listener is None or name[:2] == "__":
+            return value
+        if name in _TABLES and not listener.paused and isinstance(self, nn.Module):
+            listener.read_table(self, name)
+        if name in MACHINERY and not _is_own(self, name):
             return value
         return listener.read(self, name, value)
 
