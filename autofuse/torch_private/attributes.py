@@ -43,6 +43,7 @@ ATTRIBUTES: Mapping[str, PrivateAttribute] = {
     "_torchdynamo_orig_callable": _of("a compiled function", "the function inside",
         "autofuse.analysis(compiled) finds no places: pass the function"),
     "_version": _of("torch.Tensor", "whether a tensor was written to since", _NOT_CAPTURED),
+    "_base": _of("torch.Tensor", "whether anybody else holds a mask's buffer", _NOT_CAPTURED),
     "_is_view": _of("torch.Tensor", "what FSDP1 leaves in a parameter's place", _NOT_SHARDED),
     "_indices": _of("a sparse torch.Tensor", "its parts, coalesced or not", _NO_PROFILE),
     "_values": _of("a sparse torch.Tensor", "its parts, coalesced or not", _NO_PROFILE),

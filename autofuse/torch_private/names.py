@@ -139,11 +139,15 @@ NAMES: Mapping[str, Private] = {
         _DECLINED),
     # Memory that is shared until somebody writes to it.
     "lazy_clone": _one("torch._lazy_clone", "to be told who writes to a mask's buffer",
-        "no buffer on a CPU is proved causal", _nobody_shares),
+        "a mask's buffer is compared at each call", _nobody_shares),
     "is_cow_tensor": _one("torch._C._is_cow_tensor", "whether nobody has written to a mask's buffer",
-        "no buffer on a CPU is proved causal", _no),
+        "a mask's buffer is compared at each call", _no),
     "data_address": _one("torch._C._data_address", "where a buffer lies, without leave to write to it",
         "no buffer on a CPU is proved causal", _none),
+    "storage_users": _one("torch._C._storage_Use_Count", "whether anybody else holds a mask's memory",
+        "somebody does: a mask's buffer is compared at each call", _none),
+    "tensor_users": _one("torch.Tensor._use_count", "whether anybody else holds a mask's buffer",
+        "somebody does: a mask's buffer is compared at each call", _none),
     # Hooks.
     "GLOBAL_MODULE_HOOKS": Private(_GLOBAL_HOOKS, "whether anybody hooked all modules",
         "everybody may have: no module is replaced", ({0: "unknown"},),

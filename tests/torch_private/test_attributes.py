@@ -40,7 +40,7 @@ OWNERS: Mapping[str, tuple[Callable[[], Any], str]] = {
     ),
     "a compiled module": (lambda: torch.compile(nn.Identity()), "_orig_mod"),
     "a compiled function": (lambda: torch.compile(lambda x: x), "_torchdynamo_orig_callable"),
-    "a tensor": (lambda: torch.ones(1), "_version _is_view"),
+    "a tensor": (lambda: torch.ones(1), "_version _base _is_view"),
     "a sparse tensor": (lambda: torch.eye(2).to_sparse(), "_indices _values"),
     "a storage": (lambda: torch.ones(1).untyped_storage(), "_cdata"),
     "forward mode": (lambda: torch.autograd.forward_ad, "_current_level"),

@@ -144,6 +144,8 @@ RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "is_cow_tensor": lambda of: of(shared := torch.ones(2)) is False
     and [of(torch._lazy_clone(shared)), of(shared), of(written_to(shared))] == [True, True, False],
     "data_address": lambda of: of(held := torch.ones(2)) == held.data_ptr(),
+    "storage_users": lambda of: users_of_memory(of) == [2, 3],
+    "tensor_users": lambda of: of(torch.ones(2)) == 1,
     "softmax_backward_data": lambda of: bool(
         torch.allclose(softmax_gradient(of), softmax_gradient(NAMES["softmax_backward_data"].fallback), atol=1e-6)
     ),
@@ -202,6 +204,13 @@ def hooked_everywhere(tables: tuple[Mapping[int, Any], ...]) -> bool:
 def written_to(x: Tensor) -> Tensor:
     x.data.fill_(2)
     return x
+
+
+def users_of_memory(of: Any) -> list[int]:
+    x = torch.ones(2)
+    storage = x.untyped_storage()
+    alone, view = of(storage._cdata), x.view(-1)
+    return [alone, of(view.untyped_storage()._cdata)]
 
 
 def gradient_by(run: Any) -> float:

@@ -13,10 +13,19 @@ from torch import Tensor, nn
 
 from autofuse.canonical.recognise.masks import SMALLEST_FILL
 from autofuse.fx.trace.ambient_state import unobserved
-from autofuse.torch_private import assumed_constant, data_address, is_cow_tensor, lazy_clone
+from autofuse.torch_private import (
+    assumed_constant,
+    data_address,
+    is_cow_tensor,
+    lazy_clone,
+    storage_users,
+    tensor_users,
+)
 from autofuse.torch_private.fakes import real_behind
 
 _LARGEST = 1 << 26  # elements; a larger buffer is not read
+_LARGEST_COMPARED = 1 << 20  # elements; a larger one is not read at each call
+_SHARED_AT_MOST = 4  # times that a buffer is watched; what is written more often is compared
 # A fill that a kernel may leave out without being told of it: beside it scores vanish by rounding, in its own dtype.
 _LEAST_BIAS = {torch.float16: torch.finfo(torch.float16).min / 2, torch.float64: -4 / torch.finfo(torch.float64).eps}
 _LEAST_OF_OTHERS = -1e8
@@ -26,16 +35,25 @@ _State = tuple[object, ...]
 
 @dataclass(frozen=True)
 class _Proof:
-    """What was read in a buffer. `shadow` shares its memory: while both do, nobody has written to it."""
+    """What was read in a buffer, and how a later write is seen.
+
+    `shadow` shares the buffer's memory: while both do, nobody has written to it. `copy` is compared with the buffer at
+    each call. `earlier` is memory that the buffer had before: somebody may still hold its address, so it lives as long
+    as the buffer.
+    """
 
     of: weakref.ref[Tensor]
     state: _State
     found: str | float | None
     shadow: Tensor | None = None
+    copy: Tensor | None = None
+    earlier: tuple[Tensor, ...] = ()
 
     def stands(self, x: Tensor) -> bool:
         """Whether `x` is what the proof speaks of, and as it was."""
-        return self.of() is x and self.state == _state(x)
+        if self.of() is not x:
+            return False
+        return self.state == _state(x) if self.copy is None else _is_equal(x, self.copy)
 
 
 _forms: dict[int, _Proof] = {}
@@ -46,12 +64,20 @@ def _state(x: Tensor) -> _State:
     """Changes with whatever can change the contents of `x`.
 
     On a CPU, memory that is shared for copying on write is copied as soon as anybody asks for a place to write to:
-    operators in place, `x.data`, numpy, DLPack. Elsewhere only what autograd counts is seen. An array that numpy made
-    of the memory before the proof is not seen.
+    operators in place, `x.data`, numpy, DLPack. Elsewhere only what autograd counts is seen.
     """
     if x.is_cpu:
-        return is_cow_tensor(x) or (x._version,), data_address(x), x.stride(), x.shape
-    return x._version, x.data_ptr(), x.stride(), x.shape
+        return is_cow_tensor(x) or (_version(x),), data_address(x), x.stride(), x.shape
+    return _version(x), x.data_ptr(), x.stride(), x.shape
+
+
+def _version(x: Tensor) -> int:
+    return -1 if x.is_inference() else x._version  # such tensors count no writes
+
+
+def _is_equal(x: Tensor, copy: Tensor) -> bool:
+    with unobserved():
+        return x.dtype is copy.dtype and x.device == copy.device and torch.equal(x, copy)
 
 
 def _is_buffer(x: Tensor | None) -> bool:
@@ -59,26 +85,30 @@ def _is_buffer(x: Tensor | None) -> bool:
 
 
 def buffer_form(x: Tensor | None) -> str | None:
-    """The form that `x` is proved to have, None if none; proved once for each state of its memory.
-
-    Memory that cannot be watched (that of a numpy array, of a mapped file) proves nothing.
-    """
+    """The form that `x` is proved to have, None if none; proved once for each state of its memory."""
     if x is None or x.ndim < 2 or not _is_buffer(x):
         return None
     known = _forms.get(id(x))
     if known is None or not known.stands(x):
         with unobserved():
-            known = _proved(x)
+            known = _proved(x, known)
         _forms[id(x)] = known
     return known.found  # type: ignore[return-value]
 
 
-def _proved(x: Tensor) -> _Proof:
-    form, shadow = _form(x), None
+def _proved(x: Tensor, before: _Proof | None) -> _Proof:
+    earlier = before.earlier if before is not None else ()
+    if before is not None and before.shadow is not None:
+        earlier = (*earlier, before.shadow)
+    form, shadow, copy = _form(x), None, None
     if form is not None and x.is_cpu:
-        shadow = _watched(x)
-        form = form if shadow is not None and _form(x) == form else None
-    return _Proof(_forgotten_with(x, _forms), _state(x), form, shadow)
+        shadow = _watched(x) if len(earlier) < _SHARED_AT_MOST else None
+        copy = x.detach().clone() if shadow is None and x.numel() <= _LARGEST_COMPARED else None
+        known = shadow is not None or copy is not None
+        form = form if known and _form(x) == form else None
+    elif x.is_inference():
+        form = None
+    return _Proof(_forgotten_with(x, _forms), _state(x), form, shadow, copy, earlier)
 
 
 def _forgotten_with(x: Tensor, proofs: dict[int, _Proof]) -> weakref.ref[Tensor]:
@@ -89,11 +119,28 @@ def _forgotten_with(x: Tensor, proofs: dict[int, _Proof]) -> weakref.ref[Tensor]
 @torch.no_grad()
 def _watched(x: Tensor) -> Tensor | None:
     """A second owner of the memory of `x`; None where torch has no say in who writes to it."""
+    if not _is_held_once(x):
+        return None
     try:
         shadow: Tensor = lazy_clone(x)
     except RuntimeError:  # the memory is another's
         return None
     return shadow if is_cow_tensor(x) else None
+
+
+def _is_held_once(x: Tensor) -> bool:
+    """Whether nobody but `x`, and the tensor that it is a view of, holds its memory.
+
+    An array of numpy, or a consumer of DLPack, holds an address. A write moves memory that is shared, and the array
+    would go on with the place where the buffer was. torch forbids to resize what numpy was given, and DLPack holds the
+    tensor.
+    """
+    storage, base = x.untyped_storage(), x._base
+    if not storage.resizable() or tensor_users(x) != 1:
+        return False
+    if base is None:
+        return bool(storage_users(storage._cdata) == 2)  # by `x`, and by `storage` here
+    return bool(storage_users(storage._cdata) == 3 and tensor_users(base) == 2)  # by the view, and by `base` here
 
 
 @assumed_constant
@@ -107,7 +154,10 @@ def holds_form(x: Tensor | None, form: str) -> bool:
     known = _forms.get(id(x))
     if known is not None and known.found == form:
         state = known.state
-        if x.is_cpu:  # _state(x), in half of its time
+        if known.copy is not None:
+            if _is_equal(x, known.copy):
+                return True
+        elif x.is_cpu:  # _state(x), in half of its time
             if is_cow_tensor(x) and data_address(x) == state[1] and x.stride() == state[2]:
                 return True
         elif state == _state(x):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import io
+import pickle
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.install.mask_contents import buffer_form, buffer_number, holds_form, holds_number
+from autofuse.fx.install.mask_contents import _forms, buffer_form, buffer_number, holds_form, holds_number
 
 ONES = torch.ones(6, 6)
 
@@ -111,9 +113,113 @@ def test_a_write_through_a_view_that_was_there_before_is_seen() -> None:
         other[1] = 0
 
 
-def test_memory_that_torch_does_not_own_proves_nothing() -> None:
+HOLDERS: dict[str, Callable[[Tensor], np.ndarray]] = {
+    "numpy": lambda x: x.numpy(),
+    "an array": np.asarray,
+    "a view's numpy": lambda x: x.view(-1)[1:].numpy(),
+    ".data's numpy": lambda x: x.data.numpy(),
+    "DLPack": np.from_dlpack,
+    "a view's DLPack": lambda x: np.from_dlpack(x.view(-1)[1:]),
+}
+
+
+@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+@pytest.mark.parametrize("when", ["before the proof", "after it"])
+@pytest.mark.parametrize("viewed", [False, True])
+def test_an_array_goes_on_sharing_the_memory(hold: Callable[[Tensor], np.ndarray], when: str, viewed: bool) -> None:
+    mask = torch.ones(6, 6).tril().view(1, 1, 6, 6) if viewed else torch.ones(6, 6).tril()
+    proved_first = when == "after it" and holds_form(mask, "lower")
+    array = hold(mask)
+    assert proved_first == (when == "after it") and holds_form(mask, "lower")
+    mask.fill_(3)
+    assert (array == 3).all() and not holds_form(mask, "lower")
+    mask.copy_(torch.ones(6, 6).tril())
+    assert array.ravel()[-1] == 1 and holds_form(mask, "lower")
+    array.fill(1)
+    assert bool((mask == 1).sum() > 30) and not holds_form(mask, "lower")
+
+
+@pytest.mark.parametrize("viewed", [False, True])
+def test_an_array_of_the_tensor_that_the_buffer_views(viewed: bool) -> None:
+    base = torch.ones(6, 6).tril()
+    mask, array = base.view(1, 1, 6, 6), np.from_dlpack(base) if viewed else base.numpy()
+    del base
+    assert holds_form(mask, "lower")
+    array[0, 1] = 1
+    assert not holds_form(mask, "lower") and mask[0, 0, 0, 1] == 1
+
+
+def test_an_address_outlives_writes_as_long_as_the_buffer_lives() -> None:
+    mask = torch.ones(300, 300).tril()
+    for write in (1, 2, 3):
+        address = torch._C._data_address(mask)
+        held = (ctypes.c_float * mask.numel()).from_address(address)
+        assert holds_form(mask, "lower")
+        mask.fill_(write)
+        assert not holds_form(mask, "lower")
+        others = [torch.full((300, 300), 9.0) for _ in range(20)]  # would take memory that was given back
+        assert set(held) == {0.0, 1.0} and len(others) == 20
+        mask.copy_(torch.ones(300, 300).tril())
+
+
+def test_a_buffer_that_is_written_again_and_again_keeps_no_more_memory_and_is_compared() -> None:
+    mask = torch.ones(6, 6).tril()
+    for _ in range(20):
+        assert holds_form(mask, "lower")
+        mask.fill_(1)
+        assert not holds_form(mask, "lower")
+        mask.tril_()
+    assert len(_forms[id(mask)].earlier) == 4 and holds_form(mask, "lower")
+    mask.data[0, 1] = 1
+    assert not holds_form(mask, "lower")
+
+
+def test_memory_that_torch_does_not_own_is_compared() -> None:
     held = np.tril(np.ones((6, 6), dtype=np.float32))
-    assert buffer_form(torch.from_numpy(held)) is None
+    mask = torch.from_numpy(held)
+    assert holds_form(mask, "lower")
+    held[0, 1] = 1
+    assert not holds_form(mask, "lower")
+
+
+def test_of_what_can_be_neither_watched_nor_compared_nothing_is_proved() -> None:
+    assert buffer_form(torch.from_numpy(np.tril(np.ones((1100, 1100), dtype=bool)))) is None
+    assert buffer_form(torch.ones(1100, 1100).tril()) == "lower"
+
+
+MOVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "shared with processes": lambda x: x.share_memory_(),
+    "copied deeply": copy.deepcopy,
+    "pickled": lambda x: pickle.loads(pickle.dumps(x)),
+    "resized": lambda x: x.resize_(8, 8).resize_(6, 6),
+    "of another type and back": lambda x: x.half().float(),
+    "in the state of a module": lambda x: buffers(x).state_dict()["mask"],
+    "swapped": lambda x: x.set_(x.clone()),
+}
+
+
+def buffers(x: Tensor) -> nn.Module:
+    module = nn.Module()
+    module.register_buffer("mask", x)
+    return module
+
+
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+def test_a_proved_buffer_is_moved_as_any_other(move: Callable[[Tensor], Tensor]) -> None:
+    mask = torch.ones(6, 6).tril()
+    assert holds_form(mask, "lower")
+    moved = move(mask)
+    assert torch.equal(moved, ONES.tril()) and holds_form(moved, "lower")
+    moved.data[0, 1] = 1
+    assert not holds_form(moved, "lower")
+
+
+def test_a_buffer_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        mask, other = torch.ones(6, 6).tril(), torch.ones(6, 6)
+        assert holds_form(mask, "lower") and not holds_form(other, "lower")
+        mask[0, 1] = 1
+        assert not holds_form(mask, "lower")
 
 
 READS: dict[str, Callable[[Tensor], object]] = {
