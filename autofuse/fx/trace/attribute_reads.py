@@ -365,6 +365,15 @@ def guard_inside(name: str, attribute: str) -> str:
     return f'{guard_path(name)}.__dict__["{attribute}"]'
 
 
+def guard_tensor(root: nn.Module, name: str) -> str:
+    """How a guard reads the parameter, buffer or attribute that is called `name` below `root`."""
+    path, _, attribute = name.rpartition(".")
+    owner, reach = root.get_submodule(path), guard_path(path)
+    if attribute in vars(owner)["_parameters"]:
+        return f'_held({reach}, "_parameters", "{attribute}")'
+    return f'{reach}._buffers["{attribute}"]' if attribute in vars(owner)["_buffers"] else f"{reach}.{attribute}"
+
+
 def keys_guard(text: str, table: dict[str, Any], numbered: bool) -> str:
     """A test that a table of children or parameters has the names that it has now; `numbered`: they count from 0."""
     if not table:

@@ -16,6 +16,7 @@ _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _NAMED = _ATTRIBUTES | {"LOAD_SUPER_ATTR", "IMPORT_FROM"}
 _BY_NAME = frozenset({"getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"})
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
+_ASSIGNS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _REBINDS = frozenset({"STORE_DEREF", "DELETE_DEREF"})
 
 
@@ -38,6 +39,7 @@ class CodeFacts:
     texts: frozenset[str] = frozenset()  # constants: an attribute or a key may be read by such a name
     stored: frozenset[str] = frozenset()  # globals that it sets
     rebound: frozenset[str] = frozenset()  # free variables that it sets
+    assigned: frozenset[str] = frozenset()  # attributes that it sets, of whatever
     by_name: bool = False  # whether it can read attributes whose names it computes
 
     def loaded(self, lines: Collection[int] | None) -> Iterator[Load]:
@@ -86,6 +88,7 @@ def _read(code: types.CodeType) -> CodeFacts:
             rebound.add(str(step.argval))
         if step.opname in _NAMED:
             found.names.append((_attribute_name(step), line))
+    found.assigned = frozenset(_attribute_name(step) for step in steps if step.opname in _ASSIGNS)
     found.texts = frozenset(_texts(code.co_consts))
     found.stored, found.rebound = frozenset(stored), frozenset(rebound)
     named = {load.name for load in found.loads} | {name for name, _ in found.names}

@@ -7,6 +7,7 @@ would be found by the next real call. What the code that runs can reach is noted
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from autofuse.fx.trace import effects
-from autofuse.fx.trace.code_facts import Load, facts_of
+from autofuse.fx.trace.code_facts import Load, facts_of, nested
+from autofuse.fx.trace.functions_found import FunctionsFound
 from autofuse.fx.trace.roots import NOTHING, root_of
 from autofuse.fx.trace.snapshots import EVERYTHING, OutsideChange, Snapshot
 from autofuse.fx.trace.twin import is_twin
@@ -77,9 +79,24 @@ class ExternalState(Watcher):
         """Its arguments may have come from outside."""
         self.ran.append(ran)
         names = names_in(ran)
+        self._note_cells(ran)
         for name, value in ran.arguments.items():
             if not isinstance(value, (Tensor, nn.Module)):
                 self._given.note(value, name, names)
+
+    def _note_cells(self, ran: Ran) -> None:
+        """The variables around a function that it binds anew; those of a function that ran here are its own."""
+        rebound = facts_of(ran.code).rebound
+        if not rebound or any(ran.code in nested(other.code) for other in self.ran):
+            return
+        with unfollowed():
+            function = FunctionsFound().of(ran)
+        cells = dict(zip(ran.code.co_freevars, function.__closure__ or (), strict=True)) if function else {}
+        for name in rebound:
+            if name in cells:
+                self.snapshot.note_cell(cells[name], name)
+            elif self._stop is not None:
+                self._stop(because(forwards.KEEPS_OUTSIDE, name=name), True)
 
     def reached(self, ran: Ran, line: int) -> None:
         """What the line can load, and which globals it can set."""
@@ -90,9 +107,19 @@ class ExternalState(Watcher):
                 self.snapshot.note_name(ran.namespace, load.name)
             value = root_of(ran, load)
             self._check_state(value, load)
+            self._note_modules(value, load, facts.assigned)
             self.note(value, load.name, names)
         for name in facts.stored:
             self.snapshot.note_name(ran.namespace, name)
+
+    def _note_modules(self, value: Any, load: Load, assigned: Collection[str]) -> None:
+        """What the code may set in a module of Python: `settings.calls += 1`."""
+        for attribute in ("", *load.attributes) if assigned else ():
+            value = getattr(value, "__dict__", {}).get(attribute, NOTHING) if attribute else value
+            if not isinstance(value, types.ModuleType):
+                return
+            for name in assigned:
+                self.snapshot.note_attribute(value, name)
 
     def _check_state(self, value: Any, load: Load) -> None:
         """An iterator must not be moved on, and what it yields cannot be told."""

@@ -22,6 +22,7 @@ from autofuse.fx.trace.stand_ins import fake_world
 from autofuse.fx.trace.tracer import ForwardArguments, quiet
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, Twins, active, set_mode
 from autofuse.fx.trace.unseen_copies import KeptArguments, UnseenCopies
+from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, unwritten
 from autofuse.fx.trace.user_code import Unfollowed
 from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import forwards, outcomes
@@ -157,13 +158,11 @@ def calls_for_real(
 ) -> Calls:
     """The same on real tensors; with `wanted`, only the calls of these modules are kept, on tensors of their own."""
 
-    def shared(x: Tensor) -> Tensor:
-        return x if isinstance(x, nn.Parameter) else x.detach().clone()
-
-    world = Twins(shared)
+    parameters = UnwrittenParameters()
+    world = Twins(parameters.shared)
     twin = world.of(model)
-    with torch.no_grad():
-        return _run(twin, call, training, CallLog(world, wanted), UnseenCopies(shared))
+    with torch.no_grad(), unwritten(parameters):
+        return _run(twin, call, training, CallLog(world, wanted), UnseenCopies(parameters.shared))
 
 
 def _stop(why: Reason, leaves_trace: bool) -> None:

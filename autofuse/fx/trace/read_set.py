@@ -141,10 +141,24 @@ class ReadSet:
                 if name in vars(value):
                     self._in_namespace(vars(value), name)
                     self._attributes(vars(value)[name], attributes[1:])
+            self._flags(value, attributes[:1] or self._names)
+        elif attributes and type(value).__module__.startswith("torch.backends"):
+            self._flags(value, attributes[:1])
         elif isinstance(value, type) and _is_users(value):
             self._class(value, attributes)
         elif isinstance(value, types.FunctionType):
             self._function_attributes(value)
+
+    def _flags(self, value: Any, names: Iterable[str]) -> None:
+        """What torch computes when it is asked: `torch.backends.cudnn.benchmark`."""
+        if type(value) is types.ModuleType or not type(value).__module__.startswith("torch."):
+            return
+        computed = {n for c in type(value).__mro__ if effects.is_library(c.__module__) for n in vars(c)}
+        computed = computed if not hasattr(type(value), "__getattr__") else computed | {*names}
+        for name in sorted(n for n in names if n in computed and n[:2] != "__"):
+            found = getattr(value, name, None)
+            if is_plain(found):
+                self.guards.alike(f"{self.guards.constant(value)}.{name}", found)
 
     def _function_attributes(self, function: Any) -> None:
         """What is kept on a function: `helper.calls`."""
@@ -354,12 +368,25 @@ class ReadSet:
 
     def question(self, function: Callable[[], Any]) -> None:
         """What torch says of its state, asked without arguments."""
+        if "autocast" in getattr(function, "__name__", ""):
+            self._autocast_question(function)
+            return
         try:
             answer = function()
         except TypeError:  # it takes arguments
             return
         if is_plain(answer) or type(answer).__module__ == "torch":
             self.guards.alike(f"{self.guards.constant(function)}()", answer)
+
+    def _autocast_question(self, function: Callable[..., Any]) -> None:
+        """What torch says of autocast, for each kind of device that may have been asked for."""
+        for given in ((), ("cpu",), ("cuda",)):
+            try:
+                answer = function(*given)
+            except Exception:  # it takes another number of arguments, or is not there for this device
+                continue
+            if is_plain(answer):
+                self.guards.alike(f"{self.guards.constant(function)}{given!r}", answer)
 
     def environment(self, key: object) -> None:
         """A variable of the environment."""

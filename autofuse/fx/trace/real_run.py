@@ -18,6 +18,7 @@ from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.stand_ins import Form, filled
 from autofuse.fx.trace.twin import Twins, active
 from autofuse.fx.trace.unseen_copies import UnseenCopies
+from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, unwritten
 from autofuse.torch_private import FakeTensorMode, unset_fake_temporarily
 
 _SEED = 0
@@ -29,14 +30,12 @@ def probed(module: nn.Module, training: bool, args: Any, kwargs: Any, mode: Fake
     Raises what it raises on made-up numbers, too, and ValueError where it writes to an argument.
     """
 
-    def shared(x: Tensor) -> Tensor:
-        return x if isinstance(x, nn.Parameter) else x.detach().clone()
-
     def fake(x: Tensor) -> Tensor:
         made = mode.from_tensor(x.detach(), static_shapes=True)
         return made.requires_grad_().clone() if made.is_floating_point() else made  # no leaf: it may be written to
 
-    twin: nn.Module = Twins(shared, watched=False).of(module)
+    parameters = UnwrittenParameters()
+    twin: nn.Module = Twins(parameters.shared, watched=False).of(module)
     for m in twin.modules():
         m.training = training
     made: list[tuple[Tensor, int]] = []
@@ -48,7 +47,10 @@ def probed(module: nn.Module, training: bool, args: Any, kwargs: Any, mode: Fake
     arguments = UnseenCopies(numbers)
     before, active.listener = active.listener, None
     try:
-        with unset_fake_temporarily(), torch.no_grad(), undisturbed_randomness(), unchanged_outside():
+        with (
+            unset_fake_temporarily(), torch.no_grad(), undisturbed_randomness(), unchanged_outside(),
+            unwritten(parameters),
+        ):  # fmt: skip
             given, named = arguments.of(args), arguments.of(kwargs)
             held = all_states((given, *named.values()))
             result = twin(*given, **named)

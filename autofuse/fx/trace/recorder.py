@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
 from autofuse.fx.trace import torch_functions as operations
+from autofuse.fx.trace.attribute_reads import guard_tensor
 from autofuse.fx.trace.child_calls import ChildCalls, Inside
 from autofuse.fx.trace.mask_assignments import mask_of
 from autofuse.fx.trace.size_sources import result_sizes
@@ -55,6 +56,8 @@ class Recorder(ChildCalls, TorchFunctionMode):
         if name in operations.UNHELD or name == "__setattr__":
             self.refuse(because(forwards.CALLS_UNHELD, name=name.strip("_")))
         if name in operations.CONSTANT_METHODS:
+            if name in operations.OF_DTYPE:
+                self._reads_dtype(*tensors((args, kwargs)))
             return function(*self.concrete(args), **self.concrete(kwargs))
         if name in operations.LENGTHS:
             return self._lengths(function, args, kwargs)
@@ -75,7 +78,7 @@ class Recorder(ChildCalls, TorchFunctionMode):
             lengths: list[Any] = [self._length(x, d) for d in range(x.dim())]
             return torch.Size(lengths)
         if name == "dtype":
-            self.reads_dtype = True
+            self._reads_dtype(x)
             return x.dtype
         if name == "requires_grad":
             held = self.held.get(id(x))
@@ -83,11 +86,25 @@ class Recorder(ChildCalls, TorchFunctionMode):
                 self.refuse(because(forwards.ASKS_GRADIENT))
             self.guards.equal(f"{held.text}.requires_grad", x.requires_grad)
             return x.requires_grad
+        if name == "is_leaf":
+            self.refuse(because(forwards.ASKS_GRADIENT))
         if name in operations.CONSTANT_ATTRIBUTES:
+            if name in operations.OF_DTYPE:
+                self._reads_dtype(x)
             return getattr(x, name)
         if name not in operations.TENSOR_ATTRIBUTES:
             self.refuse(because(forwards.READS_ATTRIBUTE, name=name))
         return self._recorded(getattr, (x, name), {})
+
+    def _reads_dtype(self, x: Tensor) -> None:
+        """The dtype of a tensor may follow from those of parameters and buffers, and from the default."""
+        self.reads_dtype = True
+        node = self.node_of(x)
+        if node.op == "get_attr":
+            with self.silence():
+                self.guards.same(f"{guard_tensor(self.root, str(node.target))}.dtype", x.dtype)
+        elif x.dtype == torch.get_default_dtype() and _may_be_default(node, x.dtype):
+            self.guards.same(f"{self.guards.constant(torch.get_default_dtype)}()", x.dtype)
 
     def _lengths(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x, dims = args[0], (*args[1:], *kwargs.values())
@@ -134,3 +151,19 @@ class Recorder(ChildCalls, TorchFunctionMode):
             given = args[1:] if name == "unbind" else args[2:]
             dim = kwargs.get("dim", given[0] if given else 0)
             self._length(args[0], dim).int_()
+
+
+def _may_be_default(node: fx.Node, dtype: torch.dtype) -> bool:
+    """Whether a tensor on the way to this one has a dtype that none of its operands has."""
+    todo, seen = [node], set[fx.Node]()
+    while todo:
+        node = todo.pop()
+        if node in seen or node.op in ("placeholder", "get_attr", "call_module"):
+            continue
+        seen.add(node)
+        found = node.meta.get("v")
+        before = [v for n in node.all_input_nodes if isinstance(v := n.meta.get("v"), Tensor)]
+        if isinstance(found, Tensor) and found.dtype == dtype and all(v.dtype != dtype for v in before):
+            return True
+        todo += node.all_input_nodes
+    return False

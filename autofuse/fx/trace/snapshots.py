@@ -90,6 +90,19 @@ class Snapshot:
             self._kept[key] = _Kept(namespace, name, [before], lambda n: [n.get(name, _NOTHING)],
                                     lambda n, kept: _put_item(n, name, kept[0]))  # fmt: skip
 
+    def note_attribute(self, module: types.ModuleType, name: str) -> None:
+        """Keep what a module of Python has under a name, which it may compute: `torch.backends.cudnn.benchmark`."""
+        key = hash((id(module), name, "attribute"))
+        if key not in self._kept:
+            self._kept[key] = _Kept(module, f"{module.__name__}.{name}", [getattr(module, name, _NOTHING)],
+                                    lambda m: [getattr(m, name, _NOTHING)],
+                                    lambda m, kept: _put_of_module(m, name, kept[0]))  # fmt: skip
+
+    def note_cell(self, cell: types.CellType, name: str) -> None:
+        """Keep what a variable that functions close over is bound to."""
+        if id(cell) not in self._kept:
+            self._kept[id(cell)] = _Kept(cell, name, _bound(cell), _bound, _bind)
+
     def holds(self, value: Any) -> bool:
         """Whether a value was noted."""
         return id(value) in self._seen
@@ -343,6 +356,27 @@ def _put_attribute(value: Any, name: str, held: Any) -> None:
         object.__delattr__(value, name) if held is _NOTHING else object.__setattr__(value, name, held)
     else:
         _put_item(inside, name, held)
+
+
+def _put_of_module(module: types.ModuleType, name: str, held: Any) -> None:
+    if held is _NOTHING:
+        delattr(module, name)
+    else:
+        setattr(module, name, held)
+
+
+def _bound(cell: types.CellType) -> list[Any]:
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return [_NOTHING]
+
+
+def _bind(cell: types.CellType, before: list[Any]) -> None:
+    if before[0] is _NOTHING:
+        del cell.cell_contents
+    else:
+        cell.cell_contents = before[0]
 
 
 def _put_item(held: dict[Any, Any], key: Any, value: Any) -> None:

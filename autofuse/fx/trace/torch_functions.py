@@ -32,12 +32,13 @@ CONSTANT_ATTRIBUTES = frozenset(
     """
     device ndim is_cuda is_cpu is_mps is_xpu is_meta layout is_sparse is_sparse_csr is_nested is_quantized
     is_mkldnn itemsize
-    is_complex is_leaf names is_vulkan is_ipu is_xla is_mtia is_maia
+    is_complex is_vulkan is_ipu is_xla is_mtia is_maia
 """.split()
 )
 CONSTANT_METHODS = frozenset(
     "dim ndimension is_floating_point is_complex element_size get_device is_tensor is_signed".split()
 )
+OF_DTYPE = frozenset("is_floating_point is_complex is_signed element_size itemsize dtype".split())
 LENGTHS = frozenset("size numel nelement".split())
 TENSOR_ATTRIBUTES = frozenset("T mT H mH real imag data".split())
 

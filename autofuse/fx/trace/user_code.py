@@ -22,6 +22,9 @@ from autofuse.fx.trace import effects
 from autofuse.fx.trace.code_facts import Load, facts_of
 
 _USERS, _LIBRARYS, _STANDARD = 1, 2, 3
+_WRITES_ENVIRONMENT = frozenset(
+    {"__setitem__", "__delitem__", "setdefault", "update", "pop", "popitem", "clear", "__ior__"}
+)
 _GENERATORS = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 _KINDS: dict[int, tuple[types.CodeType, int]] = {}  # the code is kept, so its id stays its own
 
@@ -254,17 +257,16 @@ def _called(frame: types.FrameType) -> None:
 
 
 def _environment(frame: types.FrameType) -> bool:
-    """Whether the environment is read; every watcher hears by which key."""
-    local, module = frame.f_locals, sys.modules["os"]
-    receiver = local.get("self")
-    if frame.f_code.co_name not in ("getenv", "__getitem__", "get", "__contains__"):
-        asked = receiver is module.environ
-    else:
-        asked = frame.f_code.co_name == "getenv" or receiver is module.environ
-    if asked:
-        for active in list(_now.watchers):
-            active.watcher.environment(local.get("key"))
-    return asked
+    """Whether the environment is read or written; every watcher hears by which key, or that it is written."""
+    local, environ, name = frame.f_locals, sys.modules["os"].environ, frame.f_code.co_name
+    if name != "getenv" and local.get("self") is not environ:
+        return False
+    if name in _WRITES_ENVIRONMENT:
+        _effect(f"os.environ.{name}")
+        return True
+    for active in list(_now.watchers):
+        active.watcher.environment(local.get("key"))
+    return True
 
 
 def _question(frame: types.FrameType) -> None:

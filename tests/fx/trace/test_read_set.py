@@ -1,0 +1,177 @@
+"""What a forward asks of torch, of modules of Python and of variables around it: guarded, or refused and put back."""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autofuse
+
+settings = types.ModuleType("settings")
+settings.__dict__["calls"] = 0
+
+
+class Scaled(nn.Module):
+    """Attends with a scale that follows from something else."""
+
+    def scale(self, x: Tensor) -> float:
+        return 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(x @ x.transpose(-2, -1) * self.scale(x), -1) @ x
+
+
+class Benchmark(Scaled):
+    def scale(self, x: Tensor) -> float:
+        return 1.0 if torch.backends.cudnn.benchmark else 0.25
+
+
+class Tf32(Scaled):
+    def scale(self, x: Tensor) -> float:
+        return 1.0 if torch.backends.cuda.matmul.allow_tf32 else 0.25
+
+
+class AutocastDtype(Scaled):
+    def scale(self, x: Tensor) -> float:
+        return 1.0 if torch.get_autocast_dtype("cpu") is torch.float16 else 0.25
+
+
+class NewTensor(Scaled):
+    def scale(self, x: Tensor) -> float:
+        return torch.finfo(torch.zeros(1).dtype).bits / 100
+
+
+class Quotient(Scaled):
+    def scale(self, x: Tensor) -> float:
+        return torch.finfo((torch.arange(3) / 2).dtype).bits / 100
+
+
+@contextmanager
+def _benchmark() -> Iterator[None]:
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = False
+
+
+@contextmanager
+def _tf32() -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = not before
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@contextmanager
+def _half() -> Iterator[None]:
+    before = torch.get_autocast_dtype("cpu")
+    torch.set_autocast_dtype("cpu", torch.float16)
+    try:
+        yield
+    finally:
+        torch.set_autocast_dtype("cpu", before)
+
+
+@contextmanager
+def _double() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [
+        (Benchmark, _benchmark),
+        (Tf32, _tf32),
+        (AutocastDtype, _half),
+        (NewTensor, _double),
+        (Quotient, _double),
+    ],
+)
+@pytest.mark.parametrize("example", [True, False])
+def test_a_state_of_torch_that_changes_later_is_noticed(
+    kind: type[nn.Module], other: Callable[[], Iterator[None]], example: bool
+) -> None:
+    x = torch.randn(2, 4, 8, dtype=torch.float64)
+    model = autofuse.optimize(kind().eval(), (x,), tune=False) if example else autofuse.optimize(kind().eval())
+    torch.testing.assert_close(model(x), kind()(x), rtol=1e-12, atol=1e-12)
+    with other():  # type: ignore[attr-defined]
+        torch.testing.assert_close(model(x), kind()(x), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(model(x), kind()(x), rtol=1e-12, atol=1e-12)
+
+
+class MaskOfEitherKind(Scaled):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(4, 4, dtype=torch.bool).tril())
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = x @ x.transpose(-2, -1)
+        if self.mask.dtype == torch.bool:  # type: ignore[union-attr]
+            scores = scores.masked_fill(~self.mask, float("-inf"))  # type: ignore[operator]
+        else:
+            scores = scores + self.mask
+        return torch.softmax(scores, -1) @ x
+
+
+def test_a_buffer_of_another_dtype_is_noticed() -> None:
+    x, plain = torch.randn(2, 4, 8), MaskOfEitherKind()
+    model = autofuse.optimize(MaskOfEitherKind(), (x,))
+    torch.testing.assert_close(model(x), plain(x))
+    model.mask = plain.mask = torch.randn(4, 4)
+    torch.testing.assert_close(model(x), plain(x))
+
+
+class CountsInModule(Scaled):
+    def scale(self, x: Tensor) -> float:
+        settings.calls += 1
+        return 0.25
+
+
+class CountsInEnvironment(Scaled):
+    def scale(self, x: Tensor) -> float:
+        os.environ["AUTOFUSE_TEST"] = str(int(os.environ["AUTOFUSE_TEST"]) + 1)
+        return 0.25
+
+
+def counts_around() -> tuple[nn.Module, Callable[[], int]]:
+    calls = 0
+
+    class Counts(Scaled):
+        def scale(self, x: Tensor) -> float:
+            nonlocal calls
+            calls += 1
+            return 0.25
+
+    return Counts(), lambda: calls
+
+
+@pytest.mark.parametrize("example", [True, False])
+@pytest.mark.parametrize("where", ["module", "environment", "around"])
+def test_calls_are_counted_as_before(where: str, example: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "calls", 0)
+    monkeypatch.setenv("AUTOFUSE_TEST", "0")
+    around, calls = counts_around()
+    model, count = {
+        "module": (CountsInModule(), lambda: settings.calls),
+        "environment": (CountsInEnvironment(), lambda: int(os.environ["AUTOFUSE_TEST"])),
+        "around": (around, calls),
+    }[where]
+    x = torch.randn(2, 4, 8)
+    autofuse.optimize(model, (x,) if example else None)
+    assert count() == 0
+    for expected in (1, 2, 3):
+        model(x)
+        assert count() == expected
