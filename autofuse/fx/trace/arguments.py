@@ -81,6 +81,8 @@ class Arguments:
             return self.module(value, text)
         if isinstance(value, type) or isinstance(value, _FUNCTIONS) and is_harmless(value):
             self.guards.same(text, value)
+            if isinstance(value, type):
+                self.recorder.classes_given.append(value)
             return value
         if id(value) in self._known:
             _, first, made = self._known[id(value)]
@@ -226,6 +228,10 @@ class Arguments:
             text, first = self.tensors[0]
             on_cpu = first.device == torch.device("cpu")
             self.guards.add(f"{text}.is_cpu") if on_cpu else self.guards.equal(f"{text}.device", first.device)
+        if names := self.recorder.attributes_asked():
+            asked = self.guards.name_of(names)
+            for text, _ in self.tensors:
+                self.guards.add(f"{asked}.isdisjoint({text}.__dict__)")
         for text, fake in self.tensors if self.recorder.exact else ():
             self.guards.add(f"{text}.shape == {tuple(fake.shape)}")
         self._guard_others()

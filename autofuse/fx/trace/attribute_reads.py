@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import effects
@@ -27,9 +28,12 @@ from autofuse.fx.trace.values import Held, Untraceable, tensors
 from autofuse.ir.vocabulary import MODULES
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
+from autofuse.torch_private import FakeTensor, FakeTensorMode
 
 _NOTHING = object()
 _PARAMETERS = 2  # a weight and a bias
+_MARKS = frozenset({"_is_param", "_is_buffer", "_dynamo_dynamic_indices", "_dynamo_static_input_type"})  # of torch's
+_CATCHES = frozenset({"AttributeError", "Exception"})
 _LARGEST_ARRAY = 4096  # bytes that are compared at each call
 
 
@@ -50,6 +54,7 @@ class AttributeReads(ForeignCalls):
             self._tables.append((module, dict(module._buffers)))
             self.owners[id(module)], self.paths[id(module)] = guard_path(name), name
         self._real_reads: list[tuple[str, Any, str]] = []  # what attributes hold that is no twin
+        self.classes_given: list[type] = []  # as arguments
         self.forms_rest_on_children = False  # whether a child returns more than a tensor
         self.overheard: list[tuple[Any, str, Any]] | None = None  # what a child reads while it runs
 
@@ -63,8 +68,18 @@ class AttributeReads(ForeignCalls):
             for name, x in module._buffers.items():
                 if x is not buffers.get(name) and self.itself.get(id(x), _NOTHING) is not buffers.get(name):
                     self.refuse(because(forwards.REGISTERS_BUFFER, name=name), passing=True)
+        for held in self.held.values():
+            if names := sorted(n for n in vars(held.tensor) if _is_users_name(n)):
+                self.refuse(because(forwards.ASSIGNS, target=f"{names[0]} of a tensor"))
         if self.refused is not None:
             raise self.refused
+
+    def attributes_asked(self) -> frozenset[str]:
+        """Names that forward may ask tensors for, and that tensors do not have: `getattr(x, "scale", 0.25)`."""
+        facts = [facts_of(r.code) for r in self.outside.ran if not r.aside]
+        texts = (n for f in facts if f.by_name for n in f.texts)
+        caught = (n for f in facts if any(load.name in _CATCHES for load in f.loads) for n in f.attribute_names(None))
+        return frozenset(n for n in (*texts, *caught) if not hasattr(Tensor, n))
 
     def belongs_to_module(self, container: Any) -> bool:
         return self.lies_outside(container) or any(held is container for _, held, *_ in self._snapshots)
@@ -93,7 +108,9 @@ class AttributeReads(ForeignCalls):
         ran = [r for r in outside.ran if not r.aside]
         if self.forms_rest_on_children:
             reads.constants([r for r in outside.ran if r.aside])
-        reads.close(ran, [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners])
+        reads.close(
+            ran, [original_class(type(m)) for m in self.world.twins() if id(m) in self.owners], self.classes_given
+        )
         for ask in outside.asked:
             ask(reads)
 
@@ -395,6 +412,14 @@ def is_light(module: nn.Module) -> bool:
         return True
     own = not type(module).__module__.startswith("torch.") and len(module._parameters) <= _PARAMETERS
     return own and all(is_known(type(m)) and not m._parameters for m in module.children())
+
+
+@functools.cache
+def _is_users_name(name: str) -> bool:
+    """Whether an attribute of a fake tensor is none of its own."""
+    with FakeTensorMode():
+        own = vars(torch.empty(()))
+    return name not in own and name not in _MARKS and "memo" not in name and not hasattr(FakeTensor, name)
 
 
 def _getitem(container: Any, key: Any) -> Any:

@@ -13,6 +13,8 @@ from typing import Any
 
 from torch import nn
 
+from autofuse.fx.trace.own_forward import own_function
+
 _LOADS = frozenset("LOAD_FAST LOAD_GLOBAL LOAD_DEREF LOAD_ATTR LOAD_CLASSDEREF".split())
 _Operand = tuple[dis.Instruction, ...]
 
@@ -30,7 +32,9 @@ def outsiders(code: types.CodeType) -> frozenset[str]:
 @cache
 def compares_arguments(cls: type[nn.Module]) -> bool:
     """Whether some function of a module's class compares two local names by identity."""
-    functions = [f for c in cls.__mro__ if not c.__module__.startswith("torch.") for f in vars(c).values()]
+    functions = [
+        own_function(f) for c in cls.__mro__ if not c.__module__.startswith("torch.") for f in vars(c).values()
+    ]
     codes = [f.__code__ for f in functions if isinstance(f, types.FunctionType)]
     return any(_is_local(a) and _is_local(b) for code in codes for a, b in _compared(code))
 

@@ -64,15 +64,17 @@ class ReadSet:
         self._defaults: dict[int, types.FunctionType] = {}
         self._batches: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}  # namespace -> what must be in it
 
-    def close(self, ran: list[Ran], classes: Iterable[type] = ()) -> None:
+    def close(self, ran: list[Ran], classes: Iterable[type] = (), given: Iterable[type] = ()) -> None:
         """Guard everything that these functions can have loaded. Raises where something cannot be guarded.
 
-        classes: of the objects that are watched, which the code may ask for their class.
+        classes: of the objects that are watched, which the code may ask for their class; given: as arguments.
         """
         self._names = _names_read(ran)
         if any(_asks_for_classes(each) for each in ran):
             for cls in filter(_is_users, dict.fromkeys(classes)):
                 self._class(cls)
+        for cls in filter(_is_users, dict.fromkeys(given)):
+            self._class(cls)
         for each in filter(type_is_used, ran):
             self._place = SourceLine(each.code.co_filename, uses_type_of_values(each.code) or 0)
             self._refuse(because(forwards.GOES_BY_TYPE, name=each.code.co_name))

@@ -99,9 +99,10 @@ def _traced(
     arguments = Arguments(recorder)
     arguments.check_identity(own_forward(cls), bound.arguments)
     call = [arguments.parameter(p, bound.arguments[n]) for n, p in list(bound.signature.parameters.items())[1:]]
-    before, active.listener = active.listener, recorder
+    before = active.listener
     try:
         with as_it_was(recorder.root):
+            active.listener = recorder  # from here on it hears what is read
             with unchanged_outside(recorder.stop, lambda: recorder.paused) as outside, recorder:
                 recorder.outside, recorder.lies_outside = outside, outside.holds
                 result = _run(recorder, own_forward(cls), call)

@@ -216,3 +216,63 @@ def test_a_dict_cache_grows_in_a_loop_and_stays_fused() -> None:
     report = autofuse.report(model)
     assert [s.status for s in report.sites] == ["fused"]
     assert not [f for f in report.fallbacks if f.ran == "original"], report.fallbacks
+
+
+class Kind:
+    """A class that is passed as an argument."""
+
+    scale = 0.25
+
+
+class ReadsMark(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(x @ x.transpose(-2, -1) * getattr(x, "scale", 0.25), -1) @ x
+
+
+class SetsMark(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x.seen = True  # type: ignore[attr-defined]
+        return torch.softmax(x @ x.transpose(-2, -1), -1) @ x
+
+
+class ByKind(nn.Module):
+    def forward(self, x: Tensor, kind: type[Kind]) -> Tensor:
+        return torch.softmax(x @ x.transpose(-2, -1) * kind.scale, -1) @ x
+
+
+class SameOrNot(nn.Module):
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        scale = 0.25 if q is k else 2.0
+        return torch.softmax(q @ k.transpose(-2, -1) * scale, -1) @ k
+
+
+@pytest.mark.parametrize("example", [True, False])
+def test_attributes_of_tensors_are_read_and_set_as_before(example: bool) -> None:
+    x = torch.randn(2, 4, 8)
+    model = autofuse.optimize(ReadsMark(), (x,) if example else None)
+    torch.testing.assert_close(model(x), ReadsMark()(x))
+    x.scale = 3.0  # type: ignore[attr-defined]
+    torch.testing.assert_close(model(x), ReadsMark()(x))
+    y = torch.randn(2, 4, 8)
+    marking = autofuse.optimize(SetsMark(), (y,) if example else None)
+    assert not hasattr(y, "seen")
+    marking(y)
+    assert hasattr(y, "seen")
+
+
+@pytest.mark.parametrize("example", [True, False])
+def test_a_class_that_is_passed_and_changes_is_noticed(example: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(2, 4, 8)
+    model = autofuse.optimize(ByKind(), (x, Kind) if example else None)
+    torch.testing.assert_close(model(x, Kind), ByKind()(x, Kind))
+    monkeypatch.setattr(Kind, "scale", 3.0)
+    torch.testing.assert_close(model(x, Kind), ByKind()(x, Kind))
+
+
+@pytest.mark.parametrize("example", [True, False])
+def test_the_same_tensor_twice_is_told_from_two(example: bool) -> None:
+    x, y = torch.randn(2, 4, 8), torch.randn(2, 4, 8)
+    plain = SameOrNot()
+    expected = plain(x, y), plain(x, x)
+    model = autofuse.optimize(SameOrNot(), (x, y) if example else None)
+    torch.testing.assert_close((model(x, y), model(x, x)), expected)
