@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -36,14 +37,18 @@ class FunctionsFound:
         return self._made_anew.get(id(found), found)
 
     def owner(self, ran: Ran) -> tuple[type, str, type] | None:
-        """The class that must have the function under a name, that name, and the class that defines it."""
-        receiver = next(iter(ran.arguments.values()), None)
+        """The class that must have the function under a name, that name, and the class that defines it.
+
+        The name is the function's own, or that of a method which it was put around.
+        """
+        receiver = _receiver(ran)
         cls = original_class(receiver if isinstance(receiver, type) else type(receiver))
         for defining in cls.__mro__:
-            held = vars(defining).get(ran.code.co_name)
-            if held is not None and any(f.__code__ is ran.code for f in unwrapped(held)):
-                resolved = next(c for c in cls.__mro__ if ran.code.co_name in vars(c))
-                return (cls if resolved is defining else defining), ran.code.co_name, defining
+            for name, held in vars(defining).items():
+                named = name == ran.code.co_name
+                if any(f.__code__ is ran.code and (named or _is_it(f, ran)) for f in unwrapped(held)):
+                    resolved = next(c for c in cls.__mro__ if name in vars(c))
+                    return (cls if resolved is defining else defining), name, defining
         return None
 
     def _candidates(self, ran: Ran) -> Iterator[types.FunctionType]:
@@ -54,6 +59,13 @@ class FunctionsFound:
         yield from self._met.get(id(ran.code), ())
         if ran.code.co_freevars or ran.arguments:
             yield from (f for f in gc.get_referrers(ran.code) if isinstance(f, types.FunctionType))
+
+
+def _receiver(ran: Ran) -> Any:
+    """What a method was called on; among all arguments where it takes them as they come."""
+    first = next(iter(ran.arguments.values()), None)
+    takes_all = not ran.code.co_argcount and ran.code.co_flags & inspect.CO_VARARGS
+    return first[0] if takes_all and isinstance(first, tuple) and first else first
 
 
 def unwrapped(value: Any, depth: int = 0) -> Iterator[types.FunctionType]:

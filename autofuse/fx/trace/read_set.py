@@ -131,6 +131,8 @@ class ReadSet:
 
     def _in_namespace(self, namespace: dict[str, Any], name: str) -> None:
         value = namespace[name]
+        if isinstance(value, types.FunctionType):
+            self.functions.know(value)  # a decorator's function has another name
         if isinstance(value, _IDENTICAL) and not _is_bound(value):
             self._batches.setdefault(id(namespace), (namespace, {}))[1][name] = value
             return
