@@ -152,6 +152,14 @@ class ReadSet:
             self._class(value, attributes)
         elif isinstance(value, types.FunctionType):
             self._function_attributes(value)
+            self._dispatched(value)
+
+    def _dispatched(self, function: types.FunctionType) -> None:
+        """The tables that a function of Python's own keeps for the user: those of functools.singledispatch."""
+        if effects.is_standard(function.__globals__.get("__name__")):
+            for name, closed in (c for inner in unwrapped(function) for c in closed_over(inner)):
+                if isinstance(closed, dict):
+                    self._held(closed, name)
 
     def _flags(self, value: Any, names: Iterable[str]) -> None:
         """What torch computes when it is asked: `torch.backends.cudnn.benchmark`."""

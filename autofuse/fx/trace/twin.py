@@ -51,6 +51,7 @@ CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, t
 _HOOKS = frozenset(k for k in vars(nn.Module()) if "hook" in k and isinstance(vars(nn.Module())[k], dict))
 _STATE = frozenset(vars(nn.Module()))
 _TABLES = _HOOKS | {"_parameters", "_buffers", "_modules"}  # what loops over children and parameters go through
+_ORIGINAL = "__autofuse_original"  # under which a twin keeps a weak reference to its module
 _COMPOSED = "__composable_api"  # how torch.distributed calls what it keeps on a user's module
 MACHINERY = (_STATE | {*dir(nn.Module), ENTRY}) - {"training"}  # names that are torch's own business, or autofuse's
 
@@ -148,8 +149,10 @@ class Twins:
         twin: nn.Module = object.__new__(watched_module(cls) if self._watched else cls)
         self._memo[id(module)] = (module, twin)  # first: children may refer to their parent
         self.originals[id(twin)] = module
+        if self._watched:
+            twin.__dict__[_ORIGINAL] = weakref.ref(module)
         for name, value in vars(module).items():
-            if wraps and name not in _STATE or name.startswith(_COMPOSED) or name == ENTRY:
+            if wraps and name not in _STATE or name.startswith(_COMPOSED) or name in (ENTRY, _ORIGINAL):
                 continue  # what a wrapper keeps for its own work, and fully_shard, which cannot be copied
             twin.__dict__[name] = self._attribute(name, value)
         return twin
@@ -291,7 +294,8 @@ _WATCHED: WeakKeyDictionary[type, type] = WeakKeyDictionary()
 def watched_module(cls: type[nn.Module]) -> type[nn.Module]:
     """A subclass of `cls` whose instances tell what happens to them."""
     if cls not in _WATCHED:
-        _WATCHED[cls] = _subclass(cls, {"__call__": _call, "__getattr__": _missing(cls)})
+        equal = {} if cls.__eq__ is not object.__eq__ else {"__eq__": _equal, "__hash__": _hash}
+        _WATCHED[cls] = _subclass(cls, {"__call__": _call, "__getattr__": _missing(cls), **equal})
     return _WATCHED[cls]
 
 
@@ -314,6 +318,20 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if listener is None or listener.paused:
         return self.forward(*args, **kwargs)
     return listener.called(self, args, kwargs)
+
+
+def _itself(module: object) -> object:
+    found = object.__getattribute__(module, "__dict__").get(_ORIGINAL) if is_twin(module) else None
+    return module if found is None else found()
+
+
+def _equal(self: nn.Module, other: object) -> bool:
+    """A twin is found where its module is: `self in MODULES`."""
+    return self is other or _itself(self) is _itself(other)
+
+
+def _hash(self: nn.Module) -> int:
+    return object.__hash__(_itself(self))
 
 
 def _read(cls: type) -> Callable[[Any, str], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import types
 from collections.abc import Callable, Iterator
@@ -175,3 +176,40 @@ def test_calls_are_counted_as_before(where: str, example: bool, monkeypatch: pyt
     for expected in (1, 2, 3):
         model(x)
         assert count() == expected
+
+
+@functools.singledispatch
+def heat(module: object) -> float:
+    return 3.0
+
+
+class Dispatched(Scaled):
+    def scale(self, x: Tensor) -> float:
+        return heat(self)
+
+
+@pytest.mark.parametrize("example", [True, False])
+def test_a_function_that_is_registered_later_is_noticed(example: bool) -> None:
+    x = torch.randn(2, 4, 8)
+    model = autofuse.optimize(Dispatched(), (x,) if example else None)
+    torch.testing.assert_close(model(x), Dispatched()(x))
+    heat.register(Dispatched, lambda module: 0.5 if example else 0.75)
+    torch.testing.assert_close(model(x), Dispatched()(x))
+
+
+KNOWN: list[nn.Module] = []
+
+
+class Registered(Scaled):
+    def scale(self, x: Tensor) -> float:
+        return 0.25 if self in KNOWN else 3.0
+
+
+@pytest.mark.parametrize("example", [True, False])
+def test_a_module_is_found_among_others(example: bool) -> None:
+    x, plain, model = torch.randn(2, 4, 8), Registered(), Registered()
+    KNOWN[:] = [plain, model]
+    autofuse.optimize(model, (x,) if example else None)
+    torch.testing.assert_close(model(x), plain(x))
+    KNOWN.clear()
+    torch.testing.assert_close(model(x), plain(x))
