@@ -14,7 +14,9 @@ _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _CELLS = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _NAMED = _ATTRIBUTES | {"LOAD_SUPER_ATTR", "IMPORT_FROM"}
-_BY_NAME = frozenset({"getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"})
+_BY_NAME = frozenset({
+    "getattr", "hasattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__", "format", "format_map",
+})  # fmt: skip
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _ASSIGNS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _REBINDS = frozenset({"STORE_DEREF", "DELETE_DEREF"})
@@ -81,7 +83,7 @@ def _read(code: types.CodeType) -> CodeFacts:
         elif step.opname in _CELLS and step.argval in code.co_freevars:
             found.loads.append(Load("free", str(step.argval), _attributes(steps, place + 1), line))
         elif step.opname == "IMPORT_NAME":
-            found.loads.append(Load("import", str(step.argval), (), line))
+            found.loads.append(Load("import", "." * _level(steps[:place]) + str(step.argval), (), line))
         elif step.opname in _STORES:
             stored.add(str(step.argval))
         elif step.opname in _REBINDS and step.argval in code.co_freevars:
@@ -98,6 +100,12 @@ def _read(code: types.CodeType) -> CodeFacts:
 
 def _line(step: dis.Instruction) -> int | None:
     return step.positions.lineno if step.positions is not None else None
+
+
+def _level(before: list[dis.Instruction]) -> int:
+    """How many dots an import statement has: it is loaded before the names that are asked of the module."""
+    level = before[-2].argval if len(before) > 1 else 0
+    return level if isinstance(level, int) else 0
 
 
 def _attributes(steps: list[dis.Instruction], place: int) -> tuple[str, ...]:

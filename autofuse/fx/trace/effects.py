@@ -35,6 +35,10 @@ _PURE = frozenset({
 _BUILTINS_WITH_EFFECTS = frozenset({
     "print", "open", "input", "exec", "eval", "compile", "breakpoint", "exit", "quit", "globals",
 })  # fmt: skip
+_REFLECTIVE = frozenset({  # they read what nobody can follow
+    ("importlib", "import_module"), ("importlib", "reload"), ("inspect", "currentframe"), ("inspect", "stack"),
+    ("inspect", "trace"), ("inspect", "getouterframes"), ("inspect", "getframeinfo"),
+})  # fmt: skip
 _ONLY_READ = ("random.", "time.time", "time.perf_counter", "time.monotonic", "time.process_time", "datetime.")
 _QUESTIONS = ("is_", "are_", "get_", "_is_", "_get_", "has_")
 _SETTERS = ("set_", "_set_", "manual_seed", "seed", "fork_rng", "save", "empty_cache", "synchronize", "register_")
@@ -65,7 +69,8 @@ def effect_of_function(namespace: dict[str, Any], name: str) -> str:
     """What a function of Python's own, or of torch's, that is written in Python does: its name, or nothing."""
     module = str(namespace.get("__name__"))
     if is_standard(module):
-        return "" if module in _PURE else f"{module}.{name}"
+        pure = module in _PURE and (module, name) not in _REFLECTIVE
+        return "" if pure else f"{module}.{name}"
     if top(module) != "torch":
         return ""
     if module.startswith("torch.distributed.distributed_c10d") and not name.startswith(_QUESTIONS):

@@ -15,11 +15,11 @@ import functools
 import operator
 import os
 import random
+import sys
 import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import chain
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,18 +30,25 @@ from autofuse.fx.trace.contents import is_sentinel
 from autofuse.fx.trace.functions_found import FunctionsFound, unwrapped
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.own_forward import own_forward, own_function
-from autofuse.fx.trace.roots import NOTHING, root_of
-from autofuse.fx.trace.slots import slots
+from autofuse.fx.trace.roots import NOTHING, imported_names, root_of
+from autofuse.fx.trace.slots import has_hidden_state, slots
 from autofuse.fx.trace.snapshots import EVERYTHING, closed_over, is_opaque
 from autofuse.fx.trace.source_lines import SourceLine
-from autofuse.fx.trace.twin import is_twin
+from autofuse.fx.trace.twin import is_twin, original_class
 from autofuse.fx.trace.type_calls import uses_type_of_values
-from autofuse.fx.trace.unreplaced import uncleared_cache, unreplaced_defaults, unreplaced_forwards, unreplaced_names
+from autofuse.fx.trace.unreplaced import (
+    uncleared_cache,
+    unreplaced_forwards,
+    unreplaced_functions,
+    unreplaced_methods,
+    unreplaced_names,
+)
 from autofuse.fx.trace.user_code import Ran
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
 
 Refuse = Callable[..., None]  # of a reason and a place; raises
+_OF_FUNCTIONS = frozenset({"__defaults__", "__kwdefaults__", "__code__", "signature", "getfullargspec"})
 _LARGEST, _LARGEST_ARRAY, _MOST = 256, 4096, 400  # elements, bytes, values
 _IDENTICAL = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)  # equal only to themselves
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodWrapperType)
@@ -61,7 +68,11 @@ class ReadSet:
         self._seen: dict[int, Any] = {}
         self._more: list[Ran] = []  # which may run, too
         self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # namespace -> what must not be in it
-        self._defaults: dict[int, types.FunctionType] = {}
+        self._ran: dict[int, types.FunctionType] = {}
+        self._computed = False  # whether attributes are read by names that the code does not write out
+        self._upwards = False  # whether `super` is used
+        self._asks = False  # whether it is of consequence that an object lacks an attribute
+        self._literal: frozenset[str] = frozenset()  # the names that are written out
         self._batches: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}  # namespace -> what must be in it
 
     def close(self, ran: list[Ran], classes: Iterable[type] = (), given: Iterable[type] = ()) -> None:
@@ -69,31 +80,59 @@ class ReadSet:
 
         classes: of the objects that are watched, which the code may ask for their class; given: as arguments.
         """
-        self._names = _names_read(ran)
-        if any(_asks_for_classes(each) for each in ran):
+        ran = [each for each in ran if not _makes_tuple_of_library(each)]
+        for each in filter(type_is_used, ran):
+            self._place = SourceLine(each.code.co_filename, uses_type_of_values(each.code) or 0)
+            self._refuse(because(forwards.GOES_BY_TYPE, name=each.code.co_name))
+        classes, given = list(classes), list(given)
+        every, before = ran, dict(self._seen)
+        looked = -1, False
+        while looked != (looked := self._walk(every, ran, classes, given)):
+            every, self._seen = [*ran, *self._more], dict(before)
+        if self._ran:
+            self.guards.add(f"{self.guards.constant(unreplaced_functions(self._ran.values()))}()")
+        if methods := sorted(n for n in self._literal if n[:2] != "__" and hasattr(Tensor, n)):
+            self.guards.add(f"{self.guards.constant(unreplaced_methods(Tensor, methods))}()")
+        for key in dict.fromkeys((*self._batches, *self._absent)):
+            namespace, absent = self._absent.get(key) or (self._batches[key][0], set())
+            test = unreplaced_names(namespace, self._batches.get(key, ({}, {}))[1], absent)
+            self.guards.add(f"{self.guards.constant(test)}()")
+
+    def _walk(
+        self, every: list[Ran], ran: list[Ran], classes: Iterable[type], given: Iterable[type]
+    ) -> tuple[int, bool]:
+        """Guard what all these functions can have loaded; how many there are once those are found that may run, and
+        whether names of attributes were met that the code does not write out."""
+        self._names = _names_read(every)
+        self._literal = frozenset(n for r in every for n in facts_of(r.code).attribute_names(r.lines))
+        self._asks = any(facts_of(r.code).by_name or r.code.co_exceptiontable for r in every)
+        self._upwards = any(load.name == "super" for r in every for load in r.loads())
+        if self._computed:
+            self._names = EVERYTHING
+        if any(_asks_for_classes(each) for each in every):
             for cls in filter(_is_users, dict.fromkeys(classes)):
                 self._class(cls)
         for cls in filter(_is_users, dict.fromkeys(given)):
             self._class(cls)
-        for each in filter(type_is_used, ran):
-            self._place = SourceLine(each.code.co_filename, uses_type_of_values(each.code) or 0)
-            self._refuse(because(forwards.GOES_BY_TYPE, name=each.code.co_name))
-        looked: set[int] = set()
-        for each in chain(ran, iter(lambda: self._more.pop() if self._more else None, None)):
-            if each.lines is None and id(each.code) in looked:
-                continue
-            looked.add(id(each.code))
+        for each in every:
             for load in each.loads():
                 self._place = SourceLine(each.code.co_filename, load.line)
                 self._load(each, load)
             self._place = None
             self._function(each, ran)
-        if self._defaults:
-            self.guards.add(f"{self.guards.constant(unreplaced_defaults(self._defaults.values()))}()")
-        for key in dict.fromkeys((*self._batches, *self._absent)):
-            namespace, absent = self._absent.get(key) or (self._batches[key][0], set())
-            test = unreplaced_names(namespace, self._batches.get(key, ({}, {}))[1], absent)
-            self.guards.add(f"{self.guards.constant(test)}()")
+            self._given(each)
+        return len(ran) + len(self._more), self._computed
+
+    def _given(self, ran: Ran) -> None:
+        """Classes among the arguments: that which a class method is called on."""
+        for value in ran.arguments.values():
+            if isinstance(value, type) and _is_users(original_class(value)):
+                self._class(original_class(value))
+
+    def _may_run(self, function: types.FunctionType) -> None:
+        """A function that may have run before, and what it kept is used: it stands with those that ran."""
+        if all(each.code is not function.__code__ for each in self._more):
+            self._more.append(Ran(function.__code__, function.__globals__, {}, dict(closed_over(function))))
 
     def constants(self, ran: Iterable[Ran]) -> None:
         """Guard the plain values among the globals that these functions load."""
@@ -109,6 +148,11 @@ class ReadSet:
     # Where values are found.
 
     def _load(self, ran: Ran, load: Load) -> None:
+        if load.kind == "import":
+            for name in imported_names(ran, load.name):
+                self._in_namespace(sys.modules, name)
+                self._attributes(sys.modules[name], ())
+            return
         value = root_of(ran, load)
         if value is NOTHING and load.kind == "global":
             self._absent.setdefault(id(ran.namespace), (ran.namespace, set()))[1].add(load.name)
@@ -117,6 +161,15 @@ class ReadSet:
             return
         if load.kind == "global":
             self._in_namespace(ran.namespace, load.name)
+        if isinstance(value, types.FunctionType) and effects.is_standard(value.__globals__.get("__name__")):
+            self._held(value, load.name)  # a decorator of functools'
+        if isinstance(value, types.FunctionType) and not effects.is_library(value.__module__):
+            if any(ran is each for each in self._more):
+                self._may_run(value)
+            if not _OF_FUNCTIONS.isdisjoint(self._literal):
+                self._ran[id(value)] = value
+                self._held(value.__defaults__, load.name)
+                self._held(value.__kwdefaults__, load.name)
         self._attributes(value, load.attributes)
 
     def _of_python(self, name: str) -> None:
@@ -141,10 +194,13 @@ class ReadSet:
     def _attributes(self, value: Any, attributes: tuple[str, ...]) -> None:
         """What is asked of a module or of a class at once; of one that is used as a value, all that is ever asked."""
         if isinstance(value, types.ModuleType):
-            for name in attributes[:1] or sorted(n for n in self._names if n in vars(value)):
-                if name in vars(value):
-                    self._in_namespace(vars(value), name)
-                    self._attributes(vars(value)[name], attributes[1:])
+            inside = vars(value)
+            for name in attributes[:1] or sorted(n for n in (*inside, *self._missing(inside)) if n in self._names):
+                if name in inside:
+                    self._in_namespace(inside, name)
+                    self._attributes(inside[name], attributes[1:])
+                else:  # its __getattr__ answers, or nobody
+                    self._absent.setdefault(id(inside), (inside, set()))[1].add(name)
             self._flags(value, attributes[:1] or self._names)
         elif attributes and type(value).__module__.startswith("torch.backends"):
             self._flags(value, attributes[:1])
@@ -172,6 +228,10 @@ class ReadSet:
             if is_plain(found):
                 self.guards.alike(f"{self.guards.constant(value)}.{name}", found)
 
+    def _missing(self, inside: Collection[str]) -> list[str]:
+        """The names that are asked for and are not there, where somebody may go on without them."""
+        return sorted(n for n in self._literal if n not in inside and n[:2] != "__") if self._asks else []
+
     def _function_attributes(self, function: Any) -> None:
         """What is kept on a function: `helper.calls`."""
         inside = getattr(function, "__dict__", {})
@@ -193,8 +253,20 @@ class ReadSet:
             found = next((vars(c)[name] for c in cls.__mro__ if name in vars(c) and _is_users(c)), NOTHING)
             if found is NOTHING:  # of the metaclass
                 found = next((vars(c)[name] for c in _lookup(cls) if name in vars(c) and _is_users(c)), NOTHING)
-            if found is not NOTHING and name[:2] != "__":
+            if issubclass(cls, enum.Enum):
+                found = cls.__members__.get(name, found)
+            if found is NOTHING:
+                self._class_lacks(cls, [name])
+            elif name[:2] != "__" or name == "__annotations__":
                 self._class_attribute(cls, name, found)
+        if not attributes:
+            self._class_lacks(cls, [n for n in self._missing(()) if not any(n in vars(c) for c in _lookup(cls))])
+            for base in filter(_is_users, cls.__mro__[1:] if self._upwards else ()):
+                self._class(base)
+
+    def _class_lacks(self, cls: type, missing: list[str]) -> None:
+        for base in filter(_is_users, _lookup(cls) if missing else ()):
+            self._lacks(f"{self.guards.constant(base)}.__dict__", (), (), missing)
 
     def _class_attribute(self, cls: type, name: str, found: Any) -> None:
         if name == "forward" and issubclass(cls, nn.Module):
@@ -202,6 +274,7 @@ class ReadSet:
             self.guards.add(f"{self.guards.constant(unreplaced_forwards([cls]))}()")
             return
         text = f"{self.guards.constant(cls)}.{name}"
+        self.functions.know(found)
         if isinstance(found, classmethod):
             self.guards.same(f"{text}.__func__", found.__func__)
         elif isinstance(found, (staticmethod, types.FunctionType)):
@@ -212,6 +285,8 @@ class ReadSet:
             return
         elif hasattr(type(found), "__get__"):
             self.guards.same(f"_inherited({self.guards.constant(cls)}, {name!r})", found)
+            if isinstance(found, functools._lru_cache_wrapper) or _is_users(type(found)):
+                self._held(found, name)
         else:
             self._value(text, found, f"{cls.__name__}.{name}")
 
@@ -225,8 +300,8 @@ class ReadSet:
         owner = self.functions.owner(ran)
         if owner is not None:
             self._class_attribute(owner[0], owner[1], vars(owner[2])[owner[1]])
+        self._ran[id(function)] = function
         if function.__defaults__ or function.__kwdefaults__:
-            self._defaults[id(function)] = function
             self._held(function.__defaults__, function.__name__)
             self._held(function.__kwdefaults__, function.__name__)
         for cell, (name, value) in zip(function.__closure__ or (), closed_over(function), strict=False):
@@ -265,6 +340,10 @@ class ReadSet:
         if value is None or is_plain(value) or id(value) in self._seen or is_twin(value):
             return
         self._seen[id(value)] = value
+        if isinstance(value, (operator.attrgetter, operator.methodcaller)):
+            self._computed = True
+        if isinstance(value, enum.Enum):
+            self._held(value._value_, name)
         if len(self._seen) > _MOST:
             self._refuse(because(forwards.READS_TOO_MUCH, name=name))
         if isinstance(value, _CALLABLES):
@@ -281,7 +360,7 @@ class ReadSet:
             self.guards.add(f"{self.guards.constant(uncleared_cache(value))}()")
             self.functions.know(value)
             for function in unwrapped(value):  # it may have run before, and then does not run again
-                self._more.append(Ran(function.__code__, function.__globals__, {}, dict(closed_over(function))))
+                self._may_run(function)
         else:
             self._container(value, name)
             self._object(value, name)
@@ -299,8 +378,9 @@ class ReadSet:
                 self._held(part, name)
         else:
             for inner, closed in closed_over(value):
-                if isinstance(closed, (types.FunctionType, types.MethodType)):
-                    self._held(closed, inner)
+                called = isinstance(closed, (types.FunctionType, types.MethodType))
+                if called or isinstance(closed, dict) and effects.is_standard(value.__globals__.get("__name__")):
+                    self._held(closed, inner)  # a dict: what functools' dispatch goes by
 
     def _array(self, value: Any, name: str) -> None:
         if value.nbytes > _LARGEST_ARRAY or value.dtype.hasobject:
@@ -321,7 +401,10 @@ class ReadSet:
         else:
             self._items(value, keys, name)
         for part in (v for v in inside if not is_plain(v) and not isinstance(v, Tensor)):
-            self._held(part, name) if not isinstance(part, (type, types.ModuleType)) else None
+            if isinstance(part, (type, types.ModuleType)):
+                self._attributes(part, ())
+            else:
+                self._held(part, name)
 
     def _same_content(self, value: Any) -> None:
         if not isinstance(value, (tuple, frozenset)):
@@ -345,18 +428,35 @@ class ReadSet:
         if isinstance(value, (type, types.ModuleType)) or _is_idle(value):
             return
         if is_sentinel(value):
+            missing = self._missing(getattr(value, "__dict__", ())) if hasattr(value, "__dict__") else []
+            self._lacks(f"{self.guards.constant(value)}.__dict__", (), self._names, missing)
+            self._of_class(value, self.guards.constant(value), {}, name)
             return
         if not hasattr(value, "__dict__") and not slots(value) and not isinstance(value, _CONTAINERS):
             self._refuse(because(forwards.READS_STATE, name=name, kind=type(value).__qualname__))
         text, inside = self.guards.constant(value), getattr(value, "__dict__", {})
+        if has_hidden_state(type(value)) and not isinstance(value, Tensor):
+            self._refuse(because(forwards.READS_STATE, name=name, kind=type(value).__qualname__))
         names = EVERYTHING if _looks_up_by_itself(type(value)) or is_opaque(value) else self._names
+        missing = self._missing(inside)
+        if hasattr(value, "__dict__") and (missing or _looks_up_by_itself(type(value))):
+            self._lacks(f"{text}.__dict__", inside, names, missing)
         for attribute in [n for n in inside if n in names]:
             self._value(f'{text}.__dict__["{attribute}"]', inside[attribute], f"{name}.{attribute}")
+        if self._asks and any(n in names and not hasattr(value, n) for n in slots(value)):
+            self._refuse(because(forwards.READS_STATE, name=name, kind=type(value).__qualname__))
         for attribute in (n for n in slots(value) if n in names and hasattr(value, n)):
             self._value(f"{text}.{attribute}", getattr(value, attribute), f"{name}.{attribute}")
         if isinstance(value, nn.Module):
             self._tables(value, text, name)
         self._of_class(value, text, inside, name)
+
+    def _lacks(self, text: str, inside: Collection[str], names: Collection[str], missing: list[str]) -> None:
+        """Attributes that an object must not get."""
+        if names is EVERYTHING:
+            self.guards.add(f"len({text}) == {len(inside)}")
+        elif missing:
+            self.guards.add(f"{self.guards.name_of(frozenset(missing))}.isdisjoint({text})")
 
     def _tables(self, module: nn.Module, text: str, name: str) -> None:
         for table in ("_parameters", "_buffers", "_modules"):
@@ -370,9 +470,10 @@ class ReadSet:
         if not _is_users(cls):
             return
         self.guards.same(f"type({text})", cls)
+        in_dict = hasattr(value, "__dict__")
         for attribute in sorted({n for c in cls.__mro__ if _is_users(c) for n in vars(c) if n in self._names}):
             found = next(vars(c)[attribute] for c in cls.__mro__ if attribute in vars(c))
-            if attribute not in inside and attribute[:2] != "__" and not hasattr(type(found), "__set__") and inside:
+            if attribute not in inside and attribute[:2] != "__" and not hasattr(type(found), "__set__") and in_dict:
                 self.guards.add(f'"{attribute}" not in {text}.__dict__')
         self._class(cls)
 
@@ -430,7 +531,11 @@ def _copy(value: Any, kind: type) -> Any:
 
 def is_plain(value: Any) -> bool:
     """Whether a value is immutable, and equal only to what does as well."""
-    if isinstance(value, _PLAIN) or type(value).__module__ == "torch" and type(value).__name__ in _TORCHS:
+    if isinstance(value, enum.Enum):
+        return is_plain(value._value_) and vars(value).keys() <= _OF_MEMBERS
+    if isinstance(value, _PLAIN):
+        return not getattr(value, "__dict__", None)
+    if type(value).__module__ == "torch" and type(value).__name__ in _TORCHS:
         return True
     if isinstance(value, (tuple, frozenset)) and type(value) in (tuple, frozenset):
         return all(map(is_plain, value))
@@ -438,6 +543,7 @@ def is_plain(value: Any) -> bool:
     return kind.__module__ == "numpy" and hasattr(value, "item") and not hasattr(value, "__setitem__") or _is_atom(kind)
 
 
+_OF_MEMBERS = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})
 _TORCHS = frozenset({"dtype", "device", "layout", "memory_format", "Size", "finfo", "iinfo"})
 _ATOMS = frozenset({("decimal", "Decimal"), ("fractions", "Fraction"), ("datetime", "date"), ("datetime", "timedelta"),
                     ("datetime", "datetime"), ("uuid", "UUID"), ("builtins", "range"), ("builtins", "ellipsis"),
@@ -445,7 +551,7 @@ _ATOMS = frozenset({("decimal", "Decimal"), ("fractions", "Fraction"), ("datetim
 
 
 def _is_atom(kind: type) -> bool:
-    return (kind.__module__, kind.__name__) in _ATOMS or issubclass(kind, enum.Enum)
+    return (kind.__module__, kind.__name__) in _ATOMS
 
 
 def _is_users(cls: type) -> bool:
@@ -485,6 +591,13 @@ def type_is_used(ran: Ran) -> bool:
     """Whether the type of a value was used itself: that of a stand-in is another."""
     line = uses_type_of_values(ran.code)
     return line is not None and (ran.lines is None or any(n >= line for n in ran.lines))
+
+
+def _makes_tuple_of_library(ran: Ran) -> bool:
+    """Whether this is what makes a named tuple of a library: its code has a namespace of its own."""
+    made = next(iter(ran.arguments.values()), None)
+    own = str(ran.namespace.get("__name__")).startswith("namedtuple_")
+    return own and isinstance(made, type) and effects.is_library(made.__module__)
 
 
 def _asks_for_classes(ran: Ran) -> bool:

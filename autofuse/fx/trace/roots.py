@@ -23,10 +23,21 @@ def root_of(ran: Ran, load: Load) -> Any:
 
 def imported(ran: Ran, name: str) -> Any:
     """The module that an import statement inside of a function gives."""
-    if name in sys.modules:
-        return sys.modules[name]
+    return sys.modules.get(_absolute(ran, name), NOTHING)
+
+
+def imported_names(ran: Ran, name: str) -> list[str]:
+    """The names under which an import statement finds modules: `a`, `a.b` and `a.b.c` for the last of them."""
+    parts = _absolute(ran, name).split(".")
+    names = [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+    return [n for n in names if n in sys.modules]
+
+
+def _absolute(ran: Ran, name: str) -> str:
+    if not name.startswith("."):
+        return name
     package = ran.namespace.get("__package__") or ""
     try:
-        return sys.modules.get(importlib.util.resolve_name(f".{name}", package), NOTHING)
+        return importlib.util.resolve_name(name, package)
     except (ImportError, ValueError):
-        return NOTHING
+        return ""

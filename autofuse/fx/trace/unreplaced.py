@@ -51,6 +51,17 @@ def unreplaced_forwards(classes: Iterable[type]) -> Callable[[], bool]:
     return _shared(key, unreplaced, f"the forward of {names} is unreplaced")
 
 
+def unreplaced_methods(cls: type, names: Collection[str]) -> Callable[[], bool]:
+    """Whether a class has, under these names, the very methods and properties that it has now."""
+    find = operator.attrgetter(*names)
+    values = find(cls)
+
+    def unreplaced() -> bool:
+        return bool(find(cls) == values)
+
+    return _shared(("methods", id(cls), values), unreplaced, f"what forward uses of {cls.__name__} is unreplaced")
+
+
 def uncleared_cache(function: Any) -> Callable[[], bool]:
     """Whether a cache of functools was neither cleared nor filled any further."""
     misses = function.cache_info().misses
@@ -61,19 +72,28 @@ def uncleared_cache(function: Any) -> Callable[[], bool]:
     return _shared(("cache", id(function), misses), uncleared, f"the cache of {function} is what it was")
 
 
-def unreplaced_defaults(functions: Iterable[types.FunctionType]) -> Callable[[], bool]:
-    """Whether functions have the very defaults that they have now."""
-    kept = [(f, f.__defaults__, f.__kwdefaults__) for f in functions]
+def unreplaced_functions(functions: Iterable[types.FunctionType]) -> Callable[[], bool]:
+    """Whether functions have the very code and the very defaults that they have now."""
+    kept = [(f, f.__code__, f.__defaults__, f.__kwdefaults__) for f in functions]
+    bare = [(f, code) for f, code, defaults, named in kept if defaults is None and named is None]
+    rest = [each for each in kept if each[2] is not None or each[3] is not None]
 
     def unreplaced() -> bool:
-        for function, defaults, named in kept:
-            if function.__defaults__ is not defaults or function.__kwdefaults__ is not named:
+        for function, code in bare:
+            if function.__code__ is not code:
+                return False
+        for function, code, defaults, named in rest:
+            if (
+                function.__defaults__ is not defaults
+                or function.__code__ is not code
+                or function.__kwdefaults__ is not named
+            ):
                 return False
         return True
 
-    names = ", ".join(f.__qualname__ for f, _, _ in kept)
-    key = "defaults", *(id(part) for each in kept for part in each)
-    return _shared(key, unreplaced, f"the defaults of {names} are unreplaced")
+    names = ", ".join(f.__qualname__ for f, *_ in kept)
+    key = "functions", *(id(part) for each in kept for part in each)
+    return _shared(key, unreplaced, f"the code and the defaults of {names} are unreplaced")
 
 
 def _shared(key: tuple[Any, ...], test: Callable[[], bool], name: str) -> Callable[[], bool]:

@@ -8,7 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from autofuse.fx.trace.unreplaced import uncleared_cache, unreplaced_defaults, unreplaced_forwards, unreplaced_names
+from autofuse.fx.trace.unreplaced import (
+    uncleared_cache,
+    unreplaced_forwards,
+    unreplaced_functions,
+    unreplaced_methods,
+    unreplaced_names,
+)
 
 
 def test_names_are_compared() -> None:
@@ -40,13 +46,35 @@ def test_forwards_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not test()
 
 
-def test_defaults_are_compared() -> None:
+def test_the_code_and_the_defaults_of_functions_are_compared() -> None:
     def scaled(x: float, by: float = 2.0) -> float:
         return x * by
 
-    test = unreplaced_defaults([scaled])
+    test = unreplaced_functions([scaled])
     assert test()
     scaled.__defaults__ = (3.0,)
+    assert not test()
+
+    def doubled(x: float) -> float:
+        return x * 2
+
+    test = unreplaced_functions([doubled])
+    assert test()
+    doubled.__code__ = (lambda x: x * 3).__code__
+    assert not test()
+
+
+def test_methods_of_a_class_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Base:
+        def first(self) -> int:
+            return 1
+
+    class Derived(Base):
+        second = 2
+
+    test = unreplaced_methods(Derived, ["first", "second"])
+    assert test() and unreplaced_methods(Derived, ["first", "second"]) is test
+    monkeypatch.setattr(Derived, "first", lambda self: 3, raising=False)
     assert not test()
 
 
