@@ -241,7 +241,10 @@ def _seeded(module: nn.Module, seed: int) -> Iterator[None]:
     devices = {t.device.index for t in tensors if t.device.type == "cuda" and t.device.index is not None}
     state = random.getstate()
     with torch.random.fork_rng(sorted(devices), device_type="cuda"):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed notes a stack for each device that sleeps
+        for device in devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         random.seed(seed)
         try:
             yield

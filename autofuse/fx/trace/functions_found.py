@@ -10,6 +10,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from autofuse.fx.trace.own_forward import own_function
 from autofuse.fx.trace.snapshots import closed_over
 from autofuse.fx.trace.twin import original_class
 from autofuse.fx.trace.user_code import Ran
@@ -31,9 +32,9 @@ class FunctionsFound:
             if function not in known:
                 known.append(function)
 
-    def of(self, ran: Ran) -> types.FunctionType | None:
-        """The function that ran; None where there is none any more."""
-        found = next((f for f in self._candidates(ran) if _is_it(f, ran)), None)
+    def of(self, ran: Ran, everywhere: bool) -> types.FunctionType | None:
+        """The function that ran; None where there is none any more. `everywhere`: among all that Python keeps, too."""
+        found = next((f for f in self._candidates(ran, everywhere) if _is_it(f, ran)), None)
         return self._made_anew.get(id(found), found)
 
     def owner(self, ran: Ran) -> tuple[type, str, type] | None:
@@ -51,13 +52,13 @@ class FunctionsFound:
                     return (cls if resolved is defining else defining), name, defining
         return None
 
-    def _candidates(self, ran: Ran) -> Iterator[types.FunctionType]:
+    def _candidates(self, ran: Ran, everywhere: bool) -> Iterator[types.FunctionType]:
         owner = self.owner(ran)
         if owner is not None:
             yield from unwrapped(vars(owner[2])[owner[1]])
         yield from unwrapped(ran.namespace.get(ran.code.co_name))
         yield from self._met.get(id(ran.code), ())
-        if ran.code.co_freevars or ran.arguments:
+        if everywhere and (ran.code.co_freevars or ran.arguments):
             yield from (f for f in gc.get_referrers(ran.code) if isinstance(f, types.FunctionType))
 
 
@@ -71,6 +72,7 @@ def _receiver(ran: Ran) -> Any:
 def unwrapped(value: Any, depth: int = 0) -> Iterator[types.FunctionType]:
     """A function, and the functions that it, a method, a property or a decorator wraps."""
     if isinstance(value, types.FunctionType):
+        value = own_function(value)
         yield value
         if depth < _DEPTH:
             for _, closed in closed_over(value):

@@ -292,9 +292,10 @@ class ReadSet:
 
     def _function(self, ran: Ran, others: list[Ran]) -> None:
         """The function that ran: where it was found, its defaults, and what it closes over."""
-        function = self.functions.of(ran)
+        made_here = any(ran.code in nested(other.code) for other in others)
+        function = self.functions.of(ran, everywhere=not made_here)
         if function is None:
-            if ran.free and not any(ran.code in nested(other.code) for other in others):
+            if ran.free and not made_here:
                 self._refuse(because(forwards.RUNS_UNKNOWN, name=ran.code.co_name))
             return
         owner = self.functions.owner(ran)

@@ -163,7 +163,8 @@ def _judged(code: types.CodeType, namespace: dict[str, Any]) -> int:
     name = namespace.get("__name__")
     if effects.is_library(name) or code.co_filename.startswith(("<autofuse", "<eval_with_key", "<frozen")):
         return _LIBRARYS if not effects.is_standard(name) else _STANDARD
-    return _STANDARD if effects.is_standard(name) else _USERS
+    tuples = str(name).startswith("namedtuple_") and code.co_filename == "<string>"  # which Python writes
+    return _STANDARD if tuples or effects.is_standard(name) else _USERS
 
 
 def is_users_code(frame: types.FrameType) -> bool:
