@@ -39,7 +39,10 @@ _REFLECTIVE = frozenset({  # they read what nobody can follow
     ("importlib", "import_module"), ("importlib", "reload"), ("inspect", "currentframe"), ("inspect", "stack"),
     ("inspect", "trace"), ("inspect", "getouterframes"), ("inspect", "getframeinfo"),
 })  # fmt: skip
-_ONLY_READ = ("random.", "time.time", "time.perf_counter", "time.monotonic", "time.process_time", "datetime.")
+_ONLY_READ = (
+    "random.", "logging.", "ContextVar.", "time.time", "time.perf_counter", "time.monotonic", "time.process_time",
+    "datetime.", "uuid.", "importlib.", "platform.", "sys.", "inspect.", "gc.",
+)  # fmt: skip
 _QUESTIONS = ("is_", "are_", "get_", "_is_", "_get_", "has_")
 _SETTERS = ("set_", "_set_", "manual_seed", "seed", "fork_rng", "save", "empty_cache", "synchronize", "register_")
 _LIBRARIES = frozenset({"numpy", "einops", "opt_einsum", "triton", "sympy", "typing_extensions"})
@@ -108,8 +111,17 @@ def _effect_of_method(owner: Any, name: str) -> str:
 
 
 def leaves_trace(what: str) -> bool:
-    """Whether a run that goes on past an effect of that name leaves something: a clock that was read is as it was."""
+    """Whether a run that goes on past an effect of that name leaves something.
+
+    A clock that was read is as it was, generators are put back, context variables are set in a context that is thrown
+    away, and a log line is told of apart, where it is handed out.
+    """
     return not what.startswith(_ONLY_READ)
+
+
+def moves_on(value: Any) -> bool:
+    """Whether a value is used up by being read: an iterator."""
+    return isinstance(value, collections.abc.Iterator)
 
 
 def is_question(name: str) -> bool:
@@ -127,7 +139,7 @@ def kind_of_state(value: Any) -> str:
         return "iterator"
     if type(value).__module__.startswith("multiprocessing") and not isinstance(value, type):
         return type(value).__qualname__
-    return "thread-local object" if isinstance(value, threading.local) else ""
+    return ""
 
 
 def random_state(value: Any) -> Any:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from torch import Tensor, nn
-
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.functions_found import FunctionsFound
@@ -49,7 +47,7 @@ class ExternalState(Watcher):
     """What lies outside of modules and was in reach of the code that ran, as it was before. `ran`: that code."""
 
     def __init__(self, stop: Stop | None = None, looks_aside: Callable[[], bool] | None = None) -> None:
-        self.snapshot, self._given = Snapshot(), Snapshot()  # what names lead to, what functions are given
+        self.snapshot = Snapshot()
         self.ran: list[Ran] = []
         self.asked: list[Callable[[Any], None]] = []  # what to ask a ReadSet to guard besides
         self._stop, self._looks_aside = stop, looks_aside
@@ -81,8 +79,8 @@ class ExternalState(Watcher):
         names = names_in(ran)
         self._note_cells(ran)
         for name, value in ran.arguments.items():
-            if not isinstance(value, (Tensor, nn.Module)):
-                self._given.note(value, name, names)
+            if self.snapshot.holds(value):  # what forward has made itself is its own affair
+                self.note(value, name, names)
 
     def _note_cells(self, ran: Ran) -> None:
         """The variables around a function that it binds anew; those of a function that ran here are its own."""
@@ -127,7 +125,9 @@ class ExternalState(Watcher):
             value = getattr(value, "__dict__", {}).get(attribute, NOTHING) if attribute else value
             kind = "" if value is NOTHING else effects.kind_of_state(value)
             if kind and self._stop is not None:
-                self._stop(because(forwards.READS_STATE, name=attribute or load.name, kind=kind), True)
+                self._stop(
+                    because(forwards.READS_STATE, name=attribute or load.name, kind=kind), effects.moves_on(value)
+                )
 
     def note(self, value: Any, name: str, names: Collection[str] = EVERYTHING) -> None:
         """Keep what a value holds that is not made for the run itself."""
@@ -144,7 +144,7 @@ class ExternalState(Watcher):
     def changes(self) -> list[OutsideChange]:
         """What was changed. Not what functools cached: that is pure."""
         with unfollowed():
-            return [*self.snapshot.changes(), *self._given.changes()]
+            return list(self.snapshot.changes())
 
     def holds(self, value: Any) -> bool:
         """Whether a value was in reach of the code from outside, and not only as an argument."""
@@ -152,7 +152,6 @@ class ExternalState(Watcher):
 
     def restore(self) -> None:
         """Put it back."""
-        self._given.restore()
         self.snapshot.restore()
 
 

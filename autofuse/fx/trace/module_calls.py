@@ -6,8 +6,10 @@ the parameters shared, the buffers copied and gradients off.
 
 from __future__ import annotations
 
+import contextvars
+import logging
 import types
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +54,7 @@ class CallLog:
         if inside.get(name) is not value or isinstance(value, (*SCALARS, *CONTAINERS, *CODE, Tensor, nn.Module)):
             return value
         if kind := effects.kind_of_state(value):  # it would be moved on, or opened, or locked
-            _stop(because(forwards.READS_STATE, name=name, kind=kind), True)
+            _stop(because(forwards.READS_STATE, name=name, kind=kind), effects.moves_on(value))
         inside[name] = self.world.of(value)
         return inside[name]
 
@@ -124,7 +126,7 @@ def calls_of(model: nn.Module, call: ForwardArguments, to_check: Collection[nn.M
             problems.append(error.reason)
     real: Calls = {}
     try:
-        real = calls_for_real(model, call, False, frozenset(to_check)) if to_check else {}
+        real = _silently(lambda: calls_for_real(model, call, False, frozenset(to_check))) if to_check else {}
     except Untraceable as error:  # each module waits for its first call
         problems.append(because(outcomes.NOT_VERIFIED_YET, why=error.reason))
     return ModelCalls(by_mode, real, tuple(problems))
@@ -134,9 +136,9 @@ def calls_in_mode(model: nn.Module, call: ForwardArguments, training: bool) -> C
     """Every module that is called in one mode; on real tensors where the forward needs numbers. Raises Untraceable."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        return calls_on_fakes(model, call, training, fake_world(mode), mode)
+        return _silently(lambda: calls_on_fakes(model, call, training, fake_world(mode), mode))
     except Untraceable:
-        return calls_for_real(model, call, training)
+        return _silently(lambda: calls_for_real(model, call, training))
 
 
 def calls_on_fakes(
@@ -165,6 +167,21 @@ def calls_for_real(
         return _run(twin, call, training, CallLog(world, wanted), UnseenCopies(parameters.shared))
 
 
+def _silently(find: Callable[[], Calls]) -> Calls:
+    """The calls; where the model would write a log line, found while logging is off."""
+    try:
+        return find()
+    except Untraceable as error:
+        if error.reason != because(forwards.HAS_EFFECT, name="logging"):
+            raise
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        return find()
+    finally:
+        logging.disable(before)
+
+
 def _stop(why: Reason, leaves_trace: bool) -> None:
     """A print or a log line of the user's would be one too many."""
     if leaves_trace:
@@ -177,7 +194,8 @@ def _run(twin: nn.Module, call: ForwardArguments, training: bool, log: CallLog, 
     before, active.listener = active.listener, log
     try:
         with undisturbed_randomness(), without_cached_casts(), unchanged_outside(_stop), Unfollowed():
-            twin(*map(arguments.of, args), **{k: arguments.of(v) for k, v in kwargs.items()})
+            given, named = tuple(map(arguments.of, args)), {k: arguments.of(v) for k, v in kwargs.items()}
+            contextvars.copy_context().run(twin, *given, **named)
     except Untraceable:
         raise
     except Exception as error:  # the model is the user's: anything may be raised

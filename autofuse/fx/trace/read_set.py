@@ -562,7 +562,7 @@ def _is_users(cls: type) -> bool:
 def _is_idle(value: Any) -> bool:
     """Whether a value of a library's or of Python's is only of use by calling it, which is looked at then."""
     kind = type(value)
-    if effects.is_library(kind.__module__) or effects.is_logger(value):
+    if effects.is_library(kind.__module__) or effects.is_logger(value) or kind.__module__ == "_abc":
         return True
     return isinstance(
         value, (property, staticmethod, classmethod, operator.itemgetter, operator.attrgetter, random.Random)

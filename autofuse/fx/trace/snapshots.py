@@ -330,6 +330,8 @@ def _put_set(value: Any, before: set[Any]) -> None:
 
 def _attributes(value: Any) -> dict[str, Any]:
     inside = dict(getattr(value, "__dict__", {}))
+    if isinstance(value, type):  # Python notes things on classes by itself: `__slotnames__`, when one is copied
+        return {name: held for name, held in inside.items() if name[:2] != "__"}
     if isinstance(value, nn.Module):
         inside |= {f"{t}.{n}": v for t in ("_parameters", "_buffers", "_modules") for n, v in inside.get(t, {}).items()}
     return inside | {n: getattr(value, n) for n in slots(value) if hasattr(value, n)}
