@@ -88,7 +88,7 @@ class ExternalState(Watcher):
         if not rebound or any(ran.code in nested(other.code) for other in self.ran):
             return
         with unfollowed():
-            function = FunctionsFound().of(ran)
+            function = FunctionsFound().of(ran, everywhere=True)
         cells = dict(zip(ran.code.co_freevars, function.__closure__ or (), strict=True)) if function else {}
         for name in rebound:
             if name in cells:

@@ -37,11 +37,13 @@ from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.twin import is_twin, original_class
 from autofuse.fx.trace.type_calls import uses_type_of_values
 from autofuse.fx.trace.unreplaced import (
+    Part,
     uncleared_cache,
     unreplaced_forwards,
     unreplaced_functions,
     unreplaced_methods,
     unreplaced_names,
+    whole,
 )
 from autofuse.fx.trace.user_code import Ran
 from autofuse.reasons import forwards
@@ -67,6 +69,7 @@ class ReadSet:
         self._names: Collection[str] = frozenset()
         self._seen: dict[int, Any] = {}
         self._more: list[Ran] = []  # which may run, too
+        self._parts: list[Part] = []  # of one test for all that is compared by identity
         self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # namespace -> what must not be in it
         self._ran: dict[int, types.FunctionType] = {}
         self._computed = False  # whether attributes are read by names that the code does not write out
@@ -90,13 +93,14 @@ class ReadSet:
         while looked != (looked := self._walk(every, ran, classes, given)):
             every, self._seen = [*ran, *self._more], dict(before)
         if self._ran:
-            self.guards.add(f"{self.guards.constant(unreplaced_functions(self._ran.values()))}()")
+            self._parts.append(unreplaced_functions(self._ran.values()))
         if methods := sorted(n for n in self._literal if n[:2] != "__" and hasattr(Tensor, n)):
-            self.guards.add(f"{self.guards.constant(unreplaced_methods(Tensor, methods))}()")
+            self._parts.append(unreplaced_methods(Tensor, methods))
         for key in dict.fromkeys((*self._batches, *self._absent)):
             namespace, absent = self._absent.get(key) or (self._batches[key][0], set())
-            test = unreplaced_names(namespace, self._batches.get(key, ({}, {}))[1], absent)
-            self.guards.add(f"{self.guards.constant(test)}()")
+            self._parts.append(unreplaced_names(namespace, self._batches.get(key, ({}, {}))[1], absent))
+        if self._parts:
+            self.guards.add(f"{self.guards.constant(whole(self._parts))}()")
 
     def _walk(
         self, every: list[Ran], ran: list[Ran], classes: Iterable[type], given: Iterable[type]
@@ -271,7 +275,7 @@ class ReadSet:
     def _class_attribute(self, cls: type, name: str, found: Any) -> None:
         if name == "forward" and issubclass(cls, nn.Module):
             self._function_attributes(own_forward(cls))
-            self.guards.add(f"{self.guards.constant(unreplaced_forwards([cls]))}()")
+            self._parts.append(unreplaced_forwards([cls]))
             return
         text = f"{self.guards.constant(cls)}.{name}"
         self.functions.know(found)
@@ -299,7 +303,9 @@ class ReadSet:
                 self._refuse(because(forwards.RUNS_UNKNOWN, name=ran.code.co_name))
             return
         owner = self.functions.owner(ran)
-        if owner is not None:
+        if owner is not None and ran is others[0] and owner[1] == "forward":
+            self._function_attributes(own_forward(owner[0]))  # who replaces it replaces the guards with it
+        elif owner is not None:
             self._class_attribute(owner[0], owner[1], vars(owner[2])[owner[1]])
         self._ran[id(function)] = function
         if function.__defaults__ or function.__kwdefaults__:
@@ -358,7 +364,7 @@ class ReadSet:
         elif isinstance(value, array.array):
             self.guards.equal(f"{self.guards.constant(value)}.tobytes()", value.tobytes())
         elif isinstance(value, functools._lru_cache_wrapper):
-            self.guards.add(f"{self.guards.constant(uncleared_cache(value))}()")
+            self._parts.append(uncleared_cache(value))
             self.functions.know(value)
             for function in unwrapped(value):  # it may have run before, and then does not run again
                 self._may_run(function)

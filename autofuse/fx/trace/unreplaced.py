@@ -1,13 +1,14 @@
 """Tests that functions, classes and modules are still bound to the names that they were bound to.
 
-Each is one function without arguments, and equal ones are the same: guards that name it are then equal, too.
+What is tested is one expression of comparisons by identity, compiled once: a call of it costs some tens of nanoseconds
+for each name. Equal tests are the same function, so guards that name them are equal, too.
 """
 
 from __future__ import annotations
 
-import operator
 import types
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from autofuse.fx.trace.own_forward import own_function
@@ -17,90 +18,90 @@ _KEPT = 4096
 _known: dict[tuple[Any, ...], Callable[[], bool]] = {}
 
 
-def unreplaced_names(
-    namespace: dict[str, Any], held: dict[str, Any], absent: Collection[str] = ()
-) -> Callable[[], bool]:
-    """Whether names of a namespace have these values, which are equal only to themselves, and others are not there."""
-    find = operator.itemgetter(*held) if held else len
-    values: Any = tuple(held.values()) if len(held) > 1 else next(iter(held.values()), None)
-    lacking = tuple(sorted(absent))
+@dataclass
+class Part:
+    """Some comparisons, the objects that they name, and what they are about."""
 
-    def unreplaced() -> bool:
-        for name in lacking:
-            if name in namespace:
-                return False
-        return not held or bool(find(namespace) == values)
+    about: str
+    tests: list[str] = field(default_factory=list)
+    objects: list[Any] = field(default_factory=list)
 
-    key = id(namespace), tuple(held), tuple(map(id, held.values())), lacking
-    return _shared(key, unreplaced, f"what forward uses of {namespace.get('__name__')} is unreplaced")
+    def add(self, template: str, *objects: Any) -> None:
+        """One comparison; `{0}` stands for the first object."""
+        places = range(len(self.objects), len(self.objects) + len(objects))
+        self.tests.append(template.format(*(f"<{place}>" for place in places)))
+        self.objects += objects
 
 
-def unreplaced_forwards(classes: Iterable[type]) -> Callable[[], bool]:
-    """Whether instances of these classes run the forwards that they run now, when nothing is rewritten."""
-    pairs = [(cls, own_function(cls.forward)) for cls in dict.fromkeys(classes)]  # type: ignore[attr-defined]
-
-    def unreplaced() -> bool:
-        for cls, function in pairs:
-            found = cls.forward  # type: ignore[attr-defined]
-            if found is not function and own_function(found) is not function:
-                return False
-        return True
-
-    names = ", ".join(cls.__name__ for cls, _ in pairs)
-    key = tuple((id(cls), id(function)) for cls, function in pairs)
-    return _shared(key, unreplaced, f"the forward of {names} is unreplaced")
-
-
-def unreplaced_methods(cls: type, names: Collection[str]) -> Callable[[], bool]:
-    """Whether a class has, under these names, the very methods and properties that it has now."""
-    find = operator.attrgetter(*names)
-    values = find(cls)
-
-    def unreplaced() -> bool:
-        return bool(find(cls) == values)
-
-    return _shared(("methods", id(cls), values), unreplaced, f"what forward uses of {cls.__name__} is unreplaced")
-
-
-def uncleared_cache(function: Any) -> Callable[[], bool]:
-    """Whether a cache of functools was neither cleared nor filled any further."""
-    misses = function.cache_info().misses
-
-    def uncleared() -> bool:
-        return bool(function.cache_info().misses == misses)
-
-    return _shared(("cache", id(function), misses), uncleared, f"the cache of {function} is what it was")
-
-
-def unreplaced_functions(functions: Iterable[types.FunctionType]) -> Callable[[], bool]:
-    """Whether functions have the very code and the very defaults that they have now."""
-    kept = [(f, f.__code__, f.__defaults__, f.__kwdefaults__) for f in functions]
-    bare = [(f, code) for f, code, defaults, named in kept if defaults is None and named is None]
-    rest = [each for each in kept if each[2] is not None or each[3] is not None]
-
-    def unreplaced() -> bool:
-        for function, code in bare:
-            if function.__code__ is not code:
-                return False
-        for function, code, defaults, named in rest:
-            if (
-                function.__defaults__ is not defaults
-                or function.__code__ is not code
-                or function.__kwdefaults__ is not named
-            ):
-                return False
-        return True
-
-    names = ", ".join(f.__qualname__ for f, *_ in kept)
-    key = "functions", *(id(part) for each in kept for part in each)
-    return _shared(key, unreplaced, f"the code and the defaults of {names} are unreplaced")
-
-
-def _shared(key: tuple[Any, ...], test: Callable[[], bool], name: str) -> Callable[[], bool]:
+def whole(parts: Iterable[Part]) -> Callable[[], bool]:
+    """One test for all comparisons of all parts."""
+    parts = list(parts)
+    key = tuple((*part.tests, *map(id, part.objects)) for part in parts)
     if key in _known:
         return _known[key]
+    scope: dict[str, Any] = {"own_function": own_function}
+    names: dict[int, str] = {}
+    texts: list[str] = []
+    for part in parts:
+        made = [names.setdefault(id(o), f"k{len(names)}") for o in part.objects]
+        scope.update(zip(made, part.objects, strict=True))
+        for text in part.tests:
+            for place in reversed(range(len(made))):
+                text = text.replace(f"<{place}>", made[place])
+            texts.append(text)
+    exec(f"def unreplaced():\n    return {' and '.join(texts) or 'True'}", scope)
+    test: Callable[[], bool] = scope["unreplaced"]
+    test.__qualname__ = "; ".join(dict.fromkeys(part.about for part in parts))
     if len(_known) > _KEPT:
         _known.clear()
-    test.__qualname__ = name
     _known[key] = assumed_constant(test)
     return _known[key]
+
+
+def unreplaced_names(namespace: dict[str, Any], held: dict[str, Any], absent: Collection[str] = ()) -> Part:
+    """Whether names of a namespace are bound to these very values, and others are not there."""
+    part = Part(f"what forward uses of {namespace.get('__name__')} is unreplaced")
+    for name, value in held.items():
+        part.add(f"{{0}}[{name!r}] is {{1}}", namespace, value)
+    for name in sorted(absent):
+        part.add(f"{name!r} not in {{0}}", namespace)
+    return part
+
+
+def unreplaced_forwards(classes: Iterable[type]) -> Part:
+    """Whether instances of these classes run the forwards that they run now, when nothing is rewritten."""
+    found = list(dict.fromkeys(classes))
+    part = Part(f"the forward of {', '.join(cls.__name__ for cls in found)} is unreplaced")
+    for cls in found:
+        function = own_function(cls.forward)  # type: ignore[attr-defined]
+        part.add("({0}.forward is {1} or own_function({0}.forward) is {1})", cls, function)
+    return part
+
+
+def unreplaced_methods(cls: type, names: Collection[str]) -> Part:
+    """Whether a class has, under these names, the very methods and properties that it has now."""
+    part = Part(f"what forward uses of {cls.__name__} is unreplaced")
+    for name in sorted(names):
+        value = getattr(cls, name)
+        kept = value is getattr(cls, name)  # a method that is made at each look is compared by what it equals
+        part.add(f"{{0}}.{name} {'is' if kept else '=='} {{1}}", cls, value)
+    return part
+
+
+def uncleared_cache(function: Any) -> Part:
+    """Whether a cache of functools was neither cleared nor filled any further."""
+    part = Part(f"the cache of {function} is what it was")
+    part.add(f"{{0}}.cache_info().misses == {function.cache_info().misses}", function)
+    return part
+
+
+def unreplaced_functions(functions: Iterable[types.FunctionType]) -> Part:
+    """Whether functions have the very code and the very defaults that they have now."""
+    found = list(functions)
+    part = Part(f"the code and the defaults of {', '.join(f.__qualname__ for f in found)} are unreplaced")
+    for function in found:
+        part.add("{0}.__code__ is {1}", function, function.__code__)
+        for name in ("__defaults__", "__kwdefaults__"):
+            if getattr(function, name) is not None:
+                part.add(f"{{0}}.{name} is {{1}}", function, getattr(function, name))
+    return part

@@ -14,14 +14,15 @@ from autofuse.fx.trace.unreplaced import (
     unreplaced_functions,
     unreplaced_methods,
     unreplaced_names,
+    whole,
 )
 
 
 def test_names_are_compared() -> None:
     namespace = {"len": len, "torch": torch, "x": 1}
     held = {"len": len, "torch": torch}
-    test = unreplaced_names(namespace, held, ["range"])
-    assert test() and unreplaced_names(namespace, held, ["range"]) is test
+    test = whole([unreplaced_names(namespace, held, ["range"])])
+    assert test() and whole([unreplaced_names(namespace, held, ["range"])]) is test
     namespace["x"] = 2
     assert test()
     namespace["range"] = range
@@ -40,7 +41,7 @@ class Layer(nn.Module):
 
 
 def test_forwards_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    test = unreplaced_forwards([Layer, nn.Linear])
+    test = whole([unreplaced_forwards([Layer, nn.Linear])])
     assert test()
     monkeypatch.setattr(Layer, "forward", lambda self, x: x * 2)
     assert not test()
@@ -50,7 +51,7 @@ def test_the_code_and_the_defaults_of_functions_are_compared() -> None:
     def scaled(x: float, by: float = 2.0) -> float:
         return x * by
 
-    test = unreplaced_functions([scaled])
+    test = whole([unreplaced_functions([scaled])])
     assert test()
     scaled.__defaults__ = (3.0,)
     assert not test()
@@ -58,7 +59,7 @@ def test_the_code_and_the_defaults_of_functions_are_compared() -> None:
     def doubled(x: float) -> float:
         return x * 2
 
-    test = unreplaced_functions([doubled])
+    test = whole([unreplaced_functions([doubled])])
     assert test()
     doubled.__code__ = (lambda x: x * 3).__code__
     assert not test()
@@ -72,8 +73,8 @@ def test_methods_of_a_class_are_compared(monkeypatch: pytest.MonkeyPatch) -> Non
     class Derived(Base):
         second = 2
 
-    test = unreplaced_methods(Derived, ["first", "second"])
-    assert test() and unreplaced_methods(Derived, ["first", "second"]) is test
+    test = whole([unreplaced_methods(Derived, ["first", "second"])])
+    assert test() and whole([unreplaced_methods(Derived, ["first", "second"])]) is test
     monkeypatch.setattr(Derived, "first", lambda self: 3, raising=False)
     assert not test()
 
@@ -84,7 +85,7 @@ def test_a_cache_that_was_cleared_or_filled_is_seen() -> None:
         return 2 * x
 
     doubled(1)
-    test = uncleared_cache(doubled)
+    test = whole([uncleared_cache(doubled)])
     doubled(1)
     assert test()
     doubled(2)
