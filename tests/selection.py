@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -35,6 +36,20 @@ def mark_fast(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path not in left_out and not any(item.get_closest_marker(mark) for mark in ("slow", "night")):
             item.add_marker(pytest.mark.fast)
+
+
+def sampled_by_day() -> dict[Path, int]:
+    """The files of which one parametrized test in so many runs by day."""
+    lines = (HERE / "sampled_by_day.txt").read_text().splitlines()
+    return {HERE / name: int(count) for name, count in (line.split() for line in lines if not line.startswith("#"))}
+
+
+def mark_night(items: list[pytest.Item]) -> None:
+    """Mark the cells of large tables that run by night."""
+    tables = sampled_by_day()
+    for item in items:
+        if item.path in tables and "[" in item.name and zlib.crc32(item.nodeid.encode()) % tables[item.path]:
+            item.add_marker(pytest.mark.night)
 
 
 def leave_the_night_out(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -98,6 +98,12 @@ RUNS_UNKNOWN = Code(
     "forward runs {name}, and the variables that it closes over cannot be guarded",
     "make it a method, or a function of a file",
 )
+PROFILED = Code(
+    "profiler-active",
+    "Another profiler of Python, such as cProfile, is active, so what a forward reads cannot be watched.",
+    "another profiler of Python is active, and what forward reads cannot be watched",
+    "end the profiler before the model is optimized",
+)
 READS_DICT = Code(
     "forward-reads-dict",
     "The forward reads the dict of a module's attributes by names that it computes.",

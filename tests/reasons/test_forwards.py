@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import functools
 from typing import Any
 
@@ -157,7 +158,18 @@ def test_what_only_the_users_own_call_may_do_is_refused_at_that_call(case: Refus
     assert heard in ([], ["Tensor"])
 
 
-NEVER_SEEN = {"forward-runs-unknown"}  # Python keeps a function while it runs, and what it closes over
+# Python keeps a function while it runs, and what it closes over; the second is of who calls, not of a program.
+NEVER_SEEN = {"forward-runs-unknown", "profiler-active"}
+
+
+def test_nothing_is_captured_while_another_profiler_is_active() -> None:
+    block, inputs = made(Refused("", ATTENDS + "return p @ v")), tuple(torch.randn(3, 2, 4, 8))
+    with cProfile.Profile():
+        autofuse.optimize(block, inputs, tune=False)
+    assert {s.reason_code for s in autofuse.report(block)} >= {"profiler-active"}
+    assert not autofuse.report(block).with_status("fused")
+    block(*inputs)
+    assert autofuse.report(block).with_status("fused")
 
 
 def test_every_reason_of_a_trace_is_given_for_a_module() -> None:

@@ -29,6 +29,7 @@ from autofuse.fx.trace.result import returned
 from autofuse.fx.trace.source_lines import definition_of
 from autofuse.fx.trace.twin import Twins, active, plain_class, signature_of
 from autofuse.fx.trace.twin_state import as_it_was
+from autofuse.fx.trace.user_code import can_watch
 from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
@@ -66,6 +67,8 @@ def traced(
     or does what a graph does not repeat.
     """
     cls = plain_class(type(module))
+    if not can_watch():
+        raise Untraceable(because(forwards.PROFILED), passing=True)
     if "forward" in module.__dict__:
         raise Untraceable(because(forwards.REPLACED))
     with _LOCK, undisturbed_randomness(), without_cached_casts(), quiet(), mode, torch.enable_grad():
