@@ -35,6 +35,7 @@ _PARAMETERS = 2  # a weight and a bias
 _MARKS = frozenset({"_is_param", "_is_buffer", "_dynamo_dynamic_indices", "_dynamo_static_input_type"})  # of torch's
 _CATCHES = frozenset({"AttributeError", "Exception"})
 _LARGEST_ARRAY = 4096  # bytes that are compared at each call
+_OF_BUFFERS = "persistent"  # what nn.Buffer notes on a tensor
 
 
 class AttributeReads(ForeignCalls):
@@ -69,7 +70,7 @@ class AttributeReads(ForeignCalls):
                 if x is not buffers.get(name) and self.itself.get(id(x), _NOTHING) is not buffers.get(name):
                     self.refuse(because(forwards.REGISTERS_BUFFER, name=name), passing=True)
         for held in self.held.values():
-            if names := sorted(n for n in vars(held.tensor) if _is_users_name(n)):
+            if names := sorted(n for n in vars(held.tensor) if _is_users_name(n) and n != _OF_BUFFERS):
                 self.refuse(because(forwards.ASSIGNS, target=f"{names[0]} of a tensor"))
         if self.refused is not None:
             raise self.refused
@@ -415,11 +416,15 @@ def is_light(module: nn.Module) -> bool:
 
 
 @functools.cache
+@functools.cache
+def _of_fakes() -> frozenset[str]:
+    with FakeTensorMode():
+        return frozenset(vars(torch.empty(())))
+
+
 def _is_users_name(name: str) -> bool:
     """Whether an attribute of a fake tensor is none of its own."""
-    with FakeTensorMode():
-        own = vars(torch.empty(()))
-    return name not in own and name not in _MARKS and "memo" not in name and not hasattr(FakeTensor, name)
+    return name not in _of_fakes() and name not in _MARKS and "memo" not in name and not hasattr(FakeTensor, name)
 
 
 def _getitem(container: Any, key: Any) -> Any:

@@ -79,8 +79,14 @@ class ExternalState(Watcher):
         names = names_in(ran)
         self._note_cells(ran)
         for name, value in ran.arguments.items():
-            if self.snapshot.holds(value):  # what forward has made itself is its own affair
+            if isinstance(value, type) or self.snapshot.holds(value):  # what forward has made is its own affair
                 self.note(value, name, names)
+        if ran.arguments and not any(ran.code in nested(other.code) for other in self.ran):
+            with unfollowed():
+                function = FunctionsFound().of(ran, everywhere=True)
+            if function is not None:
+                self.note(function.__defaults__, ran.code.co_name, names)
+                self.note(function.__kwdefaults__, ran.code.co_name, names)
 
     def _note_cells(self, ran: Ran) -> None:
         """The variables around a function that it binds anew; those of a function that ran here are its own."""

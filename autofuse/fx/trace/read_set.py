@@ -37,7 +37,7 @@ from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.twin import is_twin, original_class
 from autofuse.fx.trace.type_calls import uses_type_of_values
 from autofuse.fx.trace.unreplaced import (
-    Part,
+    Comparisons,
     uncleared_cache,
     unreplaced_forwards,
     unreplaced_functions,
@@ -69,7 +69,7 @@ class ReadSet:
         self._names: Collection[str] = frozenset()
         self._seen: dict[int, Any] = {}
         self._more: list[Ran] = []  # which may run, too
-        self._parts: list[Part] = []  # of one test for all that is compared by identity
+        self._parts: list[Comparisons] = []  # of one test for all that is compared by identity
         self._absent: dict[int, tuple[dict[str, Any], set[str]]] = {}  # namespace -> what must not be in it
         self._ran: dict[int, types.FunctionType] = {}
         self._computed = False  # whether attributes are read by names that the code does not write out
@@ -199,7 +199,9 @@ class ReadSet:
         """What is asked of a module or of a class at once; of one that is used as a value, all that is ever asked."""
         if isinstance(value, types.ModuleType):
             inside = vars(value)
-            for name in attributes[:1] or sorted(n for n in (*inside, *self._missing(inside)) if n in self._names):
+            library = effects.is_library(value.__name__) or effects.is_standard(value.__name__)
+            names = self._literal if library else self._names  # nobody goes through all that a library has
+            for name in attributes[:1] or sorted(n for n in (*inside, *self._missing(inside)) if n in names):
                 if name in inside:
                     self._in_namespace(inside, name)
                     self._attributes(inside[name], attributes[1:])
@@ -261,7 +263,7 @@ class ReadSet:
                 found = cls.__members__.get(name, found)
             if found is NOTHING:
                 self._class_lacks(cls, [name])
-            elif name[:2] != "__" or name == "__annotations__":
+            elif name[:2] != "__" or name == "__annotations__" and name in self._literal:
                 self._class_attribute(cls, name, found)
         if not attributes:
             self._class_lacks(cls, [n for n in self._missing(()) if not any(n in vars(c) for c in _lookup(cls))])
@@ -364,7 +366,8 @@ class ReadSet:
         elif isinstance(value, array.array):
             self.guards.equal(f"{self.guards.constant(value)}.tobytes()", value.tobytes())
         elif isinstance(value, functools._lru_cache_wrapper):
-            self._parts.append(uncleared_cache(value))
+            if value.cache_info().currsize:  # those that hold tensors were emptied
+                self._parts.append(uncleared_cache(value))
             self.functions.know(value)
             for function in unwrapped(value):  # it may have run before, and then does not run again
                 self._may_run(function)
@@ -597,6 +600,9 @@ def _looks_up_by_itself(cls: type) -> bool:
 def type_is_used(ran: Ran) -> bool:
     """Whether the type of a value was used itself: that of a stand-in is another."""
     line = uses_type_of_values(ran.code)
+    given = [p for v in ran.arguments.values() for p in (v, *(v if type(v) in (list, tuple) else ()))]
+    if not any(is_twin(v) or isinstance(v, (Tensor, nn.Module)) for v in given):
+        return False  # of what forward has made itself
     return line is not None and (ran.lines is None or any(n >= line for n in ran.lines))
 
 

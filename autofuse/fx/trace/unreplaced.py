@@ -19,7 +19,7 @@ _known: dict[tuple[Any, ...], Callable[[], bool]] = {}
 
 
 @dataclass
-class Part:
+class Comparisons:
     """Some comparisons, the objects that they name, and what they are about."""
 
     about: str
@@ -33,7 +33,7 @@ class Part:
         self.objects += objects
 
 
-def whole(parts: Iterable[Part]) -> Callable[[], bool]:
+def whole(parts: Iterable[Comparisons]) -> Callable[[], bool]:
     """One test for all comparisons of all parts."""
     parts = list(parts)
     key = tuple((*part.tests, *map(id, part.objects)) for part in parts)
@@ -58,9 +58,9 @@ def whole(parts: Iterable[Part]) -> Callable[[], bool]:
     return _known[key]
 
 
-def unreplaced_names(namespace: dict[str, Any], held: dict[str, Any], absent: Collection[str] = ()) -> Part:
+def unreplaced_names(namespace: dict[str, Any], held: dict[str, Any], absent: Collection[str] = ()) -> Comparisons:
     """Whether names of a namespace are bound to these very values, and others are not there."""
-    part = Part(f"what forward uses of {namespace.get('__name__')} is unreplaced")
+    part = Comparisons(f"what forward uses of {namespace.get('__name__')} is unreplaced")
     for name, value in held.items():
         part.add(f"{{0}}[{name!r}] is {{1}}", namespace, value)
     for name in sorted(absent):
@@ -68,19 +68,19 @@ def unreplaced_names(namespace: dict[str, Any], held: dict[str, Any], absent: Co
     return part
 
 
-def unreplaced_forwards(classes: Iterable[type]) -> Part:
+def unreplaced_forwards(classes: Iterable[type]) -> Comparisons:
     """Whether instances of these classes run the forwards that they run now, when nothing is rewritten."""
     found = list(dict.fromkeys(classes))
-    part = Part(f"the forward of {', '.join(cls.__name__ for cls in found)} is unreplaced")
+    part = Comparisons(f"the forward of {', '.join(cls.__name__ for cls in found)} is unreplaced")
     for cls in found:
         function = own_function(cls.forward)  # type: ignore[attr-defined]
         part.add("({0}.forward is {1} or own_function({0}.forward) is {1})", cls, function)
     return part
 
 
-def unreplaced_methods(cls: type, names: Collection[str]) -> Part:
+def unreplaced_methods(cls: type, names: Collection[str]) -> Comparisons:
     """Whether a class has, under these names, the very methods and properties that it has now."""
-    part = Part(f"what forward uses of {cls.__name__} is unreplaced")
+    part = Comparisons(f"what forward uses of {cls.__name__} is unreplaced")
     for name in sorted(names):
         value = getattr(cls, name)
         kept = value is getattr(cls, name)  # a method that is made at each look is compared by what it equals
@@ -88,17 +88,17 @@ def unreplaced_methods(cls: type, names: Collection[str]) -> Part:
     return part
 
 
-def uncleared_cache(function: Any) -> Part:
+def uncleared_cache(function: Any) -> Comparisons:
     """Whether a cache of functools was neither cleared nor filled any further."""
-    part = Part(f"the cache of {function} is what it was")
+    part = Comparisons(f"the cache of {function} is what it was")
     part.add(f"{{0}}.cache_info().misses == {function.cache_info().misses}", function)
     return part
 
 
-def unreplaced_functions(functions: Iterable[types.FunctionType]) -> Part:
+def unreplaced_functions(functions: Iterable[types.FunctionType]) -> Comparisons:
     """Whether functions have the very code and the very defaults that they have now."""
     found = list(functions)
-    part = Part(f"the code and the defaults of {', '.join(f.__qualname__ for f in found)} are unreplaced")
+    part = Comparisons(f"the code and the defaults of {', '.join(f.__qualname__ for f in found)} are unreplaced")
     for function in found:
         part.add("{0}.__code__ is {1}", function, function.__code__)
         for name in ("__defaults__", "__kwdefaults__"):
