@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from queue import SimpleQueue
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -39,17 +41,21 @@ class Layer(nn.Module):
 
 
 @pytest.fixture
-def run_by(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    """For each copy that is checked, the modules in it that run a forward of autofuse's."""
-    seen: list[set[str]] = []
+def run_by(monkeypatch: pytest.MonkeyPatch) -> SimpleQueue[set[str]]:
+    """For each copy that is checked, the modules in it that run a forward of autofuse's. A check would undo a list."""
+    seen: SimpleQueue[set[str]] = SimpleQueue()
     check = ModuleReference.check
 
     def noted(self: ModuleReference, rewritten: nn.Module, **options: bool) -> Verification:
-        seen.append({name for name, m in rewritten.named_modules() if is_installed(m)})
+        seen.put({name for name, m in rewritten.named_modules() if is_installed(m)})
         return check(self, rewritten)
 
     monkeypatch.setattr(ModuleReference, "check", noted)
     return seen
+
+
+def drained(seen: SimpleQueue[set[str]]) -> list[set[str]]:
+    return [seen.get() for _ in range(seen.qsize())]
 
 
 def planned(model: nn.Module, x: Tensor) -> Planner:
@@ -57,15 +63,15 @@ def planned(model: nn.Module, x: Tensor) -> Planner:
     return plan_calls(load_rules(), states, calls_of(model, ((x,), {}), ()).by_mode, quietly)
 
 
-def test_a_module_is_tried_with_the_children_that_it_narrows(run_by: list[set[str]]) -> None:
+def test_a_module_is_tried_with_the_children_that_it_narrows(run_by: SimpleQueue[set[str]]) -> None:
     layer, x = Layer(), torch.randn(2, 4, 16)
     assert ForwardTrial(layer, ((x,), {}), planned(layer, x)).outcome().ok
-    assert run_by == [{"", "attention"}]
+    assert drained(run_by) == [{"", "attention"}]
     assert not any(is_installed(m) for m in layer.modules())
 
 
-def test_of_a_whole_model_only_the_named_modules_run_their_plans(run_by: list[set[str]]) -> None:
+def test_of_a_whole_model_only_the_named_modules_run_their_plans(run_by: SimpleQueue[set[str]]) -> None:
     layer, x = Layer(), torch.randn(2, 4, 16)
     trial = ForwardTrial(layer, ((x,), {}), planned(layer, x))
     assert all(trial.outcome(running).ok for running in ([layer, layer.attention], [layer], [layer.attention], []))
-    assert run_by == [{"", "attention"}, {""}, {"attention"}, set()]
+    assert drained(run_by) == [{"", "attention"}, {""}, {"attention"}, set()]
