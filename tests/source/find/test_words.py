@@ -90,7 +90,7 @@ def code(op: Op) -> str:
     return f"MY{sorted(OPS).index(op.name):03}"
 
 
-_ENDS = [op for op in OPS.values() if op.name not in NO_END]
+_ENDS = [op for op in OPS.values() if op.names and op.name not in NO_END]  # an assignment has no name
 SPELLINGS = [(op, name) for op in _ENDS for name in op.names]
 
 
