@@ -29,6 +29,7 @@ from autofuse.torch_private.nested import mapped, tensors_in
 Strides = tuple[int | None, ...]
 _Seen = dict[str, tuple[Any, ...]]  # who sees values, by name -> how these lie in memory
 _Turn = Callable[[Tensor], Tensor]
+_Result = tuple[Any, list[Any], Any]  # what a node calls, the values of the nodes it reads, and what came out
 _RAISES = "raises"  # among those who see
 
 
@@ -47,7 +48,8 @@ def keep_layouts(trace: ForwardTrace, original: fx.Graph) -> None:
 
     Raises CannotBuild where somebody would see another layout.
     """
-    before, after = _Run(trace, original), _Run(trace, trace.graph)
+    before = _Run(trace, original)
+    after = _Run(trace, trace.graph, before)
     if before.seen()[_RAISES]:  # it does not run on fakes alone: nothing is known of other layouts
         _guard_layouts(trace, original, before.sources)
         return
@@ -82,10 +84,20 @@ def _guard_layouts(trace: ForwardTrace, original: fx.Graph, rests_on: list[str])
 
 
 class _Run:
-    """Runs of a graph on fakes, in which the layouts of what comes from elsewhere may be others."""
+    """Runs of a graph on fakes, in which the layouts of what comes from elsewhere may be others.
 
-    def __init__(self, trace: ForwardTrace, graph: fx.Graph) -> None:
+    A node is run only where what it reads lies in another way than in the trace, and than in the same run of
+    `reference`, the graph before its rewrite.
+    """
+
+    def __init__(self, trace: ForwardTrace, graph: fx.Graph, reference: _Run | None = None) -> None:
         self._trace, self._graph = trace, graph
+        moves = any(str(n.target) in _MOVES for n in graph.nodes)
+        self._traced = {} if moves else {n.name: _traced(n) for n in graph.nodes}
+        if reference is not None:  # what is new in the graph was run when it was made
+            self._traced |= reference._traced
+        self._reference = reference
+        self._results: dict[tuple[str, str], dict[str, _Result]] = {}
         sources = (n for n in graph.nodes if self._is_source(n))
         self.sources = [n.name for n in sources if next(_tensors(n.meta.get("v")), None) is not None]
         self._known: dict[tuple[str, str], _Seen] = {}
@@ -97,7 +109,7 @@ class _Run:
         if key not in self._known:
             found: _Seen = {_RAISES: ()}
             try:
-                self._run(found, turn, source)
+                self._run(found, turn, source, self._results.setdefault(key, {}))
             except Exception as error:  # `view` refuses some layouts
                 found[_RAISES] = (type(error).__name__,)
             self._known[key] = found
@@ -106,8 +118,10 @@ class _Run:
     def forget(self) -> None:
         """The graph has changed."""
         self._known.clear()
+        self._results.clear()
 
-    def _run(self, found: _Seen, turn: _Turn | None, source: str) -> None:
+    def _run(self, found: _Seen, turn: _Turn | None, source: str, results: dict[str, _Result]) -> None:
+        others = self._reference._results.get((getattr(turn, "__name__", ""), source), {}) if self._reference else {}
         values: dict[fx.Node, Any] = {}
         with self._trace.mode, torch.no_grad(), torch.random.fork_rng([]):
             for node in self._graph.nodes:
@@ -116,12 +130,23 @@ class _Run:
                     found[node.name] = tuple(strides(t) for t in _tensors((args, kwargs)))
                 if node.op == "output":
                     break
-                values[node] = self._computed(node, args, kwargs, turn if source in ("", node.name) else None)
+                if self._is_source(node):
+                    values[node] = self._given(node, turn if source in ("", node.name) else None)
+                    continue
+                read = [values[n] for n in node.all_input_nodes]
+                for known in (self._traced, others):
+                    if node.name in known and _is_alike(known[node.name], node, read):
+                        values[node] = known[node.name][-1]
+                        break
+                else:
+                    values[node] = self._computed(node, args, kwargs)
+                results[node.name] = node.target, read, values[node]
 
-    def _computed(self, node: fx.Node, args: Any, kwargs: Any, turn: _Turn | None) -> Any:
-        if self._is_source(node):
-            value = node.meta.get("v")
-            return value if turn is None else mapped(lambda x: turn(x) if isinstance(x, Tensor) else x, value)
+    def _given(self, node: fx.Node, turn: _Turn | None) -> Any:
+        value = node.meta.get("v")
+        return value if turn is None else mapped(lambda x: turn(x) if isinstance(x, Tensor) else x, value)
+
+    def _computed(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         target: Any = node.target
         if node.op == "get_attr":
             return operator.attrgetter(target)(self._trace.twin)
@@ -143,6 +168,24 @@ class _Run:
         return str(getattr(node.target, "__module__", "")).partition(".")[0] not in ("torch", "_operator", "math")
 
 
+def _traced(node: fx.Node) -> _Result:
+    """What the trace has of a node."""
+    return node.target, [n.meta.get("v") for n in node.all_input_nodes], node.meta.get("v")
+
+
+def _is_alike(known: _Result, node: fx.Node, read: list[Any]) -> bool:
+    """Whether `known` is the result of a tensor operation on values that lie as those that `node` reads."""
+    target, then, result = known
+    alike = target == node.target and isinstance(result, Tensor) and len(then) == len(read)
+    return alike and all(one is other or _lie_alike(one, other) for one, other in zip(then, read, strict=True))
+
+
+def _lie_alike(one: Any, other: Any) -> bool:
+    return isinstance(one, Tensor) and isinstance(other, Tensor) and one.stride() == other.stride()
+
+
+# Methods that change how their own tensor lies in memory: the trace knows only how it lay at the end.
+_MOVES = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_ as_strided_ resize_ resize_as_ set_".split())
 _TENSORS_OWN = frozenset(n for n in dir(Tensor) if not n.startswith("__"))
 
 
