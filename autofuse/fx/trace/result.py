@@ -46,11 +46,12 @@ def _given_twice(result: Any) -> list[Any]:
 
 
 def _kept_elsewhere(recorder: Recorder, value: Any, dropped: frozenset[Path], path: Path) -> fx.Node | None:
-    """The node of a container that somebody has besides the caller; None where nobody does."""
+    """The node of a container that somebody has besides the caller, whole; None where nobody does."""
     known = recorder.tracked.get(id(value)) or recorder.tuples.get(id(value))
     if known is None or foreign.is_foreign(value):
         return None
-    if any(p[: len(path)] == path for p in dropped):  # nothing of it can be left out
+    tail = tail_of(dropped)
+    if tail is not None and any(p[: len(path)] == path and p[-1] == tail for p in dropped):
         recorder.refuse(because(forwards.RETURNS_OBJECT, kind=f"{type(value).__name__} that somebody else has too"))
     node: fx.Node = recorder.kept_node(value)
     return node

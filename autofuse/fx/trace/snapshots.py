@@ -198,10 +198,10 @@ def _reached(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Tensor):
         return
     if isinstance(value, types.ModuleType):
-        if not effects.is_library(value.__name__) and not effects.is_standard(value.__name__):
-            yield from (
-                (f".{n}", v) for n, v in list(vars(value).items()) if n in names and not isinstance(names, Everything)
-            )
+        own = not effects.is_library(value.__name__) and not effects.is_standard(value.__name__)
+        if not isinstance(names, Everything):
+            inside = [(n, v) for n, v in list(vars(value).items()) if n in names]
+            yield from ((f".{n}", v) for n, v in inside if own or isinstance(v, (types.ModuleType, types.MethodType)))
         return
     if isinstance(value, types.MethodType):
         yield "", value.__self__
