@@ -14,6 +14,7 @@ from autofuse.canonical import CAST, KEEP, View, fill_of
 from autofuse.canonical.arithmetic import total, without
 from autofuse.canonical.mask_folds import expanded_and_folded, folds_back, splits
 from autofuse.canonical.recognise.masks import BOOLEAN, NEGLIGIBLE_FILL, kept, unexpanded
+from autofuse.canonical.recognise.precision import known_dtypes, named_half
 from autofuse.ir.graph import CHOICE, Value, is_const
 
 
@@ -139,7 +140,7 @@ def _biased(view: View, mask: Mask, bias: Value) -> Mask | None:
     if view.number(bias):
         return None  # a number added to all scores is no mask, and no operation takes it for one
     if mask.value is None:
-        return Mask(bias)
+        return Mask(bias, approximate=_OF_ITS_OWN if _has_a_dtype_of_its_own(view, bias) else "")
     if mask.boolean and mask.value.op == CHOICE and not _is_boolean(mask.value):
         return _within(view, mask, lambda side: _biased(view, side, bias))
     if mask.boolean and mask.fill is None:
@@ -150,6 +151,20 @@ def _biased(view: View, mask: Mask, bias: Value) -> Mask | None:
     if mask.value.op == CHOICE:
         return _within(view, mask, lambda side: _biased(view, side, bias))
     return replace(mask, value=total(view, (mask.value, bias)))
+
+
+def _has_a_dtype_of_its_own(view: View, bias: Value) -> bool:
+    """Whether the program names the dtype of half precision in which it makes what is added, and nobody knows more."""
+    todo, seen = [bias], set[int]()
+    while todo:
+        v = todo.pop()
+        if id(v) in seen or known_dtypes(view, v):
+            continue
+        seen.add(id(v))
+        if v.op == CAST and any(named_half(o) for o in view.originals(v)):
+            return True
+        todo += v.inputs
+    return False
 
 
 def _kept(view: View, mask: Mask, keep: Value, fill: Value, amount: float) -> Mask | None:
@@ -179,6 +194,7 @@ def _both(view: View, first: Value | None, second: Value | None) -> Value | None
 
 
 _NEAR = "assumes that no score is nearly as low as the number that fills the rest"
+_OF_ITS_OWN = "assumes that the mask that is added has the dtype of the query"
 _UNEVEN = "a row that is masked out whole would not attend evenly"
 
 

@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from autofuse.canonical import CAST, PERMUTE, View, bare, literal
 from autofuse.canonical.arithmetic import factors_of, product, terms_of, total, without
 from autofuse.canonical.recognise.class_rows import rows_of
-from autofuse.canonical.recognise.precision import changes_dtype, known_dtypes, known_to_keep_dtype, names_dtype
+from autofuse.canonical.recognise.precision import (
+    changes_dtype,
+    known_dtypes,
+    known_to_keep_dtype,
+    named_half,
+    names_dtype,
+)
 from autofuse.canonical.recognise.projections import as_linear
 from autofuse.canonical.shapes import elements
 from autofuse.canonical.sizes import asked, whole_shape
@@ -29,6 +35,7 @@ from autofuse.match.pattern import Bindings, Miss, Pattern
 _PARTS = {"mul": factors_of, "add": terms_of}
 _TURNED_ROUND = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 _PASSES_DTYPE_ON = frozenset({"softmax"})  # their result has the dtype of what they are given
+_WEIGHTS = frozenset({"softmax", "dropout"})  # times the values, whose dtype they take on
 _DIGITS = 1e-5  # people write 0.7978845608 for sqrt(2 / pi)
 
 
@@ -87,6 +94,11 @@ class Matcher:
         inside = [v for n, v in after.captures.items() if n not in before.captures]
         return any(v.op == CAST for v in inside or after.captures.values())
 
+    def _rounds(self, cast: Value, found: Bindings) -> bool:
+        """Whether a cast is to half precision by name, and nobody knows that this is the operands' own."""
+        halves = {named_half(o) for o in self.view.originals(cast)} - {None}
+        return bool(halves) and not any(known_dtypes(self.view, bare(v)) >= halves for v in found.captures.values())
+
     def _names_dtype(self, found: Bindings) -> bool:
         """Whether what a last product weighs is cast to a dtype by name: `weights @ value.float()`."""
         last = self.pattern.root.inputs[-1] if self.pattern.root.op == "matmul" else None
@@ -119,13 +131,15 @@ class Matcher:
             inverse = layout.inverse(order_of(pattern))
             yield from self._match(pattern.inputs[0], self.view.permuted(value, inverse), bound, depth)
             return
-        crossed = depth > 0 and value.op == CAST
+        crossed, cast = depth > 0 and value.op == CAST, value
         if value.op == CAST:
             value, bound = bare(value), bound.across_cast() if depth else bound
         found = False
         for result in self._match_step(pattern, value, bound, depth):
             found = True
             if crossed and not self._casts_back(bound, result):
+                continue
+            if crossed and pattern.op not in _WEIGHTS and self._rounds(cast, result):
                 continue
             yield result.with_step(pattern, value)
         inner = self.pattern.optional(pattern)

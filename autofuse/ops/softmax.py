@@ -28,7 +28,7 @@ def masked_softmax(
     scores: Tensor, mask: Tensor | None = None, *, scale: float | Tensor = 1.0, fill: float | None = None,
     kept: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """softmax(scores * scale, masked) over the last dimension, in the dtype of `scores`.
+    """softmax(scores * scale, masked) over the last dimension, in the dtype of `scores`, or of their sum with `mask`.
 
     Shapes: scores (..., T, S); mask broadcasts against them, boolean (True is kept) or added; the result has the shape
     they broadcast to. Scores in half precision are scaled, masked and normalised in float32.
@@ -40,6 +40,8 @@ def masked_softmax(
     """
     if isinstance(scale, Tensor):
         scores, scale = (scores * scale).to(scores.dtype), 1.0
+    if mask is not None and mask.is_floating_point():
+        scores = scores.to(torch.result_type(scores, mask))
     if kept is not None:
         return _formula(scores, mask, scale, fill, kept)
     result: Tensor = _OPERATION(scores, mask, scale=scale, fill=fill)

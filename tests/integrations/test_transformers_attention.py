@@ -79,7 +79,7 @@ GEMMA = ("Gemma2ForCausalLM", "Gemma2Config", {"head_dim": 8, "query_pre_attn_sc
     [
         (LLAMA, tokens(), [False, False]),
         (LLAMA, padded(), [True, True]),
-        (LLAMA, padded(left=True), [True, True]),
+        (LLAMA, padded(left=True), []),  # queries without a key: on a CPU the gradient that eager lets through is kept
         (MISTRAL, tokens(), [True, True]),
         (GEMMA, padded(), []),
     ],

@@ -46,6 +46,8 @@ def check_text(program: Program, wanted: list[Step]) -> None:
         taken = [f for f in found if f.status in ("safe", "unsafe")]
         if after == text or unsafe and any(a in f.reason for f in taken for a in ASSUMED):
             continue  # what an unsafe edit assumes, a mutation may well break
+        if unsafe and "bfloat16" in text:
+            continue  # an operation of autofuse's computes half precision in float32: its rounding is another
         new = outcome(program, after)
         if not any(t in new.error for t in WRITTEN_IN_PLACE):
             assert not now.off(new), f"{now.off(new)}\n{told(found)}\n{text}\n->\n{after}"

@@ -345,6 +345,7 @@ class UpperBufferAsBool(nn.Module):
 class Gpt2TimesBuffer(Scores):
     """GPT-2 of 2019: `w * b - 1e4 * (1 - b)`."""
 
+    safety = "unsafe"
     cross = True
 
     def forward(self, q, k, v):

@@ -16,7 +16,7 @@ from autofuse.canonical.recognise.smoothing import given_by, smoothing_of
 from autofuse.canonical.recognise.softmax import unshifted
 from autofuse.canonical.shapes import elements, from_end
 from autofuse.canonical.view import CAST, LEAF, View, bare, literal, rewrites
-from autofuse.ir.graph import ATTRIBUTE, ITEM, SLICE, TUPLE, Value, is_const, is_whole
+from autofuse.ir.graph import ATTRIBUTE, GLOBAL, ITEM, SLICE, TUPLE, Value, is_const, is_whole
 
 _TWO = "assumes that the logits have two dimensions"
 _ONE = "assumes that the target has one dimension"
@@ -231,7 +231,8 @@ def _counted(view: View, v: Value) -> Value | None:
     call = v.data if v.op == LEAF else None
     if not isinstance(call, Value) or not isinstance(call.data, tuple) or call.data[0] != "range":
         return None
-    return view.of(call.inputs[0]) if len(call.inputs) == 1 else None
+    arguments = [i for i in call.inputs if i.op != GLOBAL]  # the name is one of them where a file could bind it anew
+    return view.of(arguments[0]) if len(arguments) == 1 else None
 
 
 @rewrites("squeeze")

@@ -12,6 +12,8 @@ from autofuse.ir.graph import ATTRIBUTE, Value, is_const
 
 _FLOATING = frozenset({"float32", "float16", "bfloat16", "float64", "float", "half", "double"})
 
+_HALVES = {"half": "torch.float16", "float16": "torch.float16", "bfloat16": "torch.bfloat16"}
+
 
 @rewrites("float", "double", "type_as", "half", "bfloat16")
 def _cast(view: View, x: Value, *like: Value) -> Value:
@@ -57,6 +59,13 @@ def names_dtype(view: View, original: Value) -> bool:
         for t in targets
         if t.op == ATTRIBUTE
     )
+
+
+def named_half(original: Value) -> str | None:
+    """The dtype of half precision that a cast of the program names: "torch.bfloat16" of `x.to(torch.bfloat16)`."""
+    targets = (*original.inputs[1].inputs, *original.inputs[2].inputs) if original.op == "to" else ()
+    names = [original.op, *(t.data for t in targets if t.op == ATTRIBUTE)]
+    return next((_HALVES[str(n)] for n in names if str(n) in _HALVES), None)
 
 
 def _of_probabilities(view: View, v: Value) -> bool:
