@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import gc
 import sys
 import threading
 import types
@@ -96,7 +97,12 @@ def can_watch() -> bool:
 
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Tell `watcher` what runs in this block, and every watcher of a block around it."""
+    """Tell `watcher` what runs in this block, and every watcher of a block around it.
+
+    Python collects no garbage meanwhile: finalizers and `gc.callbacks` are no part of the code that is watched.
+    """
+    collects = gc.isenabled()
+    gc.disable()
     before = sys.getprofile(), sys.gettrace()
     off, _now.off = _now.off, 0
     _now.watchers.append(_Active(watcher))
@@ -107,6 +113,8 @@ def watched(watcher: Watcher) -> Iterator[None]:
         _stop(*before)
         _now.watchers.pop()
         _now.off = off
+        if collects:
+            gc.enable()
 
 
 def _start(tracer: Any) -> None:

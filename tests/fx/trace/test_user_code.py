@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -109,3 +110,26 @@ def test_nothing_is_left_of_a_watch(fails: bool) -> None:
     except InterruptedError:
         pass
     assert (sys.getprofile(), sys.gettrace()) == before
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_no_part_of_what_runs(enabled: bool) -> None:
+    kept: list[list[int]] = []
+
+    def callback(phase: str, _: dict[str, int]) -> None:
+        time.perf_counter()
+
+    heard, before, was = Heard(), gc.get_threshold(), gc.isenabled()
+    gc.callbacks.append(callback)
+    try:
+        (gc.enable if enabled else gc.disable)()
+        gc.set_threshold(1)
+        with watched(heard):
+            for n in range(100):
+                kept.append([n])
+        assert gc.isenabled() == enabled
+    finally:
+        gc.callbacks.remove(callback)
+        gc.set_threshold(*before)
+        (gc.enable if was else gc.disable)()
+    assert heard.ran == [] and heard.told == []
