@@ -22,7 +22,9 @@ from torch.overrides import TorchFunctionMode
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.code_facts import Load, facts_of
 
-_USERS, _LIBRARYS, _STANDARD = 1, 2, 3
+_USERS, _LIBRARYS, _STANDARD, _CLOSED = 1, 2, 3, 4
+# Code that calls nothing of the user's: a compiler at work, and kernels. What it calls elsewhere is its own affair.
+_CLOSED_MODULES = ("autofuse.ops", "autofuse.kernels", "torch._inductor", "torch._dynamo.convert_frame")
 _WRITES_ENVIRONMENT = frozenset(
     {"__setitem__", "__delitem__", "setdefault", "update", "pop", "popitem", "clear", "__ior__"}
 )
@@ -74,7 +76,7 @@ class _Watching(threading.local):
     def __init__(self) -> None:
         self.watchers: list[_Active] = []
         self.off = 0
-        self.importing: types.FrameType | None = None  # whose machinery runs, and whose files
+        self.closed: types.FrameType | None = None  # of an import, or of code that calls nothing of the user's
 
 
 _now = _Watching()
@@ -105,6 +107,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
     gc.disable()
     before = sys.getprofile(), sys.gettrace()
     off, _now.off = _now.off, 0
+    closed, _now.closed = _now.closed, None
     _now.watchers.append(_Active(watcher))
     try:
         _start(before[1])
@@ -112,7 +115,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
     finally:
         _stop(*before)
         _now.watchers.pop()
-        _now.off = off
+        _now.off, _now.closed = off, closed
         if collects:
             gc.enable()
 
@@ -169,6 +172,8 @@ def _kind(frame: types.FrameType) -> int:
 
 def _judged(code: types.CodeType, namespace: dict[str, Any]) -> int:
     name = namespace.get("__name__")
+    if str(name).startswith(_CLOSED_MODULES):
+        return _CLOSED
     if effects.is_library(name) or code.co_filename.startswith(("<autofuse", "<eval_with_key", "<frozen")):
         return _LIBRARYS if not effects.is_standard(name) else _STANDARD
     tuples = str(name).startswith("namedtuple_") and code.co_filename == "<string>"  # which Python writes
@@ -195,14 +200,14 @@ def _lines(frame: types.FrameType, event: str, _: Any) -> Any:
 
 
 def _profiled(frame: types.FrameType, event: str, argument: Any) -> None:
-    if _now.importing is not None:
-        if event == "return" and frame is _now.importing:
-            _now.importing = None
+    if _now.closed is not None:
+        if event == "return" and frame is _now.closed:
+            _now.closed = None
         return
     if event == "call":
         kind = _kind(frame)
-        if frame.f_code.co_name == "_find_and_load" and kind == _STANDARD:
-            _now.importing = frame
+        if kind == _CLOSED or frame.f_code.co_name == "_find_and_load" and kind == _STANDARD:
+            _now.closed = frame
             return
         if kind == _USERS:
             _enter(frame)

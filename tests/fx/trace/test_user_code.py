@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from autofuse import ops
 from autofuse.fx.trace.user_code import Ran, Unfollowed, Watcher, unfollowed, watched
 
 
@@ -133,3 +134,11 @@ def test_the_garbage_collector_is_no_part_of_what_runs(enabled: bool) -> None:
         gc.set_threshold(*before)
         (gc.enable if was else gc.disable)()
     assert heard.ran == [] and heard.told == []
+
+
+def test_what_a_kernel_and_a_compiler_do_is_none_of_the_users_code() -> None:
+    heard, x = Heard(), torch.rand(2, 8)
+    with watched(heard):
+        ops.rms_norm(x, torch.ones(8))
+        helper(x)
+    assert heard.ran == ["helper"] and heard.told == []
