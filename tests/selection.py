@@ -83,9 +83,9 @@ def tell_seconds(reporter: pytest.TerminalReporter) -> None:
 
 
 def tell_attack(reporter: pytest.TerminalReporter, outcomes: list[str]) -> None:
-    """What came of the programs of tests/adversary: of each, in both ways of capture."""
+    """What came of the programs of tests/adversary: each was captured in one way or in two."""
     counted = Counter(outcomes)
     told = {"fused": "fused and right", "refused": "refused and right", "wrong": "wrong"}
     parts = ", ".join(f"{n} {told.get(outcome, outcome)}" for outcome, n in sorted(counted.items()))
     if outcomes:
-        reporter.write_line(f"{len(outcomes) // 2} programs attacked optimize, each in two ways: {parts}")
+        reporter.write_line(f"programs attacked optimize {len(outcomes)} times: {parts}")

@@ -13,7 +13,7 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -148,4 +148,9 @@ def _constants_of(function: ast.FunctionDef) -> dict[str, str]:
 
 def _scope_of(rule: type[Rule]) -> FileScope:
     """What the names in a rule's own file mean."""
-    return file_scope(ast.parse(Path(inspect.getfile(rule)).read_text()))
+    return _scope_of_text(Path(inspect.getfile(rule)).read_text())
+
+
+@lru_cache(maxsize=16)  # a file may hold many rules
+def _scope_of_text(text: str) -> FileScope:
+    return file_scope(ast.parse(text))

@@ -90,7 +90,10 @@ class AttributeReads(ForeignCalls):
         self.refuse(why)
 
     def check_kept(self, changes: Iterable[OutsideChange]) -> None:
-        """Raises Untraceable where forward changed what lies outside of the module, but for a mask that it caches."""
+        """Raises Untraceable where forward changed what lies outside of the module.
+
+        A mask that is put into a cache is put there by the original, at the next call.
+        """
         repeated = {*self.tracked, *self.reached_by_objects()}
         for change in changes:
             if id(change.owner) in repeated:
@@ -98,8 +101,8 @@ class AttributeReads(ForeignCalls):
             if effects.random_state(change.owner) is not None:
                 self.refuse(because(forwards.DRAWS_RANDOM))
             cached = [t for value in change.added for t in tensors(value)]
-            if not change.added or not change.may_be_cache or not cached or not all(map(self.is_constant, cached)):
-                self.refuse(because(forwards.KEEPS_OUTSIDE, name=change.name))
+            fills = change.may_be_cache and bool(cached) and all(map(self.is_constant, cached))
+            self.refuse(because(forwards.KEEPS_OUTSIDE, name=change.name), passing=fills)
 
     def close(self, outside: ExternalState) -> None:
         """Guard what forward read besides its arguments and its module. Raises Untraceable where that is impossible."""

@@ -21,10 +21,11 @@ from torch.overrides import TorchFunctionMode
 
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.code_facts import Load, facts_of
+from autofuse.torch_private import COMPILER_MODULES
 
 _USERS, _LIBRARYS, _STANDARD, _CLOSED = 1, 2, 3, 4
 # Code that calls nothing of the user's: a compiler at work, and kernels. What it calls elsewhere is its own affair.
-_CLOSED_MODULES = ("autofuse.ops", "autofuse.kernels", "torch._inductor", "torch._dynamo.convert_frame")
+_CLOSED_MODULES = ("autofuse.ops", "autofuse.kernels", *COMPILER_MODULES)
 _WRITES_ENVIRONMENT = frozenset(
     {"__setitem__", "__delitem__", "setdefault", "update", "pop", "popitem", "clear", "__ior__"}
 )
