@@ -28,7 +28,7 @@ LEAST = 2**16  # elements; below this a call costs about as much as its kernel
 Sizes = Callable[..., tuple[int, ...]]
 
 OPERATIONS: dict[str, Operation] = {}
-_recorders: list[list[RecordedCall]] = []
+RECORDERS: list[list[RecordedCall]] = []
 _on_paper: list[None] = []
 _TENSORS = frozenset({Tensor, nn.Parameter})
 _DTYPES = frozenset({torch.float64, *HALVES_AND_SINGLE})
@@ -54,11 +54,11 @@ class RecordedCall(NamedTuple):
 def recorded() -> Iterator[list[RecordedCall]]:
     """Every call of an operation in the block, those that operations make of each other included, in order."""
     made: list[RecordedCall] = []
-    _recorders.append(made)
+    RECORDERS.append(made)
     try:
         yield made
     finally:
-        _recorders[:] = [r for r in _recorders if r is not made]
+        RECORDERS[:] = [r for r in RECORDERS if r is not made]
 
 
 @contextmanager
@@ -75,9 +75,11 @@ class Operation:
     """The providers of one operation. Called like its public function, the deciding tensor first."""
 
     def __init__(
-        self, name: str, providers: Sequence[Provider], *, least: int = LEAST, sizes: Sizes = by_elements_and_width
-    ) -> None:
+        self, name: str, providers: Sequence[Provider], *, least: int = LEAST, sizes: Sizes = by_elements_and_width,
+        keeps_layout: bool = False,
+    ) -> None:  # fmt: skip
         self.name, self.least, self.sizes = name, least, sizes
+        self.keeps_layout = keeps_layout  # whether the result of any provider lies in memory as that of torch's does
         self.providers: tuple[Provider, ...] = tuple(providers)
         self.torch = next(p for p in self.providers if p.name == "torch")
         self.failures: dict[str, str] = {}  # provider -> what it raised
@@ -89,8 +91,8 @@ class Operation:
         OPERATIONS[name] = self
 
     def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if _recorders:
-            for made in _recorders:
+        if RECORDERS:
+            for made in RECORDERS:
                 made.append(RecordedCall(self, (x, *args), kwargs))
         if kwargs.get("dropout_p") and kwargs.get("training") and is_dropout_off(kwargs["dropout_p"]):
             kwargs["dropout_p"] = 0.0
@@ -258,7 +260,7 @@ def traced() -> bool:
 
 def is_eager() -> bool:
     """Whether nobody traces, transforms or records calls: what an operation may ask before it takes a short cut."""
-    return not (_recorders or traced() or _transformed())
+    return not (RECORDERS or traced() or _transformed())
 
 
 def is_plain(*arguments: Any) -> bool:

@@ -39,7 +39,7 @@ def define(
         _IN_KERNELS.add(name)
     own = _own(name, on_cuda) if wins_from else ()
     listed = own or name in OUR_ACTIVATIONS
-    made = Operation(name, (*own, _torchs(name, torchs)), least=wins_from) if listed else torchs
+    made = Operation(name, (*own, _torchs(name, torchs)), least=wins_from, keeps_layout=True) if listed else torchs
     _ACTIVATIONS[name] = made
     return made
 

@@ -6,15 +6,34 @@ the caller promises to be likely, go straight to torch's kernel.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from autofuse.kernels.operation import OPERATIONS, RECORDERS
+from autofuse.ops.activation_table import ACTIVATIONS
 from autofuse.ops.attention import attention as whole_attention
 from autofuse.ops.derivatives import differentiable_twice
-from autofuse.torch_private import forward_ad, peek_interpreter_stack
+from autofuse.torch_private import forward_ad, get_tracing_state, peek_interpreter_stack
 
 _is_compiling = torch.compiler.is_compiling
+
+
+@cache
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """The activation `name` for tensors of any shape, which go straight to torch where they are few elements."""
+    operation, whole = OPERATIONS[name], ACTIVATIONS[name]
+    of_torch, least = operation.torch.run, operation.least
+
+    def lowered(x: Tensor) -> Tensor:
+        seen = _is_compiling() or get_tracing_state() is not None or RECORDERS
+        return whole(x) if seen or type(x) is not Tensor or x.numel() >= least else of_torch(x)
+
+    lowered.__name__ = lowered.__qualname__ = f"{name}_of_few_elements"
+    return lowered
 
 
 def attention(

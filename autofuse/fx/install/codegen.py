@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from autofuse.fx.install.conditions import FOUND, Dispatch, VariantTests, explained, written
+from autofuse.fx.install.failed_calls import may_run_again
 from autofuse.fx.install.guard_code import identity
 from autofuse.fx.install.guarded_reads import handed
 from autofuse.fx.install.lowering import lower
@@ -45,6 +46,7 @@ class Variant:
     names: tuple[tuple[str, Any], ...]  # what the tests name
     globals: tuple[tuple[str, Any], ...]  # what the source names
     training: bool
+    may_run_again: bool = False  # whether the original may run where this has raised
 
     @property
     def relaxed(self) -> Variant:
@@ -78,12 +80,15 @@ def variant_of(trace: ForwardTrace) -> Variant:
     _add_ambient(trace.guards.add, trace.around)
     lower(trace)
     inputs = (*trace.inputs, *handed(trace, len(trace.inputs)))
+    again = may_run_again(trace.graph)
     for node in trace.graph.nodes:
         if node.name == "self":
             node._rename("self_1")  # a child named `self` would shadow the argument
     code = trace.graph.python_code("self", verbose=False)
     names = tuple(trace.guards.names.items())
-    return Variant(code.src, tuple(trace.guards.tests), inputs, names, tuple(code.globals.items()), trace.twin.training)
+    return Variant(
+        code.src, tuple(trace.guards.tests), inputs, names, tuple(code.globals.items()), trace.twin.training, again
+    )
 
 
 def _add_ambient(add: Callable[[str], None], around: AmbientState) -> None:
@@ -95,21 +100,37 @@ def _add_ambient(add: Callable[[str], None], around: AmbientState) -> None:
             add(f'not _autocast("{state.device}")')
 
 
-def forward_of(base: Forward, variants: tuple[Variant, ...], missed: Forward) -> Forward:
+def forward_of(base: Forward, variants: tuple[Variant, ...], missed: Forward, raised: Forward | None = None) -> Forward:
     """A function with the signature of `base` that runs the first variant whose tests hold, else `missed`.
 
-    `missed(self, ...)` gets the arguments as `base` would.
+    `missed(self, ...)` gets the arguments as `base` would, and so does `raised(error, self, ...)` where an operation of
+    the variant raises an error that the original may not.
     """
     signature = signature_of(base)
     receiver = next(iter(signature.parameters))
     variants = merged(variants)
     asked = [VariantTests(v.tests, v.inputs, dict(v.names)) for v in variants]
     body = written(asked, receiver) if asked else Dispatch()
-    scope: dict[str, Any] = {**body.scope, "_missed": missed}
+    scope: dict[str, Any] = {**body.scope, "_missed": missed, "_raised": raised}
     lines = [f"def forward({_parameters(signature, scope)}):", *("    " + line for line in body.lines)]
     for i, variant in enumerate(variants):
         scope[f"_run{i}"] = variant.run
-        lines += [f"    if {FOUND} == {i}:", f"        return _run{i}({', '.join([receiver, *body.inputs[i]])})"]
+        call = f"_run{i}({', '.join([receiver, *body.inputs[i]])})"
+        lines.append(f"    if {FOUND} == {i}:")
+        if raised is None or not variant.may_run_again:
+            lines.append(f"        return {call}")
+            continue
+        lines += [
+            "        if _is_compiling():",  # a compiler breaks no graph inside of `try`
+            f"            return {call}",
+            "        try:",
+            f"            return {call}",
+            "        except _Error as _error:",
+            f"            if not _is_of_an_operation(_error, _run{i}):",
+            "                raise",
+            "            _problem = _error",
+            f"        return _raised(_problem, {_passed(signature)})",
+        ]
     lines.append(f"    return _missed({_passed(signature)})")
     execute("\n".join(lines) + "\n", scope)
     forward: types.FunctionType = scope["forward"]

@@ -32,6 +32,7 @@ from autofuse.torch_private import assumed_constant
 UNCALLED = "it was called before it was compiled"  # what a compiler finds amiss where nothing was ever captured
 _SERIAL = count()
 
+Raised = Callable[[Exception, Forward, nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 Missed = Callable[[Forward, nn.Module, tuple[Any, ...], dict[str, Any], frozenset[Path]], Any]
 Told = Callable[[Forward, str], None]
 Copied = Callable[[nn.Module, nn.Module], None]
@@ -87,12 +88,14 @@ class Entry:
 def install(
     module: nn.Module, variants: tuple[Variant, ...], narrow: Narrow, missed: Missed,
     known: dict[Hashable, RewrittenForward], compiled: Told | None = None, copied: Copied | None = None,
+    raised: Raised | None = None,
 ) -> None:  # fmt: skip
     """Have `module` run `variants`, and `missed` where none holds.
 
     `narrow` are variants for callers that read only part of the result; `missed(original, module, ...)` is told what is
     not read. `known` keeps what exists, so that equal layers share one. A compiler takes the original where none holds,
     and `compiled(forward, guard)` hears of it, once for each compilation. `copied(original, copy)` hears of copies.
+    `raised(error, original, module, ...)` runs what an operation of a variant has raised in.
     The class must take another forward (own_forward.why_kept).
     """
     before = module.__dict__.get(ENTRY) or None
@@ -100,7 +103,7 @@ def install(
     keys = frozenset((k, tuple(v.key for v in vs)) for k, vs in narrow.items())
     key = (of, tuple(v.key for v in variants), keys, missed)
     if key not in known:
-        known[key] = _rewritten(of, variants, narrow, missed, compiled)
+        known[key] = _rewritten(of, variants, narrow, missed, compiled, raised)
     module.__dict__[ENTRY] = _DISPATCHED.entry(module, known[key], copied or _nobody)
 
 
@@ -217,7 +220,7 @@ def _original(module: nn.Module) -> Forward:
 
 
 def _rewritten(
-    of: Any, variants: tuple[Variant, ...], narrow: Narrow, missed: Missed, compiled: Told | None
+    of: Any, variants: tuple[Variant, ...], narrow: Narrow, missed: Missed, compiled: Told | None, raised: Raised | None
 ) -> RewrittenForward:
     askers = tuple(asker_of(of, v) for v in variants) if compiled is not None else ()
 
@@ -241,7 +244,11 @@ def _rewritten(
             told(0, 0)
         return of(self, *args, **kwargs)
 
-    made = forward_of(of, variants, full)
+    def failed(error: Exception, self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        assert raised is not None
+        return raised(error, of, self, args, kwargs)
+
+    made = forward_of(of, variants, full, failed if raised is not None else None)
     parts = {narrow_name(k): forward_of(of, vs, _whole(of, k, missed)) for k, vs in narrow.items()}
     return RewrittenForward(of, made, parts)
 

@@ -31,19 +31,22 @@ def lower(trace: ForwardTrace) -> None:
     for node in list(trace.graph.nodes):
         if node.target is ops.attention and _is_plain(node, trace.around):
             _make_plain(trace, node)
+        elif node.target is ops.gelu and len(node.args) == 1 and node.kwargs == {"approximate": "tanh"}:
+            node.target, node.kwargs = plain.activation("gelu_tanh"), {}
         elif node.target is ops.gelu:
             if len(node.args) == 1 and node.kwargs.get("approximate", "none") == "none":  # the exact one is torch's
                 node.target = F.gelu
-        elif (torchs := _plain_torch(node.target)) is not None:
-            node.target = torchs
+        elif (name := _activation(node)) and not OPERATIONS[name].has_choice:
+            node.target = OPERATIONS[name].torch.run
+        elif name and len(node.args) == 1 and not node.kwargs:
+            node.target = plain.activation(name)
     _ask_sizes_at_once(trace.graph)
 
 
-def _plain_torch(target: Any) -> Any:
-    """torch's function where `target` is one of ours that nobody but torch computes; None for anything else."""
-    name = getattr(target, "__name__", "")
-    ours = FUNCTIONS.get(name) is target and name in OPERATIONS and not OPERATIONS[name].has_choice
-    return OPERATIONS[name].torch.run if ours else None
+def _activation(node: fx.Node) -> str:
+    """The name of the activation, one of our operations, that a node calls; "" for any other node."""
+    name = getattr(node.target, "__name__", "")
+    return name if FUNCTIONS.get(name) is node.target and name in OPERATIONS else ""
 
 
 def _is_plain(node: fx.Node, around: AmbientState) -> bool:

@@ -135,7 +135,9 @@ _ANY_LAYOUT = frozenset(
 
 
 def _takes_any_layout(captured: CapturedTrace, user: fx.Node) -> bool:
-    """Whether a user of a result does not mind in which order it lies in memory (`view` does)."""
+    """Whether a user of a result does not mind in which order it lies in memory (`view` does); see layouts.py."""
+    if user.op == "output":
+        return True
     if user.op == "call_module":
         return is_known(type(captured.trace.module.get_submodule(str(user.target))))
     return getattr(user.target, "__name__", str(user.target)) in _ANY_LAYOUT

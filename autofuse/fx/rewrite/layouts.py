@@ -198,7 +198,20 @@ def _operation(node: fx.Node) -> str | None:
 def _may_be_laid_out_otherwise(node: fx.Node) -> bool:
     """Whether a kernel may lay its result out in another way than the plain torch code that fakes go to."""
     name = _operation(node)
-    return name is not None and (name not in OPERATIONS or OPERATIONS[name].has_choice)
+    if name is None or name not in OPERATIONS:
+        return name is not None
+    return OPERATIONS[name].has_choice and not OPERATIONS[name].keeps_layout
+
+
+_DENSE = frozenset({"linear", "matmul", "bmm", "einsum", "contiguous"})  # whatever the layout of their operands is
+
+
+def _rests_on_a_choice(node: fx.Node) -> bool:
+    """Whether a value lies in memory as a kernel has it that may lay its result out in another way."""
+    if _may_be_laid_out_otherwise(node):
+        return True
+    dense = node.op == "call_module" or getattr(node.target, "__name__", str(node.target)) in _DENSE
+    return not dense and any(map(_rests_on_a_choice, node.all_input_nodes))
 
 
 def _lay_out_results(trace: ForwardTrace, before: _Run, after: _Run) -> None:
@@ -210,8 +223,7 @@ def _lay_out_results(trace: ForwardTrace, before: _Run, after: _Run) -> None:
         return
     for node, was, is_ in {n: (n, was, is_) for n, was, is_ in zip(returned, wanted, found, strict=True)}.values():
         order = _order(was, node.meta["v"])
-        turned = order is not None and was != strides(torch.empty(node.meta["v"].shape, device="meta"))
-        if order is not None and (was != is_ or turned and after.chooses):
+        if order is not None and (was != is_ or _rests_on_a_choice(node)):
             output.replace_input_with(node, _laid_out(trace, node, order, output))
     after.forget()
 
@@ -240,6 +252,12 @@ def _inverse(order: list[int]) -> list[int]:
 
 
 def _laid_out(trace: ForwardTrace, node: fx.Node, order: list[int], place: fx.Node) -> fx.Node:
+    if order == sorted(order):
+        with trace.graph.inserting_before(place):
+            made = trace.graph.call_method("contiguous", (node,))
+        with trace.mode, torch.no_grad():
+            made.meta["v"] = node.meta["v"].contiguous()
+        return made
     with trace.graph.inserting_before(place):
         physical = trace.graph.call_method("permute", (node, *order))
         dense = trace.graph.call_method("contiguous", (physical,))

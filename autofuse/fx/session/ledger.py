@@ -82,13 +82,14 @@ class Ledger:
         """Say of the module called `name`, "" for the model, why it, or more of it, is not fused."""
         self.note(SiteReport("", name, "declined", str(reason), advice=reason.advice(), reason_code=reason.code.name))
 
-    def roll_back(self, why: Reason, names: Collection[str]) -> None:
-        """Nothing is fused any more in the modules of these names."""
-        for key, site in self._sites.items():
-            if site.status == "fused" and site.module in names:
-                self._sites[key] = replace(
-                    site, status="rolled-back", reason=str(why), kernel="", reason_code=why.code.name
-                )
+    def roll_back(self, why: Reason, names: Collection[str]) -> bool:
+        """Nothing is fused any more in the modules of these names; whether anything was."""
+        fused = [key for key, site in self._sites.items() if site.status == "fused" and site.module in names]
+        for key in fused:
+            self._sites[key] = replace(
+                self._sites[key], status="rolled-back", reason=str(why), kernel="", reason_code=why.code.name
+            )
+        return bool(fused)
 
 
 def may_hold_a_site(module: nn.Module) -> bool:

@@ -145,8 +145,8 @@ class Session:
         state.narrow.clear()
         state.left, state.armed = 0, False
         restore_one(module)
-        self.ledger.decline(state.name, why)
-        self.ledger.roll_back(why, {state.name})
+        if not self.ledger.roll_back(why, {state.name}):
+            self.ledger.decline(state.name, why)
 
     def arm_uncalled(self, planner: Planner) -> None:
         """Have the modules that no planned call reaches, and that may hold something, captured at their first call."""
@@ -187,7 +187,8 @@ class Session:
             restore_one(module)
             return
         narrow: Narrow = {k: tuple(v) for k, v in state.narrow.items()}
-        install(module, tuple(state.full), narrow, self.missed, self._known, self.compiled, self.copied)
+        install(module, tuple(state.full), narrow, self.missed, self._known, self.compiled, self.copied,
+                self.raised)  # fmt: skip
 
     # At a call that no variant was made for.
 
@@ -230,6 +231,20 @@ class Session:
         except Exception as error:
             self._run_the_original(module, reason_of_failure(error, "looking at a new kind of call"))
             return False
+
+    def raised(
+        self, error: Exception, of: Forward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run the original, `of`, where an operation of its new forward raised; what the original raises is the user's.
+
+        Where the original raises nothing, it runs from here on.
+        """
+        why = reason_of_failure(error, "running its new forward")
+        error.__traceback__ = None  # it holds what the call computed
+        result = of(module, *args, **kwargs)
+        if module in self.states:
+            self._run_the_original(module, why)
+        return result
 
     def _missed_part(self, of: Forward, module: nn.Module, call: ForwardArguments, unread: frozenset[Path]) -> Any:
         """The same for a caller that does not read all of the result; each kind of call is looked at once."""

@@ -38,6 +38,7 @@ class CodeFacts:
 
     loads: list[Load] = field(default_factory=list)
     names: list[tuple[str, int]] = field(default_factory=list)  # of attributes, with their lines
+    unchained: list[tuple[str, int]] = field(default_factory=list)  # of attributes of what is no load
     texts: frozenset[str] = frozenset()  # constants: an attribute or a key may be read by such a name
     stored: frozenset[str] = frozenset()  # globals that it sets
     rebound: frozenset[str] = frozenset()  # free variables that it sets
@@ -75,6 +76,7 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _read(code: types.CodeType) -> CodeFacts:
     found, line, stored, rebound = CodeFacts(), code.co_firstlineno, set[str](), set[str]()
+    chained = 0  # the place of the last attribute that is asked of a load at once
     steps = list(dis.get_instructions(code))
     for place, step in enumerate(steps):
         line = _line(step) or line
@@ -88,8 +90,12 @@ def _read(code: types.CodeType) -> CodeFacts:
             stored.add(str(step.argval))
         elif step.opname in _REBINDS and step.argval in code.co_freevars:
             rebound.add(str(step.argval))
+        if found.loads and (step.opname in _GLOBALS or step.opname in _CELLS and step.argval in code.co_freevars):
+            chained = place + len(found.loads[-1].attributes)
         if step.opname in _NAMED:
             found.names.append((_attribute_name(step), line))
+            if place > chained:
+                found.unchained.append((_attribute_name(step), line))
     found.assigned = frozenset(_attribute_name(step) for step in steps if step.opname in _ASSIGNS)
     found.texts = frozenset(_texts(code.co_consts))
     found.stored, found.rebound = frozenset(stored), frozenset(rebound)

@@ -19,7 +19,7 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -76,6 +76,7 @@ class ReadSet:
         self._upwards = False  # whether `super` is used
         self._asks = False  # whether it is of consequence that an object lacks an attribute
         self._literal: frozenset[str] = frozenset()  # the names that are written out
+        self._of_values: frozenset[str] = frozenset()  # those that may be asked of something else than a module
         self._batches: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}  # namespace -> what must be in it
 
     def close(self, ran: list[Ran], classes: Iterable[type] = (), given: Iterable[type] = ()) -> None:
@@ -94,7 +95,7 @@ class ReadSet:
             every, self._seen = [*ran, *self._more], dict(before)
         if self._ran:
             self._parts.append(unreplaced_functions(self._ran.values()))
-        if methods := sorted(n for n in self._literal if n[:2] != "__" and hasattr(Tensor, n)):
+        if methods := sorted(n for n in self._of_values if n[:2] != "__" and hasattr(Tensor, n)):
             self._parts.append(unreplaced_methods(Tensor, methods))
         for key in dict.fromkeys((*self._batches, *self._absent)):
             namespace, absent = self._absent.get(key) or (self._batches[key][0], set())
@@ -109,6 +110,7 @@ class ReadSet:
         whether names of attributes were met that the code does not write out."""
         self._names = _names_read(every)
         self._literal = frozenset(n for r in every for n in facts_of(r.code).attribute_names(r.lines))
+        self._of_values = frozenset(n for r in every for n in _asked_of_values(r))
         self._asks = any(facts_of(r.code).by_name or r.code.co_exceptiontable for r in every)
         self._upwards = any(load.name == "super" for r in every for load in r.loads())
         if self._computed:
@@ -595,6 +597,19 @@ def _looks_up_by_itself(cls: type) -> bool:
     """Whether a class answers for names of its own accord."""
     own = [c for c in cls.__mro__ if _is_users(c)]
     return any(n in vars(c) for c in own for n in ("__getattr__", "__getattribute__"))
+
+
+def _asked_of_values(ran: Ran) -> Iterator[str]:
+    """The names of attributes that a function may ask of something else than a module: not `sqrt` of `math.sqrt`."""
+    facts = facts_of(ran.code)
+    yield from facts.texts
+    yield from (name for name, line in facts.unchained if ran.lines is None or line in ran.lines)
+    for load in ran.loads():
+        value = root_of(ran, load)
+        for name in load.attributes:
+            if not isinstance(value, types.ModuleType):
+                yield name
+            value = vars(value).get(name, NOTHING) if isinstance(value, types.ModuleType) else NOTHING
 
 
 def type_is_used(ran: Ran) -> bool:

@@ -1,0 +1,50 @@
+"""What happens where a rewritten forward raises, and the module's own might not: the original runs that call.
+
+Only for what operations raise. What a child module raises is the user's own, and a forward that writes to something
+that outlives the call must not run twice.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from autofuse.fx.trace import contents
+
+_CHECKPOINTING = "torch.utils.checkpoint"  # stops a recomputation by an exception, once it has what it needs
+_IN_PLACE = frozenset({"setitem", "setattr", "delitem", "delattr", "__setitem__", "__setattr__"})
+
+
+def may_run_again(graph: fx.Graph) -> bool:
+    """Whether running a part of a graph, and then the original, leaves what the original alone leaves."""
+    return not any(_writes(node) for node in graph.nodes)
+
+
+def _writes(node: fx.Node) -> bool:
+    name = str(node.target if node.op == "call_method" else getattr(node.target, "__name__", ""))
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name in _IN_PLACE or getattr(node.target, "__module__", "") == contents.__name__
+
+
+def is_of_an_operation(error: Exception, run: Callable[..., Any]) -> bool:
+    """Whether `error` was raised by an operation that `run`, a generated function, calls: torch's, or autofuse's."""
+    if isinstance(error, torch.OutOfMemoryError) or type(error).__module__ == _CHECKPOINTING:
+        return False
+    step = error.__traceback__
+    while step is not None and step.tb_frame.f_code is not run.__code__:
+        step = step.tb_next
+    while step is not None and step.tb_next is not None and _is_generated(step.tb_next.tb_frame):
+        step = step.tb_next  # a child that is asked for a part of its result
+    return step is not None and (step.tb_next is None or _is_ours(step.tb_next.tb_frame))
+
+
+def _is_generated(frame: types.FrameType) -> bool:
+    return frame.f_code.co_filename.startswith("<autofuse")
+
+
+def _is_ours(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith(("autofuse.ops", "autofuse.kernels", "torch.nn.functional"))
