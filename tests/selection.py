@@ -38,17 +38,20 @@ def mark_fast(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.fast)
 
 
-def sampled_by_day() -> dict[Path, int]:
-    """The files of which one parametrized test in so many runs by day."""
+def sampled_by_day() -> dict[tuple[Path, str], int]:
+    """The files, or functions in files, of which one parametrized test in so many runs by day."""
     lines = (HERE / "sampled_by_day.txt").read_text().splitlines()
-    return {HERE / name: int(count) for name, count in (line.split() for line in lines if not line.startswith("#"))}
+    rows = ((name.partition("::"), int(count)) for name, count in (x.split() for x in lines if not x.startswith("#")))
+    return {(HERE / file, function): count for (file, _, function), count in rows}
 
 
 def mark_night(items: list[pytest.Item]) -> None:
     """Mark the cells of large tables that run by night."""
     tables = sampled_by_day()
     for item in items:
-        if item.path in tables and "[" in item.name and zlib.crc32(item.nodeid.encode()) % tables[item.path]:
+        function, bracket, _ = item.name.partition("[")
+        count = tables.get((item.path, "")) or tables.get((item.path, function)) or 1
+        if bracket and zlib.crc32(item.nodeid.encode()) % count:
             item.add_marker(pytest.mark.night)
 
 
