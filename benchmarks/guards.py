@@ -154,6 +154,73 @@ class FusedGatedMlp(GatedMlp):
         return F.silu(x)
 
 
+@dataclass
+class Config:
+    """What configurations hold."""
+
+    heads: int = 2
+    scale: float = 0.5
+    causal: bool = False
+
+
+LOW = float("-inf")
+SCALES = {"half": 0.5, "none": 1.0}
+
+
+def scaled_by(factor: float) -> Callable[[Tensor], Tensor]:
+    """A function that closes over a number."""
+    return lambda scores: scores * factor
+
+
+class GlobalsAttention(nn.Module):
+    """It reads a global number, and a number in a global dict."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        scores = (q @ k.transpose(-2, -1) * SCALES["half"]).masked_fill(~mask, LOW)
+        return torch.softmax(scores, dim=-1) @ v
+
+
+class FusedGlobalsAttention(nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, mask, scale=SCALES["half"]).contiguous()
+
+
+class ConfiguredAttention(nn.Module):
+    """It reads a configuration object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = Config()
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q @ k.transpose(-2, -1) * self.config.scale
+        if self.config.causal:
+            scores = scores.masked_fill(torch.ones(q.size(-2), k.size(-2)).triu(1).bool(), LOW)
+        return torch.softmax(scores, dim=-1) @ v
+
+
+class FusedConfiguredAttention(ConfiguredAttention):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        made = F.scaled_dot_product_attention(q, k, v, is_causal=self.config.causal, scale=self.config.scale)
+        return made.contiguous()
+
+
+class ClosureAttention(nn.Module):
+    """It calls a function that closes over a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaled = scaled_by(0.5)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.softmax(self.scaled(q @ k.transpose(-2, -1)), dim=-1) @ v
+
+
+class FusedClosureAttention(nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, scale=0.5).contiguous()
+
+
 @dataclass(frozen=True)
 class Case:
     """A module as people write it, the same with fused calls written by hand, and what autofuse must find."""
@@ -179,6 +246,9 @@ CASES = (
     Case("attention", Attention, FusedAttention, frozenset({"AF101"}), _HEADS),
     Case("attention, mask", Attention, FusedAttention, frozenset({"AF101"}), _HEADS, True),
     Case("attention, causal buffer", CausalAttention, FusedCausalAttention, frozenset({"AF101"}), _HEADS),
+    Case("attention, globals", GlobalsAttention, FusedGlobalsAttention, frozenset({"AF101"}), _HEADS, True),
+    Case("attention, configuration", ConfiguredAttention, FusedConfiguredAttention, frozenset({"AF101"}), _HEADS),
+    Case("attention, closure", ClosureAttention, FusedClosureAttention, frozenset({"AF101"}), _HEADS),
     Case("multi-head attention", MultiHead, FusedMultiHead, frozenset({"AF101"}), _ROWS),
     Case("block", Block, Block, frozenset({"AF203", "AF304"}), _ROWS),
     Case("gated MLP", GatedMlp, FusedGatedMlp, frozenset({"AF303"}), _ROWS),

@@ -19,7 +19,7 @@ from autofuse.ops.attention import attention as whole_attention
 from autofuse.ops.derivatives import differentiable_twice
 from autofuse.torch_private import forward_ad, get_tracing_state, peek_interpreter_stack
 
-_is_compiling = torch.compiler.is_compiling
+_is_compiling = torch.compiler.is_dynamo_compiling  # what else compiles hands in tensors of other types
 
 
 @cache
@@ -38,23 +38,22 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 
 def attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, is_causal: bool,
-    same_dtype: bool, dropout_p: float = 0.0, training: bool = False,
+    same_dtype: bool, whole: bool, dropout_p: float = 0.0, training: bool = False,
 ) -> Tensor:  # fmt: skip
     """ops.attention outside of autocast, where the kernel likely takes its operands as they are.
 
     Shapes: query (B, H, T, d), key (B, H, S, d), value (B, H, S, d), contiguous in the last dimension. mask: boolean.
-    scale: None for the kernel's own, 1 / sqrt(d). same_dtype: whether the operands are known to have one dtype.
+    scale: None for the kernel's own, 1 / sqrt(d). same_dtype: whether the operands are known to have one dtype; whole:
+    whether they are known to lie on a CPU in fp32 or fp64, where torch alone computes attention.
     """
     if (
         type(query) is not Tensor  # distributed, say
         or training
         and dropout_p
-        or not query.is_cpu  # others have more than one provider
-        or query.dtype is not torch.float32
-        and query.dtype is not torch.float64
         or _is_compiling()
         or forward_ad._current_level >= 0
         or peek_interpreter_stack() is not None
+        or not (whole or _is_whole(query))
         or not same_dtype
         and not (query.dtype is key.dtype is value.dtype)
     ):
@@ -67,3 +66,8 @@ def attention(
     else:
         result = F.scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, scale=scale)
     return result if result.grad_fn is None else differentiable_twice(result)
+
+
+def _is_whole(x: Tensor) -> bool:
+    """Whether torch alone computes attention of such operands: others have more than one provider."""
+    return x.is_cpu and (x.dtype is torch.float32 or x.dtype is torch.float64)

@@ -36,7 +36,7 @@ SCOPE: Mapping[str, Any] = {
     "_EMPTY": frozenset(), "_holds_form": holds_form, "_holds_number": holds_number,
     "_order": order_in_memory,
     "_autocast": torch.is_autocast_enabled, "_autocast_dtype": torch.get_autocast_dtype,
-    "_is_compiling": torch.compiler.is_compiling, "_is_of_an_operation": is_of_an_operation,
+    "_is_compiling": torch.compiler.is_dynamo_compiling, "_is_of_an_operation": is_of_an_operation,
     "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
     **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_MODULE_HOOKS)},
 }  # fmt: skip

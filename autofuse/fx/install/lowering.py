@@ -81,7 +81,9 @@ def _make_plain(trace: ForwardTrace, node: fx.Node) -> None:
     )  # fmt: skip
     sources = {_source(n) for n in node.all_input_nodes[:3]}
     guarded = {n for n in trace.graph.nodes if n.op == "placeholder"}
-    operands = *operands, len(sources) == 1 or sources <= guarded
+    query = node.args[0].meta["v"]  # type: ignore[union-attr]
+    whole = sources <= guarded and query.device.type == "cpu" and query.dtype in (torch.float32, torch.float64)
+    operands = *operands, len(sources) == 1 or sources <= guarded, whole
     node.target, node.kwargs = plain.attention, {}
     node.args = (*operands, p, training) if drops else operands
 

@@ -241,6 +241,8 @@ def _nodes(args: Any) -> list[fx.Node]:
 
 def _order(wanted: Strides, like: Tensor) -> list[int] | None:
     """The dimensions as they lie in memory; None where these strides are not those of a dense tensor."""
+    if wanted == strides(torch.empty(like.shape, device="meta")):
+        return list(range(like.dim()))
     known = [(w if w is not None else 0, d) for d, w in enumerate(wanted)]
     order = sorted(range(like.dim()), key=lambda d: -known[d][0])
     dense = torch.empty([like.shape[d] for d in order], device="meta").permute(_inverse(order))

@@ -7,8 +7,9 @@ for each name. Equal tests are the same function, so guards that name them are e
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from autofuse.fx.trace.own_forward import own_function
@@ -79,13 +80,39 @@ def unreplaced_forwards(classes: Iterable[type]) -> Comparisons:
 
 
 def unreplaced_methods(cls: type, names: Collection[str]) -> Comparisons:
-    """Whether a class has, under these names, the very methods and properties that it has now."""
+    """Whether a class has, under these names, the very methods and properties that it has now.
+
+    What it inherits from a class whose attributes cannot be set is replaced by one more attribute of its own: where
+    there are as many as now, the names are not asked one by one.
+    """
     part = Comparisons(f"what forward uses of {cls.__name__} is unreplaced")
+    inherited: list[str] = []
+    objects: list[Any] = [_namespace(cls), cls]
     for name in sorted(names):
         value = getattr(cls, name)
         kept = value is getattr(cls, name)  # a method that is made at each look is compared by what it equals
-        part.add(f"{{0}}.{name} {'is' if kept else '=='} {{1}}", cls, value)
+        if not _is_inherited_for_good(cls, name):
+            part.add(f"{{0}}.{name} {'is' if kept else '=='} {{1}}", cls, value)
+            continue
+        inherited.append(f"{{1}}.{name} {'is' if kept else '=='} {{{len(objects)}}}")
+        objects.append(value)
+    if inherited:
+        part.add(f"(len({{0}}) == {len(vars(cls))} or {' and '.join(inherited)})", *objects)
     return part
+
+
+@cache
+def _namespace(cls: type) -> Mapping[str, Any]:
+    """One view of what a class has: `vars` makes another each time."""
+    return vars(cls)
+
+
+_IS_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+
+
+def _is_inherited_for_good(cls: type, name: str) -> bool:
+    definer = next((c for c in cls.__mro__ if name in vars(c)), cls)
+    return definer is not cls and all(c.__flags__ & _IS_IMMUTABLE for c in cls.__mro__[1:])
 
 
 def uncleared_cache(function: Any) -> Comparisons:
