@@ -41,7 +41,7 @@ _REFLECTIVE = frozenset({  # they read what nobody can follow
 })  # fmt: skip
 _ONLY_READ = (
     "random.", "logging.", "ContextVar.", "time.time", "time.perf_counter", "time.monotonic", "time.process_time",
-    "datetime.", "uuid.", "importlib.", "platform.", "sys.", "inspect.", "gc.",
+    "datetime.", "uuid.", "importlib.", "platform.", "sys.", "inspect.", "gc.", "exec", "eval", "compile", "globals",
 )  # fmt: skip
 _QUESTIONS = ("is_", "are_", "get_", "_is_", "_get_", "has_")
 _SETTERS = ("set_", "_set_", "manual_seed", "seed", "fork_rng", "save", "empty_cache", "synchronize", "register_")

@@ -7,6 +7,7 @@ would be found by the next real call. What the code that runs can reach is noted
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
@@ -110,11 +111,25 @@ class ExternalState(Watcher):
             if load.kind == "global":
                 self.snapshot.note_name(ran.namespace, load.name)
             value = root_of(ran, load)
+            if load.kind == "free" and self._belongs_to_a_call(load.name, value):
+                continue
             self._check_state(value, load)
             self._note_modules(value, load, facts.assigned)
             self.note(value, load.name, names)
         for name in facts.stored:
             self.snapshot.note_name(ran.namespace, name)
+
+    def _belongs_to_a_call(self, name: str, value: Any) -> bool:
+        """Whether a value is that of a variable of a call that has begun here and goes on; where it came from elsewhere
+        it was noted when that call loaded it."""
+        begun = {r.code for r in self.ran}
+        frame: types.FrameType | None = sys._getframe()
+        while frame is not None:
+            code = frame.f_code
+            if name in code.co_cellvars and code in begun and frame.f_locals.get(name, NOTHING) is value:
+                return True
+            frame = frame.f_back
+        return False
 
     def _note_modules(self, value: Any, load: Load, assigned: Collection[str]) -> None:
         """What the code may set in a module of Python: `settings.calls += 1`."""

@@ -208,3 +208,59 @@ def test_assigning_what_is_there_already_is_no_change() -> None:
     autofuse.optimize(model, x)
     assert "AF101" in fused_rules(model) and model.mask is mask
     torch.testing.assert_close(model(x), expected)
+
+
+def in_a_call(x: Tensor) -> Tensor:
+    parts: list[Tensor] = []
+
+    def add(part: Tensor) -> None:
+        parts.append(part)
+
+    for part in x.chunk(3, -1):
+        add(part)
+    q, k, v = parts
+    return torch.softmax(q @ k.mT, -1) @ v
+
+
+class CallsAClosure(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return in_a_call(self.qkv(x))
+
+
+def test_a_variable_of_a_call_that_a_function_in_it_writes_to_is_nobody_elses() -> None:
+    model, x = CallsAClosure(), torch.randn(2, 6, 8)
+    expected = computed(model, x)
+    autofuse.optimize(model, x)
+    assert "AF101" in fused_rules(model)
+    torch.testing.assert_close(computed(model, x), expected, atol=1e-5, rtol=1e-5)
+
+
+def recorder_of(kept: list[Tensor]) -> Callable[[Tensor], Tensor]:
+    def add(x: Tensor) -> Tensor:
+        kept.append(x)
+        return x
+
+    return add
+
+
+class CallsAnEarlierClosure(CallsAClosure):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Tensor] = []
+        self.add = recorder_of(self.kept)
+
+    def forward(self, x: Tensor) -> Tensor:
+        recorder_of([])(x)
+        return super().forward(self.add(x))
+
+
+def test_what_an_earlier_call_left_in_a_closure_is_written_to_in_each_call() -> None:
+    model, x = CallsAnEarlierClosure(), torch.randn(2, 6, 8)
+    autofuse.optimize(model, x)
+    assert not model.kept
+    model(x), model(x)
+    assert len(model.kept) == 2
