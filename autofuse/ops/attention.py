@@ -58,7 +58,7 @@ def attention(
 
     Source: Vaswani et al., arXiv:1706.03762; the kernel is Dao's, arXiv:2307.08691. The derivatives that kernels do
     not have, forward mode and those of gradients, are taken of the unfused formula (derivatives.py).
-    Raises ValueError for a scale that differs from key to key.
+    Raises ValueError for a scale that differs from key to key, RuntimeError for more or fewer values than keys.
     """
     if (
         mask is None
@@ -68,6 +68,11 @@ def attention(
     ):
         return differentiable_twice(
             F.scaled_dot_product_attention(query, key, value, None, 0.0, is_causal, scale=scale)  # type: ignore[arg-type]
+        )
+    if key.ndim > 1 and value.ndim > 1 and key.shape[-2] != value.shape[-2]:  # torch's kernel does not look
+        p = dropout_p if training else 0.0
+        return attention_step_by_step(
+            query, key, value, mask, scale, p, is_causal, fill, kept, dtypes_of(query, key, value)
         )
     if fill is not None or kept is not None or mask is not None and mask.dtype is not torch.bool:
         dtypes = dtypes_of(query, key, value)
@@ -120,6 +125,7 @@ def _is_usual(query: Tensor, key: Tensor, value: Tensor, scale: float | Tensor) 
         and len(leading) == 2
         and key.shape[:-2] == leading
         and value.shape[:-2] == leading
+        and key.shape[-2] == value.shape[-2]
         and query.shape[-1] == value.shape[-1]
         and query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
         and type(scale) is float

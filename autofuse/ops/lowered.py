@@ -38,13 +38,14 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 
 def attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, is_causal: bool,
-    same_dtype: bool, whole: bool, dropout_p: float = 0.0, training: bool = False,
+    same_dtype: bool, whole: bool, same_length: bool, dropout_p: float = 0.0, training: bool = False,
 ) -> Tensor:  # fmt: skip
     """ops.attention outside of autocast, where the kernel likely takes its operands as they are.
 
     Shapes: query (B, H, T, d), key (B, H, S, d), value (B, H, S, d), contiguous in the last dimension. mask: boolean.
     scale: None for the kernel's own, 1 / sqrt(d). same_dtype: whether the operands are known to have one dtype; whole:
-    whether they are known to lie on a CPU in fp32 or fp64, where torch alone computes attention.
+    whether they are known to lie on a CPU in fp32 or fp64, where torch alone computes attention; same_length: whether
+    there are known to be as many values as keys, which torch's kernel does not ask.
     """
     if (
         type(query) is not Tensor  # distributed, say
@@ -54,6 +55,7 @@ def attention(
         or forward_ad._current_level >= 0
         or peek_interpreter_stack() is not None
         or not (whole or _is_whole(query))
+        or not (same_length or key.shape[-2] == value.shape[-2])
         or not same_dtype
         and not (query.dtype is key.dtype is value.dtype)
     ):

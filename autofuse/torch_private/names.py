@@ -148,7 +148,11 @@ NAMES: Mapping[str, Private] = {
         "somebody does: a mask's buffer is compared at each call", _none),
     "tensor_users": _one("torch.Tensor._use_count", "whether anybody else holds a mask's buffer",
         "somebody does: a mask's buffer is compared at each call", _none),
+    "disabled_torch_function": _one("torch._C._disabled_torch_function_impl",
+        "which tensor classes leave torch's functions as they are", "only Tensor itself does", _none),
     # Hooks.
+    "module_call": _one("torch.nn.Module._wrapped_call_impl", "whether somebody replaced how modules are called",
+        "what modules are called by at import counts as torch's own", torch.nn.Module.__call__),
     "GLOBAL_MODULE_HOOKS": Private(_GLOBAL_HOOKS, "whether anybody hooked all modules",
         "everybody may have: no module is replaced", ({0: "unknown"},),
         _together),

@@ -219,7 +219,7 @@ def _item(view: View, x: Value, index: Value) -> Value | None:
         at = -1 if is_const(first, ...) else 1 if is_whole(first) else None
         return x.inputs[0] if at == x.inputs[1].data else None
     count = _counted(view, first)
-    if count is None or second.op in (SLICE, TUPLE) or is_const(second):
+    if count is None or second.op in (SLICE, TUPLE) or is_const(second) or view.rank(second) not in (None, 1):
         return None
     return _picked(view, x, 1, second, _NOT_NEGATIVE, "index", count)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Hashable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ from autofuse.fx.install.failed_calls import is_of_an_operation
 from autofuse.fx.install.mask_contents import holds_form, holds_number
 from autofuse.fx.trace.memory_order import order_in_memory
 from autofuse.fx.trace.plain_children import OWN_HOOKS, PLAIN_TENSORS
-from autofuse.torch_private import GLOBAL_MODULE_HOOKS, is_any_autocast_enabled
+from autofuse.fx.trace.twin import plain_class
+from autofuse.torch_private import GLOBAL_MODULE_HOOKS, disabled_torch_function, is_any_autocast_enabled
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _STATE = frozenset({"training", *_TABLES, *OWN_HOOKS})
@@ -31,10 +33,17 @@ def inherited(cls: type, name: str) -> Any:
     return next((vars(c)[name] for c in cls.__mro__ if name in vars(c)), None)
 
 
+@cache
+def keeps_functions(cls: type) -> bool:
+    """Whether torch's functions compute of tensors of a class what they compute of any: none is overridden."""
+    found: Any = cls.__torch_function__  # type: ignore[attr-defined]
+    return getattr(found, "__func__", found) in (Tensor.__torch_function__.__func__, disabled_torch_function)  # type: ignore[attr-defined]
+
+
 SCOPE: Mapping[str, Any] = {
     "_Tensor": Tensor, "_Parameter": nn.Parameter, "_PLAIN": PLAIN_TENSORS, "_torch": torch, "_Error": Exception,
     "_EMPTY": frozenset(), "_holds_form": holds_form, "_holds_number": holds_number,
-    "_order": order_in_memory,
+    "_order": order_in_memory, "_keeps": keeps_functions, "_plain_class": plain_class,
     "_autocast": torch.is_autocast_enabled, "_autocast_dtype": torch.get_autocast_dtype,
     "_is_compiling": torch.compiler.is_dynamo_compiling, "_is_of_an_operation": is_of_an_operation,
     "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
@@ -79,6 +88,10 @@ class GuardWords(ast.NodeTransformer):
                 return ast.BoolOp(ast.And(), [_not(ast.Name(f"_hooks{i}")) for i in range(len(GLOBAL_MODULE_HOOKS))])
             case ast.Name("_plain"):
                 return parsed("type({0}) is _Parameter or type({0}) in _PLAIN", *args)
+            case ast.Name("_keeps_functions"):
+                return parsed("type({0}) is _Tensor or isinstance({0}, _Tensor) and _keeps(type({0}))", *args)
+            case ast.Name("_of_class"):
+                return parsed("type({0}) is {1} or _plain_class(type({0})) is {1}", *args)
             case ast.Name("_held"):
                 table = self._state(args[0], args[1].value)
                 return parsed("{1}[{2}] if {2} in {1} else getattr({0}, {2})", args[0], table, args[2])

@@ -29,6 +29,8 @@ def handed(trace: ForwardTrace, count: int) -> list[str]:
                 made[target] = trace.graph.placeholder(f"in{count + len(texts)}")
             made[target].meta = dict(node.meta)
             texts.append(text)
+            if text.startswith("_held("):
+                trace.guards.add(f"{text} is not None")
         put_in_place(node, made[target])
     erase_dead(trace.graph)
     return texts

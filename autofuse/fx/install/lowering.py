@@ -83,9 +83,19 @@ def _make_plain(trace: ForwardTrace, node: fx.Node) -> None:
     guarded = {n for n in trace.graph.nodes if n.op == "placeholder"}
     query = node.args[0].meta["v"]  # type: ignore[union-attr]
     whole = sources <= guarded and query.device.type == "cpu" and query.dtype in (torch.float32, torch.float64)
-    operands = *operands, len(sources) == 1 or sources <= guarded, whole
+    operands = *operands, len(sources) == 1 or sources <= guarded, whole, _have_one_length(trace, node)
     node.target, node.kwargs = plain.attention, {}
     node.args = (*operands, p, training) if drops else operands
+
+
+def _have_one_length(trace: ForwardTrace, node: fx.Node) -> bool:
+    """Whether there are as many values as keys; where that is a question of sizes, it is guarded."""
+    _, keys, values = (trace.sizes.get(n, ()) for n in node.args if isinstance(n, fx.Node))
+    if len(keys) < 2 or len(values) < 2 or keys[-2] is None or values[-2] is None:
+        return False
+    if keys[-2] != values[-2]:
+        trace.guards.add(f"{keys[-2]} == {values[-2]}")
+    return True
 
 
 def _scale(trace: ForwardTrace, node: fx.Node) -> float | None:

@@ -15,6 +15,7 @@ from torch import nn
 from autofuse.fx.install.dispatch import call_undropped, narrow_forward, narrow_name
 from autofuse.fx.trace.paths import Path, tail_of
 from autofuse.fx.trace.plain_children import is_watched
+from autofuse.torch_private import module_call
 
 Enter = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], AbstractContextManager[Any]]
 _around: list[Enter] = []
@@ -37,7 +38,7 @@ def narrow_caller(unread: frozenset[Path]) -> Callable[..., Any]:
     dropout = tail.dropout if tail is not None else None
 
     def call_narrow(child: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        watched = is_watched(child) or type(child).__call__ is not nn.Module.__call__
+        watched = is_watched(child) or type(child).__call__ is not module_call
         forward = None if watched else narrow_forward(child, name)
         if forward is not None and _around:
             with _around[-1](child, args, kwargs):

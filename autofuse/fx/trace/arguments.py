@@ -193,7 +193,7 @@ class Arguments:
         node.meta["v"] = fake
         sizes = tuple(f"{text}.shape[{d}]" for d in range(fake.dim()))
         self.recorder.held[id(fake)] = Held(fake, lambda: node, sizes, text, node)
-        self.guards.add(f"isinstance({text}, _Tensor)")
+        self.guards.add(f"_keeps_functions({text})")
         self.guards.same(f"{text}.dtype", fake.dtype)
         self.guards.add(f"{text}.ndim == {fake.dim()}")
         self.tensors.append((text, fake))

@@ -55,6 +55,7 @@ class AttributeReads(ForeignCalls):
             self._tables.append((module, dict(module._buffers)))
             self.owners[id(module)], self.paths[id(module)] = guard_path(name), name
         self._real_reads: list[tuple[str, Any, str]] = []  # what attributes hold that is no twin
+        self._first_names: dict[int, str] = {}  # of parameters and buffers
         self.classes_given: list[type] = []  # as arguments
         self.forms_rest_on_children = False  # whether a child returns more than a tensor
         self.overheard: list[tuple[Any, str, Any]] | None = None  # what a child reads while it runs
@@ -140,11 +141,24 @@ class AttributeReads(ForeignCalls):
         elif isinstance(value, CODE):
             self._guard_code(owner, text, name, value)
         elif isinstance(value, nn.Module) or is_computed(owner, name):
-            return  # what a property reads is guarded
+            self._guard_other_name(owner, name, self.paths.get(id(value)))  # what a property reads is guarded
         elif text is None:
             self.refuse(because(forwards.READS_UNREACHED, name=name, kind=type(owner).__name__))
         else:
             self._guard_held(owner, f"{text}.{name}", name, value)
+
+    def _guard_other_name(self, owner: Any, name: str, first: str | None) -> None:
+        """What has several names is read by the first in a graph: the others must go on being names of it."""
+        path = self.paths.get(id(owner))
+        here = None if path is None else f"{path}.{name}".lstrip(".")
+        if first is None or here is None or here == first:
+            return
+        try:
+            tensor = isinstance(self.root.get_submodule(first), Tensor)
+        except AttributeError:
+            tensor = True
+        reach = (lambda n: guard_tensor(self.root, n)) if tensor else guard_path
+        self.guards.add(f"{reach(here)} is {reach(first)}")
 
     def _guard_held(self, owner: Any, text: str, name: str, value: Any) -> None:
         """An attribute that is an object, a container, an array."""
@@ -302,6 +316,7 @@ class AttributeReads(ForeignCalls):
     def _register_tensor(self, x: Tensor, owner: Any, name: str) -> None:
         """A tensor that is a plain attribute (parameters and buffers are found by parameter())."""
         if id(x) in self.held or self.parameter(x) is not None:
+            self._guard_other_name(owner, name, self._first_names.get(id(x)))
             return
         if isinstance(owner, nn.Module) and id(owner) in self.paths:
             target = f"{self.paths[id(owner)]}.{name}".lstrip(".")
@@ -368,6 +383,7 @@ class AttributeReads(ForeignCalls):
                 *self.root.named_buffers(remove_duplicate=False),
             )
         for name, p in named:
+            self._first_names.setdefault(id(p), name)
             if id(p) not in self.held:
                 self.hold(p, self._attribute_maker(name), _fixed_sizes(p))
         return self.held.get(id(x))

@@ -15,7 +15,7 @@ from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.idle_hooks import someone_watches
 from autofuse.fx.trace.twin import plain_class
 from autofuse.fx.trace.unreplaced import unreplaced_forwards, whole
-from autofuse.torch_private import GLOBAL_MODULE_HOOKS, FakeTensor
+from autofuse.torch_private import GLOBAL_MODULE_HOOKS, FakeTensor, module_call
 
 PLAIN_TENSORS = frozenset({Tensor, nn.Parameter, nn.Buffer, FakeTensor})
 
@@ -33,7 +33,7 @@ def is_watched(module: nn.Module) -> bool:
     inside = module.__dict__
     hooked = any(inside.get(h) and someone_watches(inside[h].values()) for h in OWN_HOOKS)
     own = hooked or "forward" in inside or inside.get("_compiled_call_impl") is not None
-    return own or any(GLOBAL_MODULE_HOOKS) or type(module).__call__ is not nn.Module.__call__
+    return own or any(GLOBAL_MODULE_HOOKS) or type(module).__call__ is not module_call
 
 
 def guard_unwatched(guards: Guards, paths: Collection[str]) -> None:

@@ -97,6 +97,7 @@ def _traced(
     args, kwargs = example
     recorder = Recorder(world.of(module), world, lambda child, a, kw: _sized(child, a, kw, world, mode))
     recorder.guards.equal("self.training", recorder.root.training)
+    recorder.guards.add(f"_of_class(self, {recorder.guards.constant(cls)})")
     bound = signature_of(own_forward(cls)).bind(recorder.root, *args, **kwargs)
     bound.apply_defaults()
     arguments = Arguments(recorder)

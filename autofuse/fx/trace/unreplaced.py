@@ -76,6 +76,7 @@ def unreplaced_forwards(classes: Iterable[type]) -> Comparisons:
     for cls in found:
         function = own_function(cls.forward)  # type: ignore[attr-defined]
         part.add("({0}.forward is {1} or own_function({0}.forward) is {1})", cls, function)
+        part.add("{0}.__call__ is {1}", cls, cls.__call__)
     return part
 
 

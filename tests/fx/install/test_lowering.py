@@ -97,7 +97,7 @@ def test_a_projection_in_another_dtype_is_computed_as_before() -> None:
 @pytest.mark.parametrize("whole", [False, True])
 def test_the_plain_operation_is_the_general_one(whole: bool, is_causal: bool, dropout: dict[str, float]) -> None:
     q, k, v = (torch.randn(2, 2, 8, 4, requires_grad=True) for _ in range(3))
-    found = plain.attention(q, k, v, None, 0.5, is_causal, True, whole, **dropout)  # type: ignore[arg-type]
+    found = plain.attention(q, k, v, None, 0.5, is_causal, True, whole, whole, **dropout)  # type: ignore[arg-type]
     expected = ops.attention(q, k, v, scale=0.5, is_causal=is_causal)
     torch.testing.assert_close(found, expected)
     for one, other in zip(
