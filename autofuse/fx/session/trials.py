@@ -15,11 +15,12 @@ from autofuse.fx.rewrite.module_plan import ModulePlan
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.external_state import unchanged_outside
+from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.sharding import register_views
 from autofuse.fx.trace.stand_ins import Forms, filled, local
 from autofuse.fx.trace.tracer import ForwardArguments
-from autofuse.fx.trace.twin import Twins, copied_object
+from autofuse.fx.trace.twin import Twins, copied_object, plain_class
 from autofuse.verify.modules import ModuleReference, Verification
 
 
@@ -54,7 +55,9 @@ class ForwardTrial:
             if module in made:
                 self._install(module, made[module], module is checked)
         try:
-            with undisturbed_randomness(), unchanged_outside():
+            with undisturbed_randomness(), unchanged_outside() as outside:
+                for cls in {type(m) for m in made}:  # a rewritten forward writes there without running the user's code
+                    outside.note_defaults(own_forward(plain_class(cls)))
                 return self._reference.check(rewritten, other_inputs=running is None)
         finally:
             for module in made.values():  # copies may lie about for a while, and their classes would dispatch

@@ -69,6 +69,7 @@ class Snapshot:
         self._kept: dict[int, _Kept] = {}
         self._seen: dict[int, tuple[Any, set[str]]] = {}
         self._caches: list[Any] = []
+        self.of_tensors: list[Any] = []  # caches of functools that hold tensors
         self._count = 0
 
     def note(self, value: Any, name: str, names: Collection[str] = EVERYTHING) -> None:
@@ -122,10 +123,11 @@ class Snapshot:
         self.forget_cached()
 
     def forget_cached(self) -> None:
-        """Empty the caches of functools that hold tensors."""
+        """Empty the caches of functools that hold tensors now, and held none when they were noted."""
         for cache in self._caches:
-            if any(_holds_a_tensor(held, 0) for held in gc.get_referents(cache)):
+            if _caches_a_tensor(cache):
                 cache.cache_clear()
+                self.of_tensors.append(cache)
 
     def _is_news(self, value: Any, names: Collection[str]) -> bool:
         known = self._seen.get(id(value))
@@ -143,8 +145,9 @@ class Snapshot:
         if id(value) in self._kept:
             return
         if isinstance(value, _CACHE):
-            self._caches.append(value)
-            self.forget_cached()
+            if _caches_a_tensor(value, FakeTensor):  # an earlier run on fakes left it
+                value.cache_clear()
+            (self.of_tensors if _caches_a_tensor(value) else self._caches).append(value)
             return
         for now, put in _ways(value):
             key = id(value) if now is not _attributes else ~id(value)
@@ -441,14 +444,18 @@ def _put_random(x: Any, before: _RandomState) -> None:
         x.set_state(before.state)
 
 
-def _holds_a_tensor(value: Any, depth: int) -> bool:
-    if isinstance(value, Tensor):
+def _caches_a_tensor(cache: Any, kind: type[Tensor] = Tensor) -> bool:
+    return any(_holds_a_tensor(held, 0, kind) for held in gc.get_referents(cache))
+
+
+def _holds_a_tensor(value: Any, depth: int, kind: type[Tensor]) -> bool:
+    if isinstance(value, kind):
         return True
     if depth > 3:
         return False
     if isinstance(value, (list, tuple, set)):
-        return any(_holds_a_tensor(v, depth + 1) for v in value)
+        return any(_holds_a_tensor(v, depth + 1, kind) for v in value)
     if isinstance(value, dict):
-        return any(_holds_a_tensor(v, depth + 1) for v in value.values())
+        return any(_holds_a_tensor(v, depth + 1, kind) for v in value.values())
     inside = gc.get_referents(value) if type(value).__name__ == "_lru_list_elem" else ()
-    return any(_holds_a_tensor(v, depth) for v in inside if type(v).__name__ != "_lru_list_elem")
+    return any(_holds_a_tensor(v, depth, kind) for v in inside if type(v).__name__ != "_lru_list_elem")

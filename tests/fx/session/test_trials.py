@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import autofuse
 from autofuse.display.progress import quietly
 from autofuse.fx.install.dispatch import is_installed
 from autofuse.fx.session.planner import Planner, plan_calls
@@ -75,3 +76,16 @@ def test_of_a_whole_model_only_the_named_modules_run_their_plans(run_by: SimpleQ
     trial = ForwardTrial(layer, ((x,), {}), planned(layer, x))
     assert all(trial.outcome(running).ok for running in ([layer, layer.attention], [layer], [layer.attention], []))
     assert drained(run_by) == [{"", "attention"}, {""}, {"attention"}, set()]
+
+
+class KeepsInADefault(nn.Module):
+    def forward(self, x: Tensor, past: list[Tensor] = []) -> Tensor:  # noqa: B006
+        past.append(x.detach())
+        every = torch.cat(past, 1)
+        return torch.softmax(x @ every.mT * 0.3, -1) @ every
+
+
+def test_a_check_leaves_nothing_in_the_defaults_of_a_forward() -> None:
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    autofuse.optimize(KeepsInADefault().double(), x, tune=False)
+    assert KeepsInADefault.forward.__defaults__ == ([],)
