@@ -7,6 +7,7 @@ the parameters shared, the buffers copied and gradients off.
 from __future__ import annotations
 
 import contextvars
+import functools
 import logging
 import types
 from collections.abc import Callable, Collection, Hashable
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.ambient_state import autocast, undisturbed_randomness, without_cached_casts
-from autofuse.fx.trace.external_state import unchanged_outside
+from autofuse.fx.trace.external_state import ExternalState, unchanged_outside
 from autofuse.fx.trace.source_lines import user_place
 from autofuse.fx.trace.stand_ins import fake_world
 from autofuse.fx.trace.tracer import ForwardArguments, quiet
@@ -42,6 +43,7 @@ class CallLog:
     def __init__(self, world: Twins, wanted: frozenset[nn.Module] | None = None) -> None:
         self.world, self.wanted = world, wanted
         self.calls: Calls = {}
+        self.outside: ExternalState | None = None  # of the run that it listens to
 
     def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         original = self.world.originals.get(id(module))
@@ -51,6 +53,8 @@ class CallLog:
 
     def read(self, owner: Any, name: str, value: Any) -> Any:
         inside = object.__getattribute__(owner, "__dict__")
+        if isinstance(value, functools._lru_cache_wrapper) and self.outside is not None:
+            self.outside.note(value, name)
         if inside.get(name) is not value or isinstance(value, (*SCALARS, *CONTAINERS, *CODE, Tensor, nn.Module)):
             return value
         if kind := effects.kind_of_state(value):  # it would be moved on, or opened, or locked
@@ -193,7 +197,8 @@ def _run(twin: nn.Module, call: ForwardArguments, training: bool, log: CallLog, 
     set_mode(twin, training)
     before, active.listener = active.listener, log
     try:
-        with undisturbed_randomness(), without_cached_casts(), unchanged_outside(_stop), Unfollowed():
+        with undisturbed_randomness(), without_cached_casts(), unchanged_outside(_stop) as outside, Unfollowed():
+            log.outside = outside
             given, named = tuple(map(arguments.of, args)), {k: arguments.of(v) for k, v in kwargs.items()}
             contextvars.copy_context().run(twin, *given, **named)
     except Untraceable:
