@@ -10,6 +10,7 @@ import collections
 import contextvars
 import functools
 import gc
+import os
 import types
 import weakref
 from collections.abc import Callable, Collection, Iterator
@@ -69,6 +70,7 @@ class Snapshot:
         self._kept: dict[int, _Kept] = {}
         self._seen: dict[int, tuple[Any, set[str]]] = {}
         self._caches: list[Any] = []
+        self._of_packages: list[Any] = []  # those of installed packages, which nobody is taken to write to
         self.of_tensors: list[Any] = []  # caches of functools that hold tensors
         self._count = 0
 
@@ -128,6 +130,9 @@ class Snapshot:
             if _caches_a_tensor(cache):
                 cache.cache_clear()
                 self.of_tensors.append(cache)
+        for cache in self._of_packages:
+            if _caches_a_tensor(cache):
+                cache.cache_clear()
 
     def _is_news(self, value: Any, names: Collection[str]) -> bool:
         known = self._seen.get(id(value))
@@ -145,8 +150,12 @@ class Snapshot:
         if id(value) in self._kept:
             return
         if isinstance(value, _CACHE):
-            if _caches_a_tensor(value, FakeTensor):  # an earlier run on fakes left it
+            installed = _is_installed(value.__wrapped__)
+            if _caches_a_tensor(value, Tensor if installed else FakeTensor):  # an earlier run on fakes left it
                 value.cache_clear()
+            if installed:
+                self._of_packages.append(value)
+                return
             (self.of_tensors if _caches_a_tensor(value) else self._caches).append(value)
             return
         for now, put in _ways(value):
@@ -442,6 +451,14 @@ def _put_random(x: Any, before: _RandomState) -> None:
         x.bit_generator.state = before.state
     else:
         x.set_state(before.state)
+
+
+_INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
+
+
+def _is_installed(function: Any) -> bool:
+    file = str(getattr(getattr(function, "__code__", None), "co_filename", ""))
+    return any(folder in file for folder in _INSTALLED)
 
 
 def _caches_a_tensor(cache: Any, kind: type[Tensor] = Tensor) -> bool:
