@@ -22,7 +22,7 @@ from autofuse.ir.graph import CHOICE, Value, is_const
 class Mask:
     """`value` is boolean (True is kept) or added to the scores; None masks nothing.
 
-    `fill` is what the program put where a boolean mask keeps nothing: None for -inf. `kept` stands beside a mask that
+    `fill` is the value of the scores that a boolean mask drops: None for -inf. `kept` stands beside a mask that
     is added: where it is False a finite fill had overwritten the score, of which the sum keeps nothing. None: all
     scores count. `approximate` says what comes out otherwise than in the program where scores are added all the same.
     """

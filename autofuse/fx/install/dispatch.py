@@ -108,7 +108,7 @@ def install(
 
 
 def install_alike(module: nn.Module, double: nn.Module) -> None:
-    """Have `double`, of the same class, run what `module` runs, for as long as `module` does. Nobody is told of it."""
+    """Give `double`, a module of the same class, the forward that `module` runs now. Copies of it are not reported."""
     if is_installed(module):
         entry = module.__dict__[ENTRY]
         double.__dict__[ENTRY] = Entry(entry, entry.dispatcher, double, _nobody)

@@ -1,4 +1,4 @@
-"""How results lie in memory: the same after a rewrite as before, for whoever can see it.
+"""Keeps the strides of results: a rewritten forward returns, and passes on, tensors with the strides of the original.
 
 A caller sees the layout of what is returned, a child and an unknown function that of what they are given: `view`,
 `stride`, channels_last. Elementwise code keeps the layout of its operands, and a fused operation may not. So both

@@ -61,7 +61,7 @@ def keep_faster_places(
 
 
 def _weighed(planner: Planner, module: nn.Module, scales: SiteTimer) -> list[tuple[Found, str]]:
-    """What weighing says; nothing where it fails, for what is checked may stay."""
+    """The results of weighing; none if weighing fails: a fusion that was verified stays."""
     try:
         return _weigh(planner, module, scales)
     except Exception as error:

@@ -113,8 +113,8 @@ def _effect_of_method(owner: Any, name: str) -> str:
 def leaves_trace(what: str) -> bool:
     """Whether a run that goes on past an effect of that name leaves something.
 
-    A clock that was read is as it was, generators are put back, context variables are set in a context that is thrown
-    away, and a log line is told of apart, where it is handed out.
+    Reading a clock changes nothing, generators are put back, and context variables are set in a copied context. A log
+    line is reported by another name, where the record is handed to the handlers.
     """
     return not what.startswith(_ONLY_READ)
 

@@ -191,7 +191,7 @@ class ForeignCalls(Containers):
         self.guards.equal(text.format(reach), answer)
 
     def foreign_answer(self, owner: ForeignObject, name: str) -> None:
-        """A question is put to the copy: whoever answers must do nothing else."""
+        """Asks the copy, which must answer without side effects."""
         real = foreign.parts(owner)[1]
         if is_users_class(original_class(type(real))):
             self._check_method(real, name, changes=False)

@@ -17,7 +17,7 @@ from autofuse.fx.trace.twin import SCALARS
 class ForeignObject:
     """Stands for `real`, a copy of the object; `node` computes it; `text` is how a guard reaches it, if one can.
 
-    `keeper` is the recorder, which is told of everything (foreign_calls.py).
+    `keeper` is the recorder, which records every use (foreign_calls.py).
     """
 
     def __init__(self, keeper: Any, node: Any, real: Any, text: str | None) -> None:
