@@ -40,10 +40,19 @@ def keeps_functions(cls: type) -> bool:
     return getattr(found, "__func__", found) in (Tensor.__torch_function__.__func__, disabled_torch_function)  # type: ignore[attr-defined]
 
 
+@cache
+def users_class(cls: type) -> type:
+    """The class that the user wrote, where torch derived another one to shard or to parametrize a module."""
+    cls = plain_class(cls)
+    while cls.__module__ == "torch.nn.utils.parametrize" and len(cls.__bases__) == 1:
+        cls = plain_class(cls.__bases__[0])
+    return cls
+
+
 SCOPE: Mapping[str, Any] = {
     "_Tensor": Tensor, "_Parameter": nn.Parameter, "_PLAIN": PLAIN_TENSORS, "_torch": torch, "_Error": Exception,
     "_EMPTY": frozenset(), "_holds_form": holds_form, "_holds_number": holds_number,
-    "_order": order_in_memory, "_keeps": keeps_functions, "_plain_class": plain_class,
+    "_order": order_in_memory, "_keeps": keeps_functions, "_users_class": users_class,
     "_autocast": torch.is_autocast_enabled, "_autocast_dtype": torch.get_autocast_dtype,
     "_is_compiling": torch.compiler.is_dynamo_compiling, "_is_of_an_operation": is_of_an_operation,
     "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
@@ -91,7 +100,7 @@ class GuardWords(ast.NodeTransformer):
             case ast.Name("_keeps_functions"):
                 return parsed("type({0}) is _Tensor or isinstance({0}, _Tensor) and _keeps(type({0}))", *args)
             case ast.Name("_of_class"):
-                return parsed("type({0}) is {1} or _plain_class(type({0})) is {1}", *args)
+                return parsed("type({0}) is {1} or _users_class(type({0})) is _users_class({1})", *args)
             case ast.Name("_held"):
                 table = self._state(args[0], args[1].value)
                 return parsed("{1}[{2}] if {2} in {1} else getattr({0}, {2})", args[0], table, args[2])

@@ -10,13 +10,11 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
-import torch
 from torch import nn
 
 from autofuse.fx.install.dispatch import call_undropped, narrow_forward, narrow_name
 from autofuse.fx.trace.paths import Path, tail_of
 from autofuse.fx.trace.plain_children import is_watched
-from autofuse.torch_private import module_call
 
 Enter = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], AbstractContextManager[Any]]
 _around: list[Enter] = []
@@ -39,8 +37,7 @@ def narrow_caller(unread: frozenset[Path]) -> Callable[..., Any]:
     dropout = tail.dropout if tail is not None else None
 
     def call_narrow(child: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        watched = is_watched(child) or type(child).__call__ is not module_call and not torch.compiler.is_compiling()
-        forward = None if watched else narrow_forward(child, name)
+        forward = None if is_watched(child) else narrow_forward(child, name)
         if forward is not None and _around:
             with _around[-1](child, args, kwargs):
                 return forward(child, *args, **kwargs)

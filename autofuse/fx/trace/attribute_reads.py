@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.code_facts import facts_of
-from autofuse.fx.trace.external_state import ExternalState, because_of_cache
+from autofuse.fx.trace.external_state import ExternalState
 from autofuse.fx.trace.foreign_calls import ForeignCalls
 from autofuse.fx.trace.functions_found import FunctionsFound
 from autofuse.fx.trace.read_set import ReadSet, is_plain
@@ -118,8 +118,6 @@ class AttributeReads(ForeignCalls):
         )
         for ask in outside.asked:
             ask(reads)
-        for cache in outside.snapshot.of_tensors:
-            self.refuse(because_of_cache(cache), passing=True)
 
     # Attributes.
 

@@ -154,8 +154,6 @@ class ExternalState(Watcher):
         """Keep what a value holds that is not made for the run itself."""
         if value is not NOTHING and not is_twin(value):
             self.snapshot.note(value, name, names)
-            if self.snapshot.of_tensors and self._stop is not None:
-                self._stop(because_of_cache(self.snapshot.of_tensors[0]), True)
 
     def note_defaults(self, function: Any) -> None:
         """What the defaults of a function hold."""
@@ -181,11 +179,6 @@ class ExternalState(Watcher):
     def restore(self) -> None:
         """Put it back."""
         self.snapshot.restore()
-
-
-def because_of_cache(cache: Any) -> Reason:
-    """Why a forward is left alone that asks a cache of functools for tensors: what it holds, nobody can look at."""
-    return because(forwards.READS_STATE, name=cache.__name__, kind="functools cache of tensors")
 
 
 def names_in(ran: Ran) -> Collection[str]:

@@ -10,6 +10,11 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
+
+from autofuse.torch_private import module_call
+
+LOOKS_ON = "__autofuse_looks_on__"  # on a replaced `nn.Module.__call__` that only observes: a profiler of autofuse's
 ENTRY = "_autofuse"  # under which a module keeps its other forward; see install/dispatch.py
 
 Forward = Callable[..., Any]
@@ -26,6 +31,11 @@ def own_function(function: Forward) -> Forward:
 def own_forward(cls: type) -> Forward:
     """The forward that instances of `cls` have when nothing is rewritten."""
     return own_function(cls.forward)  # type: ignore[attr-defined]
+
+
+def calls_plainly(call: Any) -> bool:
+    """Whether a `__call__` of a class of modules runs hooks and forward and nothing else, as far as results go."""
+    return call is module_call or torch.compiler.is_compiling() or getattr(call, LOOKS_ON, False)
 
 
 def definer_of(cls: type) -> type | None:

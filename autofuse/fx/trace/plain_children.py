@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from autofuse.fx.trace.attribute_reads import guard_path
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.idle_hooks import someone_watches
+from autofuse.fx.trace.own_forward import calls_plainly
 from autofuse.fx.trace.twin import plain_class
 from autofuse.fx.trace.unreplaced import unreplaced_forwards, whole
-from autofuse.torch_private import GLOBAL_MODULE_HOOKS, FakeTensor, module_call
+from autofuse.torch_private import GLOBAL_MODULE_HOOKS, FakeTensor
 
 PLAIN_TENSORS = frozenset({Tensor, nn.Parameter, nn.Buffer, FakeTensor})
 
@@ -33,7 +34,7 @@ def is_watched(module: nn.Module) -> bool:
     inside = module.__dict__
     hooked = any(inside.get(h) and someone_watches(inside[h].values()) for h in OWN_HOOKS)
     own = hooked or "forward" in inside or inside.get("_compiled_call_impl") is not None
-    return own or any(GLOBAL_MODULE_HOOKS) or type(module).__call__ is not module_call
+    return own or any(GLOBAL_MODULE_HOOKS) or not calls_plainly(type(module).__call__)
 
 
 def guard_unwatched(guards: Guards, paths: Collection[str]) -> None:

@@ -10,7 +10,6 @@ import collections
 import contextvars
 import functools
 import gc
-import os
 import types
 import weakref
 from collections.abc import Callable, Collection, Iterator
@@ -70,8 +69,6 @@ class Snapshot:
         self._kept: dict[int, _Kept] = {}
         self._seen: dict[int, tuple[Any, set[str]]] = {}
         self._caches: list[Any] = []
-        self._of_packages: list[Any] = []  # those of installed packages, which nobody is taken to write to
-        self.of_tensors: list[Any] = []  # caches of functools that hold tensors
         self._count = 0
 
     def note(self, value: Any, name: str, names: Collection[str] = EVERYTHING) -> None:
@@ -125,13 +122,9 @@ class Snapshot:
         self.forget_cached()
 
     def forget_cached(self) -> None:
-        """Empty the caches of functools that hold tensors now, and held none when they were noted."""
+        """Empty the caches of functools that hold tensors: nobody is taken to write to what such a cache holds."""
         for cache in self._caches:
-            if _caches_a_tensor(cache):
-                cache.cache_clear()
-                self.of_tensors.append(cache)
-        for cache in self._of_packages:
-            if _caches_a_tensor(cache):
+            if any(_holds_a_tensor(held, 0) for held in gc.get_referents(cache)):
                 cache.cache_clear()
 
     def _is_news(self, value: Any, names: Collection[str]) -> bool:
@@ -150,13 +143,8 @@ class Snapshot:
         if id(value) in self._kept:
             return
         if isinstance(value, _CACHE):
-            installed = _is_installed(value.__wrapped__)
-            if _caches_a_tensor(value, Tensor if installed else FakeTensor):  # an earlier run on fakes left it
-                value.cache_clear()
-            if installed:
-                self._of_packages.append(value)
-                return
-            (self.of_tensors if _caches_a_tensor(value) else self._caches).append(value)
+            self._caches.append(value)
+            self.forget_cached()
             return
         for now, put in _ways(value):
             key = id(value) if now is not _attributes else ~id(value)
@@ -453,26 +441,14 @@ def _put_random(x: Any, before: _RandomState) -> None:
         x.set_state(before.state)
 
 
-_INSTALLED = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
-
-
-def _is_installed(function: Any) -> bool:
-    file = str(getattr(getattr(function, "__code__", None), "co_filename", ""))
-    return any(folder in file for folder in _INSTALLED)
-
-
-def _caches_a_tensor(cache: Any, kind: type[Tensor] = Tensor) -> bool:
-    return any(_holds_a_tensor(held, 0, kind) for held in gc.get_referents(cache))
-
-
-def _holds_a_tensor(value: Any, depth: int, kind: type[Tensor]) -> bool:
-    if isinstance(value, kind):
+def _holds_a_tensor(value: Any, depth: int) -> bool:
+    if isinstance(value, Tensor):
         return True
     if depth > 3:
         return False
     if isinstance(value, (list, tuple, set)):
-        return any(_holds_a_tensor(v, depth + 1, kind) for v in value)
+        return any(_holds_a_tensor(v, depth + 1) for v in value)
     if isinstance(value, dict):
-        return any(_holds_a_tensor(v, depth + 1, kind) for v in value.values())
+        return any(_holds_a_tensor(v, depth + 1) for v in value.values())
     inside = gc.get_referents(value) if type(value).__name__ == "_lru_list_elem" else ()
-    return any(_holds_a_tensor(v, depth, kind) for v in inside if type(v).__name__ != "_lru_list_elem")
+    return any(_holds_a_tensor(v, depth) for v in inside if type(v).__name__ != "_lru_list_elem")

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import torch
-
-from autofuse.fx.trace.own_forward import own_function
-from autofuse.torch_private import assumed_constant
+from autofuse.fx.trace.own_forward import calls_plainly, own_function
+from autofuse.torch_private import assumed_constant, module_call
 
 _KEPT = 4096
 _known: dict[tuple[Any, ...], Callable[[], bool]] = {}
@@ -42,7 +40,7 @@ def whole(parts: Iterable[Comparisons]) -> Callable[[], bool]:
     key = tuple((*part.tests, *map(id, part.objects)) for part in parts)
     if key in _known:
         return _known[key]
-    scope: dict[str, Any] = {"own_function": own_function, "is_compiling": torch.compiler.is_compiling}
+    scope: dict[str, Any] = {"own_function": own_function, "calls_plainly": calls_plainly}
     names: dict[int, str] = {}
     texts: list[str] = []
     for part in parts:
@@ -78,7 +76,7 @@ def unreplaced_forwards(classes: Iterable[type]) -> Comparisons:
     for cls in found:
         function = own_function(cls.forward)  # type: ignore[attr-defined]
         part.add("({0}.forward is {1} or own_function({0}.forward) is {1})", cls, function)
-        part.add("({0}.__call__ is {1} or is_compiling())", cls, cls.__call__)  # an export replaces how it is called
+        part.add("({0}.__call__ is {1} or calls_plainly({0}.__call__))", cls, module_call)
     return part
 
 
