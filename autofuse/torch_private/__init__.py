@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # these have types of their own; the others are Any
     pytree = _pytree
 
 FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"  # the name of a logger
-COMPILER_MODULES = ("torch._dynamo.convert_frame", "torch._inductor")  # names of what compiles, and runs no module
 COMPILER = "torch._dynamo.convert_frame"  # the name of a module: where it was not imported, nothing was compiled
+COMPILER_MODULES = (COMPILER, "torch._inductor")  # names of what compiles, and runs no module
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

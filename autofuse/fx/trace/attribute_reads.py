@@ -435,7 +435,6 @@ def is_light(module: nn.Module) -> bool:
 
 
 @functools.cache
-@functools.cache
 def _of_fakes() -> frozenset[str]:
     with FakeTensorMode():
         return frozenset(vars(torch.empty(())))
