@@ -28,6 +28,7 @@ from autofuse.source.capture.lambdas import expression_functions
 from autofuse.source.capture.scope import Defined, file_scope, functions
 from autofuse.source.capture.symbolic_lengths import record_lengths
 from autofuse.source.capture.toplevel import SYMBOL, top_level
+from autofuse.source.evidence import Claim, examined
 from autofuse.source.find.call_rules import CallSite, call_sites, may_concern
 from autofuse.source.find.landmarks import Landmarks
 from autofuse.source.find.words import hints_of
@@ -159,7 +160,12 @@ def _in_function(d: Defined, text: SourceText, path: str, rules: tuple[LoadedRul
         return isinstance(edits[_key(site)], Edit)
 
     def proposed(site: Site) -> Proposal:
-        return _proposal(path, d.symbol, captured, text, site, edits.get(_key(site), site.verdict))
+        outcome = edits.get(_key(site), site.verdict)
+        assumed: tuple[str, ...] = ()
+        if isinstance(outcome, Edit) and isinstance(site.verdict, Holds):
+            answer = examined(Claim(site, outcome, captured, view, d, target))
+            outcome, assumed = (answer, ()) if isinstance(answer, Fails) else (outcome, answer)
+        return _proposal(path, d.symbol, captured, text, site, outcome, assumed)
 
     every = every_site(captured.graph, view, rules)
     found = [(s, proposed(s)) for s in chosen(every, usable) if not _only_follows(view, s.root) and _place(captured, s)]
@@ -238,10 +244,11 @@ def _crossed(captured: CapturedFunction, site: Site) -> Fails | None:
 
 
 def _proposal(
-    path: str, symbol: str, captured: CapturedFunction, text: SourceText, site: Site, outcome: Edit | Verdict
-) -> Proposal:
+    path: str, symbol: str, captured: CapturedFunction, text: SourceText, site: Site, outcome: Edit | Verdict,
+    missing: tuple[str, ...],
+) -> Proposal:  # fmt: skip
     edit = outcome if isinstance(outcome, Edit) else None
-    assumed = "; ".join(filter(None, (site.rule.assumes, edit.unsafe if edit else "")))
+    assumed = "; ".join(filter(None, (site.rule.assumes, edit.unsafe if edit else "", *missing)))
     verdict: Verdict = site.verdict if isinstance(outcome, Edit) else outcome
     if assumed and isinstance(verdict, Holds):
         verdict = Holds("unsafe", f"{verdict.why}; {assumed}" if verdict.why else assumed)

@@ -1,0 +1,49 @@
+"""An edit that is about to be offered, and the questions that it has to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from autofuse.canonical import View
+from autofuse.match.site import Site
+from autofuse.rule import Fails
+from autofuse.source.capture.captured import CapturedFunction
+from autofuse.source.capture.scope import Defined
+from autofuse.source.place.edits import Edit
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """An edit, the site that it makes, and the function that the site stands in."""
+
+    site: Site
+    edit: Edit
+    captured: CapturedFunction
+    view: View
+    defined: Defined  # the function, its class, and the scope that it sees
+    target: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A piece of evidence that the text does not give. `why` is a clause: "assumes that `x` is a torch tensor"."""
+
+    why: str
+
+
+Question = Callable[[Claim], Iterator[Missing | Fails]]
+
+# One entry for each file of this package, in the order in which a message names what is missing.
+QUESTIONS: tuple[Question, ...] = ()
+
+
+def examined(claim: Claim) -> Fails | tuple[str, ...]:
+    """What the edit assumes, a clause for each piece of evidence that is missing; Fails where the text shows it wrong."""
+    missing: list[str] = []
+    for question in QUESTIONS:
+        for answer in question(claim):
+            if isinstance(answer, Fails):
+                return answer
+            missing.append(answer.why)
+    return tuple(dict.fromkeys(missing))
