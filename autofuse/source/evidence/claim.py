@@ -39,7 +39,7 @@ QUESTIONS: tuple[Question, ...] = ()
 
 
 def examined(claim: Claim) -> Fails | tuple[str, ...]:
-    """What the edit assumes, a clause for each piece of evidence that is missing; Fails where the text shows it wrong."""
+    """What the edit assumes, a clause for each missing piece of evidence; Fails where the text shows it wrong."""
     missing: list[str] = []
     for question in QUESTIONS:
         for answer in question(claim):
