@@ -31,12 +31,15 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("--declined", action="store_true", help="also places that nearly matched, and why they do not")
 
     explain = commands.add_parser("explain", help="say what a rule does, with examples")
+    _add_rules_option(explain)
     explain.add_argument("codes", nargs="+", metavar="CODE", type=str.upper, help="such as AF101, or AF1 for a family")
 
     rules = commands.add_parser("rules", help="list the rules, or test those of your own")
     rules.add_argument("folders", nargs="*", metavar="FOLDER", help="with --check: only the rules in these folders")
     rules.add_argument("--check", action="store_true", help="try the examples of your own rules, in files")
     rules.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+
+    _add_rules_option(rules)
 
     _add_kernel_commands(commands)
     add_profile_commands(commands)
@@ -111,9 +114,17 @@ def _add_file_options(command: argparse.ArgumentParser) -> None:
         help="what new code calls: torch, or autofuse.ops where torch has no such operation (auto, the default); "
         "torch alone; or autofuse.ops alone",
     )  # fmt: skip
+    _add_rules_option(command)
     command.add_argument("--stdin-filename", metavar="PATH", help="the name that standard input goes by")
     command.add_argument("--force-exclude", action="store_true", help="apply `exclude` to files that are named, too")
     command.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
+
+
+def _add_rules_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--allow-rules", action="store_true",
+        help="execute the rules that the pyproject.toml of other projects name; those of this one are executed anyway",
+    )  # fmt: skip
 
 
 def _codes(text: str) -> list[str]:

@@ -8,6 +8,7 @@ Exit codes: 0 nothing to do, or done; 1 findings; 2 a usage, configuration or in
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -17,9 +18,12 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from autofuse.cli.arguments import parser
+from autofuse.cli.interruption import uninterrupted_end
 from autofuse.cli.output import DONE, FAILED, INTERRUPTED, Output
+from autofuse.results.visible_text import visible
 
 _GET_TORCH = "Install it with `pip install 'autofuse[torch]'`."
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _COMMANDS = {
     "cache": "cache:main", "check": "rewrite:check", "compare": "compare:main", "demo": "demo:main",
     "explain": "rules:explain", "kernels": "kernels:main", "plan": "plan:main", "profile": "profile:main",
@@ -39,21 +43,54 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     warnings.simplefilter("ignore", SyntaxWarning)  # about the files that are read: not what was asked for
     try:
-        if arguments[:1] == ["demo"]:  # it has options of its own
-            return _run("demo", arguments[1:])
-        options = parser().parse_args(arguments)
-        if options.version:
-            return _version()
-        if options.command is None:
-            parser().error(f"say what to do: {', '.join((*(c for c in _COMMANDS if c != 'demo'), 'demo'))}")
-        code = _run(_of_traces(options), options)
-        sys.stdout.flush()  # here, where a reader that is gone can be met
-        return code
+        return _done(arguments)
     except BrokenPipeError:  # the reader has seen enough, as with `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()
         return DONE
     except KeyboardInterrupt:
         return INTERRUPTED
+    finally:
+        if argv is None:  # called by the process, which ends now
+            uninterrupted_end()
+
+
+def _done(arguments: Sequence[str]) -> int:
+    """Runs the command that `arguments` say. Raises BrokenPipeError and KeyboardInterrupt."""
+    if arguments[:1] == ["demo"]:  # it has options of its own
+        return _run("demo", arguments[1:])
+    options = parser().parse_args(arguments)
+    if options.version:
+        return _version()
+    if options.command is None:
+        parser().error(f"say what to do: {', '.join((*(c for c in _COMMANDS if c != 'demo'), 'demo'))}")
+    if file := _option_or_file(arguments):
+        parser().error(f"{file} is an option, and a file here has that name: write the file as ./{file}, or rename it")
+    try:
+        code = _run(_of_traces(options), options)
+        sys.stdout.flush()  # here, where a reader that is gone can be met
+        return code
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) or error.errno not in _FULL:
+            raise
+        _write_no_more()
+        Output().say(f"autofuse: the results cannot be written: {error.strerror}.")
+        return FAILED
+
+
+def _option_or_file(arguments: Sequence[str]) -> str:
+    """An option that may have been meant as a file; "" if there is none.
+
+    A shell, or pre-commit, puts the names of a stranger's files on the command line: one may be called --unsafe.
+    """
+    if arguments[:1] not in (["check"], ["rewrite"]):
+        return ""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    found = (o for o in options if o.startswith("-") and o != "-" and os.path.lexists(o))
+    return visible(next(found, ""))
+
+
+def _write_no_more() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _of_traces(options: Namespace) -> str:

@@ -9,15 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from autofuse.cli.arguments import STDIN
+from autofuse.cli.interruption import interruptible
 from autofuse.cli.output import DONE, FAILED, FINDINGS, Output
 from autofuse.cli.sentences import sentences
+from autofuse.cli.writing import remove_leftovers_beside, written_back, written_once
 from autofuse.display.findings import annotation_of, counted, diff_of, line_of, plural
 from autofuse.project.config import Configuration
-from autofuse.project.file_discovery import Project, SourceFile, Trouble
+from autofuse.project.file_discovery import Project, SourceFile, Trouble, leads_out
+from autofuse.project.rules_permission import RulesPermission
 from autofuse.project.run import Checked, RewriteRun, Rewritten
 from autofuse.project.workers import each
-from autofuse.results.atomic_files import replace
 from autofuse.results.findings import Finding, as_json
+from autofuse.results.visible_text import visible
 
 _Done = TypeVar("_Done")
 
@@ -45,7 +48,17 @@ def rewrite(options: Namespace) -> int:
     session, dry = FilesRun(options), options.diff or options.check
     changed: list[Rewritten] = []
     left_out = 0
-    for checked, result in session.each(lambda checked, file: session.run.rewrite(checked, file, options.unsafe)):
+
+    def rewritten(checked: Checked, file: SourceFile) -> Rewritten | Trouble:
+        result = session.run.rewrite(checked, file, options.unsafe)
+        return _in_its_place(result, file) if isinstance(result, Rewritten) and result.edits else result
+
+    def prepared(files: list[SourceFile]) -> list[SourceFile]:
+        if not (dry or session.from_stdin):
+            remove_leftovers_beside(files)
+        return written_once(files)
+
+    for checked, result in session.each(rewritten, prepared):
         if isinstance(result, Trouble):
             session.tell(result)
             continue
@@ -54,7 +67,7 @@ def rewrite(options: Namespace) -> int:
         if options.diff:
             for name, before, after in result.changed():
                 session.out.write(diff_of(name, before, after))
-        if (dry or session.write_back(result)) and result.edits:
+        if (dry or written_back(result, session)) and result.edits:
             changed.append(result)
         left_out += 0 if options.unsafe else sum(p.finding.status == "unsafe" for p in checked.proposals)
     if session.read:
@@ -62,6 +75,18 @@ def rewrite(options: Namespace) -> int:
     if session.failed:
         return FAILED
     return FINDINGS if options.check and changed else DONE
+
+
+def _in_its_place(result: Rewritten, file: SourceFile) -> Rewritten | Trouble:
+    """The result, unless a link leads to a file that is not the user's to rewrite here."""
+    real = leads_out(file)
+    if real is None:
+        return result
+    return Trouble(
+        f"{visible(file.path)}: not rewritten: it leads to {visible(real)}, which is not one of the files in "
+        f"{visible(file.tree)}. Name the file itself to have it rewritten.",
+        error=False,
+    )
 
 
 def _told(changed: Sequence[Rewritten], left_out: int, conditional: bool) -> str:
@@ -75,18 +100,22 @@ class FilesRun:
     """What `check` and `rewrite` share: the run, where its output goes, and whether something failed."""
 
     def __init__(self, options: Namespace) -> None:
-
         self.options, self.out = options, Output()
         self.failed = False
         self.read = 0  # how many files could be read; where there are none, there is nothing to sum up
+        permission = RulesPermission(self.out.say, self.out.say, options.allow_rules)
         self.run: RewriteRun = RewriteRun(
-            tuple(options.select or ()), tuple(options.ignore or ()), options.target, options.debug
+            tuple(options.select or ()), tuple(options.ignore or ()), options.target, options.debug, permission
         )
 
-    def each(self, work: Callable[[Checked, SourceFile], _Done]) -> Iterator[tuple[Checked, _Done]]:
+    def each(
+        self,
+        work: Callable[[Checked, SourceFile], _Done],
+        prepared: Callable[[list[SourceFile]], list[SourceFile]] = list,
+    ) -> Iterator[tuple[Checked, _Done]]:
         """Each file that could be read, with what would be done to it, and what `work` makes of that.
 
-        Configurations are settled before the first.
+        Configurations are settled before the first; then `prepared` says which files it is done to.
         """
         files: list[SourceFile] = []
         with sentences(self.out) as told:
@@ -96,19 +125,22 @@ class FilesRun:
         if told:
             self.failed = True
             return
+        files = prepared(files)
 
         def done(file: SourceFile) -> tuple[Checked, _Done] | Trouble:
             checked = self.run.check_text(sys.stdin.buffer.read(), file) if self.from_stdin else self.run.check(file)
             return checked if isinstance(checked, Trouble) else (checked, work(checked, file))
 
-        for result in each(done, files):
-            if isinstance(result, Trouble):
-                self.tell(result)
-            else:
-                self.read += 1
-                for trouble in result[0].troubles:
-                    self.tell(trouble)
-                yield result
+        with interruptible() as raise_if_lost:
+            for result in each(done, files):
+                raise_if_lost()
+                if isinstance(result, Trouble):
+                    self.tell(result)
+                else:
+                    self.read += 1
+                    for trouble in result[0].troubles:
+                        self.tell(trouble)
+                    yield result
 
     def _files(self) -> list[SourceFile]:
 
@@ -130,24 +162,6 @@ class FilesRun:
     @property
     def from_stdin(self) -> bool:
         return bool(self.options.paths == [STDIN])
-
-    def write_back(self, result: Rewritten) -> bool:
-        """Puts a rewritten text where it belongs, and says so; whether that went well."""
-        if self.from_stdin:
-            sys.stdout.flush()
-            sys.stdout.buffer.write(result.after)
-            sys.stdout.buffer.flush()
-            return True
-        if not result.edits:
-            return True
-        try:
-            replace(result.path, result.after)
-        except OSError as error:
-            self.failed = True
-            self.out.say(f"{result.path}: cannot be written: {error.strerror or error}.")
-            return False
-        self.out.write([(f"{result.path}: ", "bold"), (plural(result.edits, "edit") + "\n", "")])
-        return True
 
     def tell(self, trouble: Trouble) -> None:
         self.failed |= trouble.error

@@ -9,19 +9,19 @@ from pathlib import Path
 from autofuse.display.findings import StyledText
 from autofuse.loading.examples import text_of
 from autofuse.loading.named_object import resolved
-from autofuse.loading.registry import load_rules
 from autofuse.match.pattern import LoadedRule
 from autofuse.project.rules_here import rules_here
+from autofuse.project.rules_permission import RulesPermission
 from autofuse.project.run import rewritten
 from autofuse.rule import Example, Fused, Imported, Kept
 
 
-def own_rules(folders: Sequence[str]) -> tuple[LoadedRule, ...]:
+def own_rules(folders: Sequence[str], permission: RulesPermission) -> tuple[LoadedRule, ...]:
     """The rules in `folders`, or, where none is named, those that hold here and are not autofuse's own.
 
     Raises RuleError where one is malformed, and ConfigError.
     """
-    found = load_rules(tuple(Path(f) for f in folders)) if folders else rules_here()
+    found = permission.rules_in(tuple(map(Path, folders))) if folders else rules_here(permission)
     return tuple(r for r in found if not r.ships)
 
 

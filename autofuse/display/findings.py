@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from autofuse.results.findings import Finding
+from autofuse.results.visible_text import harmless, visible
 
 StyledText = tuple[str, str]  # text, and a rich style or ""
 
@@ -23,14 +24,14 @@ def line_of(finding: Finding) -> list[StyledText]:
     """`model.py:12:9: AF101 [safe] Block.forward: what is found (why it is no more than that); what to change`."""
     reason = finding.reason if finding.reason not in finding.message else ""
     return [
-        (finding.path, "bold"),
-        (f"{finding.place.removeprefix(finding.path)}:{finding.column}: ", ""),
+        (name := visible(finding.path), "bold"),
+        (f"{finding.place.removeprefix(name)}:{finding.column}: ", ""),
         (finding.code, "bold red"),
         (f" [{finding.status}] ", _STYLES.get(finding.status, "")),
-        (f"{finding.symbol}: {finding.message}", ""),
-        (f" ({reason})" if reason else "", "dim"),
-        (f" [mask: {finding.mask}]" if finding.mask else "", "dim"),
-        (f"; {finding.advice}" if finding.advice else "", ""),
+        (visible(f"{finding.symbol}: {finding.message}"), ""),
+        (visible(f" ({reason})") if reason else "", "dim"),
+        (visible(f" [mask: {finding.mask}]") if finding.mask else "", "dim"),
+        (visible(f"; {finding.advice}") if finding.advice else "", ""),
         ("\n", ""),
     ]
 
@@ -49,7 +50,7 @@ def annotation_of(finding: Finding) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return harmless(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
 def _property(text: str) -> str:
@@ -73,7 +74,8 @@ def plural(count: int, noun: str) -> str:
 def diff_of(path: str, before: bytes, after: bytes) -> Iterator[StyledText]:
     """A unified diff that `patch -p0` applies."""
     old, new = _lines(before), _lines(after)
-    for line in difflib.unified_diff(old, new, path, path):
+    name = visible(path)
+    for line in difflib.unified_diff(old, new, name, name):
         style = next((s for start, s in _DIFF_STYLES if line.startswith(start)), "")
         yield line, style
         if not line.endswith("\n"):

@@ -32,6 +32,7 @@ from autofuse.source.capture.function_capture import capture
 from autofuse.source.capture.scope import FileScope, file_scope
 
 _SHIPPED = "autofuse.rules"
+_GROUP = "autofuse.rules"  # of entry points
 
 
 @cache
@@ -41,7 +42,8 @@ def load_rules(folders: tuple[Path, ...] = ()) -> tuple[LoadedRule, ...]:
     Raises RuleError, naming the rule and what to change, where one is malformed.
     """
     shipped = [r for m in _shipped() for r in _rules_in(m)]
-    others = [r for m in (*_announced(), *(_module_at(p) for f in folders for p in _files_in(f))) for r in _rules_in(m)]
+    own = (_module_at(path) for folder in folders for path in rule_files(folder))
+    others = [r for m in (*_announced(), *own) for r in _rules_in(m)]
     codes = {r.code for r in shipped}
     for rule in others:  # the examples of those that ship are tried by the tests
         read = loaded(rule)
@@ -85,9 +87,14 @@ def _shipped() -> Iterator[ModuleType]:
         yield importlib.import_module(f"{rules.__name__}.{m.name}")
 
 
+def announced_rules() -> tuple[str, ...]:
+    """What installed packages name under the entry point group, and load_rules executes: `my = package.module`."""
+    return tuple(f"{p.name} = {p.value} (an entry point)" for p in entry_points(group=_GROUP))
+
+
 def _announced() -> Iterator[ModuleType]:
     """Modules that installed packages name under the entry point group."""
-    for point in entry_points(group="autofuse.rules"):
+    for point in entry_points(group=_GROUP):
         try:
             found = point.load()
         except (Exception, SystemExit) as error:  # the package is the user's: anything may be raised
@@ -98,10 +105,11 @@ def _announced() -> Iterator[ModuleType]:
         yield found if isinstance(found, ModuleType) else sys.modules[found.__module__]
 
 
-def _files_in(folder: Path) -> Iterable[Path]:
+def rule_files(folder: Path) -> Iterable[Path]:
+    """The files of a folder that load_rules executes. Raises RuleError where there is no such folder."""
     if not folder.is_dir():
         raise RuleError(f"The rules folder {folder} does not exist. Correct `rules` under [tool.autofuse].")
-    return sorted(p for p in folder.glob("*.py") if not p.name.startswith("_"))
+    return sorted(p for p in folder.glob("*.py") if not p.name.startswith("_") and p.is_file())
 
 
 def _module_at(path: Path) -> ModuleType:

@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
+from autofuse.results.regular_files import read
+from autofuse.results.visible_text import visible
 from autofuse.source.targets import DEFAULT, TARGETS
+
+FILE = "pyproject.toml"
+_LARGEST = 16 * 2**20
 
 
 class ConfigError(Exception):
@@ -52,36 +57,49 @@ class Configuration:
 
         Raises ConfigError where that file cannot be used.
         """
-        if folder not in self._known:
-            self._known[folder] = self._nearest(folder)
+        asked: list[Path] = []
+        for here in (folder, *folder.parents):
+            if here in self._known:
+                break
+            asked.append(here)
+            table = table_of(here / FILE)
+            if table is not None or here == here.parent:
+                self._known[here] = FileSettings(here) if table is None else _settings(table, here / FILE)
+                break
+        for below in asked:
+            self._known[below] = self._known[here]
         return self._known[folder]
 
-    def _nearest(self, folder: Path) -> FileSettings:
-        table = _table(folder / "pyproject.toml")
-        if table is not None:
-            return _settings(table, folder / "pyproject.toml")
-        return self.of(folder.parent) if folder != folder.parent else FileSettings(folder)
+
+def table_of(file: Path) -> Mapping[str, object] | None:
+    """The [tool.autofuse] of one file; None where there is no such table, or no such file. Raises ConfigError."""
+    whole = contents_of(file)
+    tool = whole.get("tool") if whole is not None else None
+    table = tool.get("autofuse") if isinstance(tool, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise ConfigError(f"{named(file)}: `tool.autofuse` must be a table, written [tool.autofuse].")
+    return table
 
 
-def _table(file: Path) -> Mapping[str, object] | None:
-    """The [tool.autofuse] of one file; None where there is no such table, or no such file."""
+def contents_of(file: Path, mention: bytes = b"autofuse") -> Mapping[str, object] | None:
+    """What a TOML file says; None where there is none, and where it never mentions us. Raises ConfigError."""
     try:
-        content = file.read_bytes()
+        content = read(str(file), _LARGEST)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror or error}.") from error
-    if b"autofuse" not in content:  # somebody else's file; whether it is well formed is no concern of ours
+        raise ConfigError(f"{named(file)}: cannot be read: {error.strerror or error}.") from error
+    if mention not in content:  # somebody else's file; whether it is well formed is no concern of ours
         return None
     try:
-        whole = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: is not valid TOML: {error}.") from error
-    tool = whole.get("tool")
-    table = tool.get("autofuse") if isinstance(tool, dict) else None
-    if table is not None and not isinstance(table, dict):
-        raise ConfigError(f"{file}: `tool.autofuse` must be a table, written [tool.autofuse].")
-    return table
+        return tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:  # the first is also a number of too many digits
+        raise ConfigError(f"{named(file)}: is not valid TOML: {error}.") from error
+
+
+def named(file: Path) -> str:
+    """A path as it is shown to people."""
+    return visible(str(file))
 
 
 def _settings(table: Mapping[str, object], file: Path) -> FileSettings:
@@ -89,7 +107,7 @@ def _settings(table: Mapping[str, object], file: Path) -> FileSettings:
         if key not in _KEYS:
             close = difflib.get_close_matches(key, _KEYS, n=1)
             hint = f"Did you mean `{close[0]}`?" if close else f"It may have {', '.join(f'`{k}`' for k in _KEYS)}."
-            raise ConfigError(f"{file}: [tool.autofuse] has no key `{key}`. {hint}")
+            raise ConfigError(f"{named(file)}: [tool.autofuse] has no key `{key}`. {hint}")
     read = {key: _KEYS[key](value, _Where(file, key)) for key, value in table.items()}
     return FileSettings(root=file.parent, **{k.replace("-", "_"): v for k, v in read.items()})  # type: ignore[arg-type]
 
@@ -100,7 +118,7 @@ class _Where:
     key: str
 
     def refused(self, what: str) -> ConfigError:
-        return ConfigError(f"{self.file}: `{self.key}` in [tool.autofuse] {what}.")
+        return ConfigError(f"{named(self.file)}: `{self.key}` in [tool.autofuse] {what}.")
 
 
 def _strings(value: object, where: _Where) -> tuple[str, ...]:

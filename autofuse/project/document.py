@@ -12,6 +12,7 @@ from typing import Protocol
 from autofuse.project.file_discovery import Trouble
 from autofuse.project.notebook import is_notebook, read_notebook
 from autofuse.results.findings import Finding
+from autofuse.results.visible_text import visible
 from autofuse.source.place.edits import Edit
 from autofuse.source.write.file_edits import with_edits
 
@@ -51,7 +52,7 @@ class Script:
     troubles: tuple[Trouble, ...] = ()
 
     def place(self, line: int) -> str:
-        return f"{self.path}:{line}"
+        return f"{visible(self.path)}:{line}"
 
     def located(self, finding: Finding) -> Finding:
         return finding

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autofuse.project.config import Configuration, FileSettings
+from autofuse.results.regular_files import kind_of
+from autofuse.results.visible_text import visible
 
 # Folders that hold somebody else's code, or none. A folder given by name is walked all the same.
 EXCLUDED = frozenset(
@@ -27,11 +29,15 @@ _ENDINGS = (".py", ".pyw", ".ipynb")
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file to read. `named`: the user named it, so that it is read whatever it is called and whatever it holds."""
+    """One file to read. `named`: the user named it, so that it is read whatever it is called and whatever it holds.
+
+    `tree` is the folder that the user named where the file was found in one.
+    """
 
     path: str
     settings: FileSettings
     named: bool
+    tree: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,12 +83,19 @@ class Project:
         return SourceFile(name or "<stdin>", self.configuration.of(folder), named=True)
 
     def _under(self, path: str) -> Iterator[SourceFile | Trouble]:
-        if os.path.isdir(path):
-            yield from self._folder(path)
-        elif os.path.exists(path):
-            yield from self._named(path)
+        try:
+            mode = os.stat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            yield Trouble(f"{visible(path)}: there is no such file or folder.")
+        except (OSError, ValueError) as error:  # no right to look, a circle of links, a name that can be none
+            yield Trouble(f"{visible(path)}: cannot be read: {getattr(error, 'strerror', None) or error}.")
         else:
-            yield Trouble(f"{path}: there is no such file or folder.")
+            if os.path.isdir(path):
+                yield from self._folder(path)
+            elif kind := kind_of(mode):
+                yield Trouble(f"{visible(path)}: cannot be read: it is {kind}, not a file.")
+            else:
+                yield from self._named(path)
 
     def _named(self, path: str) -> Iterator[SourceFile | Trouble]:
         settings = self.configuration.of(Path(path).absolute().parent)
@@ -95,22 +108,57 @@ class Project:
             empty = False
             yield found
         if empty:
-            yield Trouble(f"{path}: there are no Python files to read in this folder.", error=False)
+            yield Trouble(f"{visible(path)}: there are no Python files to read in this folder.", error=False)
 
-    def _walk(self, folder: str) -> Iterator[SourceFile | Trouble]:
-        settings = self.configuration.of(Path(folder).absolute())
+    def _walk(self, tree: str) -> Iterator[SourceFile | Trouble]:
+        """What lies in a folder, at any depth. It keeps a list of what is to come: a tree may be deeper than calls."""
+        pending: list[str | SourceFile] = [tree]
+        while pending:
+            following = pending.pop()
+            if isinstance(following, SourceFile):
+                yield following
+                continue
+            found = self._in_folder(following, tree)
+            if isinstance(found, Trouble):
+                yield found
+            else:
+                pending += reversed(found)
+
+    def _in_folder(self, folder: str, tree: str) -> list[str | SourceFile] | Trouble:
+        """The folders and files to read in one folder, in the order of their names."""
         try:
             with os.scandir(folder) as entries:
                 ordered = sorted(entries, key=lambda e: e.name)
+            if not os.access(folder, os.X_OK):  # its names can be read, and nothing that bears them
+                return Trouble(f"{visible(folder)}: this folder cannot be read: Permission denied.")
         except OSError as error:
-            yield Trouble(f"{folder}: this folder cannot be read: {error.strerror or error}.")
-            return
+            return Trouble(f"{visible(folder)}: this folder cannot be read: {error.strerror or error}.")
+        settings = self.configuration.of(Path(folder).absolute())
+        found: list[str | SourceFile] = []
         for entry in ordered:
             if entry.is_dir(follow_symlinks=False):  # a link could lead in a circle, or out of the project
-                if not _left_out(entry) and not settings.excludes(entry.path):
-                    yield from self._walk(entry.path)
+                if not _left_out(entry.path) and not settings.excludes(entry.path):
+                    found.append(entry.path)
             elif entry.name.endswith(_ENDINGS) and _is_file(entry) and not settings.excludes(entry.path):
-                yield SourceFile(entry.path.removeprefix("./"), settings, named=False)
+                found.append(SourceFile(entry.path.removeprefix("./"), settings, False, tree))
+        return found
+
+
+def leads_out(file: SourceFile) -> str | None:
+    """Where a file that was found in a folder really is, if that is none of the folder's own; None if all is well.
+
+    What the folder leaves out (.git, a virtual environment, what the configuration excludes) is not its own. A link
+    that the user named leads where the user wants.
+    """
+    if not file.tree:
+        return None
+    tree, real = os.path.realpath(file.tree), os.path.realpath(file.path)
+    if not real.startswith(os.path.join(tree, "")):
+        return real
+    folders = os.path.relpath(real, tree).split(os.sep)[:-1]
+    within = [os.path.join(file.tree, *folders[: i + 1]) for i in range(len(folders))]
+    excluded = any(map(file.settings.excludes, (*within, os.path.join(file.tree, os.path.relpath(real, tree)))))
+    return real if excluded or any(map(_left_out, within)) else None
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
@@ -120,6 +168,6 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _left_out(entry: os.DirEntry[str]) -> bool:
+def _left_out(folder: str) -> bool:
     """Whether a folder is one that nobody means: by its name, or because it is a virtual environment."""
-    return entry.name in EXCLUDED or os.path.exists(os.path.join(entry.path, "pyvenv.cfg"))
+    return os.path.basename(folder) in EXCLUDED or os.path.exists(os.path.join(folder, "pyvenv.cfg"))

@@ -18,6 +18,7 @@ from autofuse.project.file_discovery import Trouble, not_python
 from autofuse.project.magics import MagicsLost, Plain, plain
 from autofuse.project.notebook_json import NotANotebook, NotebookCell, code_cells, with_source
 from autofuse.results.findings import Finding
+from autofuse.results.visible_text import visible
 from autofuse.source.place.edits import Edit, moved
 from autofuse.source.write.file_edits import CannotWrite, with_text_edits
 
@@ -53,7 +54,7 @@ class Notebook:
 
     def place(self, line: int) -> str:
         part = self._part(line)
-        return f"{self.path}:cell {part.cell.number}:{part.line(line)}"
+        return f"{visible(self.path)}:cell {part.cell.number}:{part.line(line)}"
 
     def located(self, finding: Finding) -> Finding:
         """A finding in the program, with the cell and the line in it."""
@@ -133,7 +134,7 @@ def read_notebook(source: bytes, path: str) -> Notebook:
         try:
             readable = _readable(cell.text)
         except SyntaxError as error:
-            troubles.append(not_python(f"{path}:cell {cell.number}:{error.lineno or 1}", error))
+            troubles.append(not_python(f"{visible(path)}:cell {cell.number}:{error.lineno or 1}", error))
             continue
         if readable is not None and readable.text.strip():
             lines = len(_LINE.findall(program))

@@ -38,6 +38,8 @@ def code_cells(text: str) -> list[NotebookCell]:
         notebook = json.loads(text)
     except json.JSONDecodeError as error:
         raise NotANotebook(f"it is no valid JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise NotANotebook(f"it is no JSON that Python reads: {error}") from error
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells", notebook.get("worksheets")), list):
         raise NotANotebook("it is JSON, but has no list of cells, so it is no notebook")
     if not _is_python(notebook.get("metadata")):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
-from autofuse.loading.registry import load_rules
 from autofuse.match.pattern import LoadedRule
 from autofuse.project.config import Configuration
+from autofuse.project.rules_permission import RulesPermission
+
+_LOG = logging.getLogger("autofuse")
+_LOGGED = RulesPermission(_LOG.info, _LOG.warning)  # each file is told once in a process
 
 
-def rules_here() -> tuple[LoadedRule, ...]:
+def rules_here(permission: RulesPermission = _LOGGED) -> tuple[LoadedRule, ...]:
     """Every rule of autofuse, of installed packages, and of the folders that [tool.autofuse] here names.
 
-    Raises ConfigError and RuleError, each a sentence with what to change.
+    Unless `permission` tells it, the log does which files are executed, as a message of level INFO. Raises ConfigError
+    and RuleError, each a sentence with what to change.
     """
-    folders = Configuration().of(Path.cwd()).rules
-    return load_rules(folders) if folders else load_rules()
+    return permission.rules(Configuration().of(Path.cwd()))

@@ -6,22 +6,26 @@ What stands in the way of one file becomes a Trouble and never stops the others.
 from __future__ import annotations
 
 import ast
+import logging
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from autofuse.loading.registry import load_rules
 from autofuse.loading.selection import require_known, selected
 from autofuse.match.pattern import LoadedRule
 from autofuse.project.config import FileSettings
 from autofuse.project.document import Document, document
 from autofuse.project.file_discovery import SourceFile, Trouble, not_python
 from autofuse.project.notebook import NotANotebook
+from autofuse.project.rules_permission import RulesPermission
 from autofuse.project.suppress import suppressions
+from autofuse.results.regular_files import read
+from autofuse.results.visible_text import visible
 from autofuse.rule import RuleError
 from autofuse.source.find.check import Proposal, UnreadFunction, proposals
 from autofuse.source.write.file_edits import CannotWrite, applied
 
+_LOG = logging.getLogger("autofuse")
 _ROUNDS = 50  # one rewrite may make room for another, such as the MLP around a GELU; no file needs so many
 
 
@@ -59,24 +63,38 @@ class RewriteRun:
     ignore: tuple[str, ...] = ()
     target: str | None = None
     debug: bool = False  # internal errors come with their traceback
+    permission: RulesPermission = field(default_factory=lambda: RulesPermission(_LOG.info, _LOG.warning))
     _rules: dict[FileSettings, tuple[LoadedRule, ...]] = field(default_factory=dict)
 
     def rules(self, settings: FileSettings) -> tuple[LoadedRule, ...]:
         """The rules that hold under some settings. Raises UnknownCode, and RuleError where a rule is malformed."""
         if settings not in self._rules:
-            every = load_rules(settings.rules) if settings.rules else load_rules()
+            every = self.permission.rules(settings)
+            if not self.permission.allows(settings):
+                self._rules[settings] = self._without_own(settings, every)
+                return self._rules[settings]
             for prefix in (c for _, codes in settings.per_file_ignores for c in codes):
                 require_known(prefix, every)
             self._rules[settings] = selected(every, self.select or settings.select, (*settings.ignore, *self.ignore))
         return self._rules[settings]
 
+    def _without_own(self, settings: FileSettings, every: tuple[LoadedRule, ...]) -> tuple[LoadedRule, ...]:
+        """What a configuration selects whose own rules are not executed: their codes are then those of no rule."""
+
+        def known(codes: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(c for c in codes if any(r.rule.code.startswith(c) for r in every))
+
+        wanted = self.select or known(settings.select)
+        if settings.select and not wanted:
+            return ()
+        return selected(every, wanted, (*known(settings.ignore), *self.ignore))
+
     def check(self, file: SourceFile) -> Checked | Trouble:
         """What would be done to one file."""
         try:
-            with open(file.path, "rb") as opened:
-                source = opened.read()
+            source = read(file.path)
         except OSError as error:
-            return Trouble(f"{file.path}: cannot be read: {error.strerror or error}.")
+            return Trouble(f"{visible(file.path)}: cannot be read: {error.strerror or error}.")
         return self.check_text(source, file)
 
     def check_text(self, source: bytes, file: SourceFile) -> Checked | Trouble:
@@ -86,16 +104,16 @@ class RewriteRun:
         try:
             return self._checked(source, file)
         except NotANotebook as error:
-            return Trouble(f"{file.path}: not read: {error}.")
+            return Trouble(f"{visible(file.path)}: not read: {error}.")
         except SyntaxError as error:
-            return not_python(f"{file.path}:{error.lineno or 1}", error)
+            return not_python(f"{visible(file.path)}:{error.lineno or 1}", error)
         except (RecursionError, MemoryError):
-            return Trouble(f"{file.path}: not read: its expressions are nested too deeply to follow.")
+            return Trouble(f"{visible(file.path)}: not read: its expressions are nested too deeply to follow.")
         except RuleError as error:
-            return Trouble(f"{file.path}: {error}")
+            return Trouble(f"{visible(file.path)}: {error}")
         except Exception as error:
             if isinstance(error, ValueError) and b"\0" in source:
-                return Trouble(f"{file.path}: not read: it holds null bytes, so it is not Python source.")
+                return Trouble(f"{visible(file.path)}: not read: it holds null bytes, so it is not Python source.")
             return self._internal(file.path, error)
 
     def rewrite(self, checked: Checked, file: SourceFile, unsafe: bool = False) -> Rewritten | Trouble:
@@ -103,7 +121,7 @@ class RewriteRun:
         try:
             return self._settled(checked, file, unsafe)
         except RuleError as error:
-            return Trouble(f"{file.path}: {error}")
+            return Trouble(f"{visible(file.path)}: {error}")
         except Exception as error:  # a SyntaxError too: the text was sound before we touched it
             return self._internal(file.path, error)
 
@@ -132,7 +150,7 @@ class RewriteRun:
 
     def _internal(self, path: str, error: Exception) -> Trouble:
         detail = "\n" + "".join(traceback.format_exception(error)) if self.debug else ""
-        return Trouble(f"internal error on {path}: {type(error).__name__}: {error}; please report it.{detail}")
+        return Trouble(f"internal error on {visible(path)}: {type(error).__name__}: {error}; please report it.{detail}")
 
 
 def _heard(found: Sequence[Proposal], program: bytes, file: SourceFile) -> Iterator[Proposal]:

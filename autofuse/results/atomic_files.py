@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import tempfile
 from collections.abc import Callable
-from contextlib import suppress
+
+from autofuse.results.file_attributes import take_over
+from autofuse.results.regular_files import kind_of, read
+from autofuse.results.temporary_files import temporary_beside
 
 
-def replace(path: str, content: bytes) -> None:
+class ChangedMeanwhile(OSError):
+    """A file no longer holds what was read of it, so that writing would lose somebody's work."""
+
+
+def replace(path: str, content: bytes, expected: bytes | None = None) -> bool:
     """Puts `content` in the place of the file at `path`, in one step: a reader sees the old text or the new one.
 
-    The mode stays, and the owner where the system allows it. A link stays a link: the file that it leads to is
-    replaced. A second hard link keeps the old text. Raises OSError, with the old file untouched.
+    Mode, extended attributes and access control lists stay, and the owner where the system allows it. A link stays a
+    link: the file that it leads to is replaced. A second hard link keeps the old text. Returns whether anything was
+    written: with `expected`, what the file held when it was read, a file that holds `content` by now is left as it is.
+    Raises OSError, with the old file untouched; ChangedMeanwhile where it holds something else than `expected`.
     """
     target = os.path.realpath(path)
     status = os.stat(target)
+    if kind := kind_of(status.st_mode):
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file", path)
     if not os.access(target, os.W_OK):  # replacing would go through: it is the folder that is written to
-        raise PermissionError(13, "it is write-protected", path)
-    _put(target, content, lambda temporary: _take_over(temporary, status))
+        raise PermissionError(errno.EACCES, "it is write-protected", path)
+
+    def finish(temporary: str) -> None:
+        take_over(temporary, target, status)
+        if expected is not None:
+            _require_unchanged(target, status, expected)
+
+    try:
+        _put(target, content, finish)
+    except ChangedMeanwhile:
+        if read(target) != content:
+            raise
+        return False  # another run was there at the same time
+    return True
 
 
 def put(path: str, content: bytes) -> None:
@@ -29,29 +52,30 @@ def put(path: str, content: bytes) -> None:
         _put(os.path.abspath(path), content, lambda temporary: os.chmod(temporary, 0o666 & ~_umask()))
 
 
+def put_private(path: str, content: bytes) -> None:
+    """A file that only the user may read takes the place of whatever bears the name. Raises OSError like `put`."""
+    _put(os.path.abspath(path), content, lambda temporary: None)
+
+
+def _require_unchanged(target: str, status: os.stat_result, expected: bytes) -> None:
+    """Asked last of all, when the new text is on the disk and only its name is missing."""
+    now = os.stat(target)
+    same = (status.st_dev, status.st_ino, status.st_mode, status.st_uid, status.st_gid)
+    if (now.st_dev, now.st_ino, now.st_mode, now.st_uid, now.st_gid) != same or read(target) != expected:
+        raise ChangedMeanwhile(errno.EAGAIN, "it changed after it was read", target)
+
+
 def _put(target: str, content: bytes, finish: Callable[[str], None]) -> None:
     """`finish(path)` gives the file its mode, before anybody sees it under its name."""
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".autofuse-", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    with temporary_beside(target) as (file, temporary):
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
         finish(temporary)
         os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _umask() -> int:
     now = os.umask(0)
     os.umask(now)
     return now
-
-
-def _take_over(path: str, status: os.stat_result) -> None:
-    if hasattr(os, "chown"):
-        with suppress(PermissionError):  # somebody else's file in a shared folder becomes ours, as with any editor
-            os.chown(path, status.st_uid, status.st_gid)
-    os.chmod(path, status.st_mode & 0o7777)

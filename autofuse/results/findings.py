@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from autofuse.results.visible_text import visible
+
 FIELDS = (
     *("code", "rule", "path", "line", "end_line", "column", "symbol", "status"),
     *("message", "reason", "advice", "value", "value_line", "mask", "reason_code"),
@@ -34,8 +36,9 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """`model.py:12`, or `model.ipynb:cell 3:12`."""
-        return f"{self.path}:{self.line}" if self.cell is None else f"{self.path}:cell {self.cell}:{self.line}"
+        """`model.py:12`, or `model.ipynb:cell 3:12`, to be shown: the name is in one line, whatever it holds."""
+        name = visible(self.path)
+        return f"{name}:{self.line}" if self.cell is None else f"{name}:cell {self.cell}:{self.line}"
 
 
 def as_json(findings: Iterable[Finding]) -> dict[str, object]:

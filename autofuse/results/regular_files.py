@@ -1,0 +1,51 @@
+"""Reads files that may be anything: a pipe or a device in a file's place is refused, and never waited for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+_LARGEST = 256 * 2**20  # notebooks with pictures are large; what is larger is no source
+_KINDS = {
+    stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}  # fmt: skip
+# Opening a pipe waits for a writer, and a terminal may become the one that interrupts us.
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0) | os.O_RDONLY
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+
+
+def read(path: str, largest: int = _LARGEST) -> bytes:
+    """The bytes of a file. Raises OSError, with a sentence where it is no regular file or larger than `largest`."""
+    return _read(os.open(path, _AT_ONCE), path, largest)
+
+
+def read_own(path: str, largest: int = _LARGEST) -> bytes:
+    """The bytes of a file of ours or root's, and no link. Raises OSError; PermissionError where it is another's."""
+    handle = os.open(path, _AT_ONCE | _NO_LINK)
+    if not is_own(os.fstat(handle)):
+        os.close(handle)
+        raise PermissionError(errno.EPERM, "it belongs to somebody else", path)
+    return _read(handle, path, largest)
+
+
+def is_own(status: os.stat_result) -> bool:
+    """Whether a file is the user's, or root's, who may do anything anyway."""
+    return not hasattr(os, "geteuid") or status.st_uid in (os.geteuid(), 0)
+
+
+def kind_of(mode: int) -> str:
+    """What stands in the place of a regular file: "a pipe"; "" where it is one."""
+    return "" if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
+
+
+def _read(handle: int, path: str, largest: int) -> bytes:
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        if kind := kind_of(status.st_mode):
+            raise OSError(errno.EINVAL, f"it is {kind}, not a file", path)
+        content = file.read(largest + 1) if status.st_size <= largest else None
+        if content is None or len(content) > largest:
+            raise OSError(errno.EFBIG, f"it is larger than {largest // 2**20} MiB", path)
+        return content
