@@ -17,6 +17,7 @@ from rich.console import Console
 from autofuse.display import terminal
 from autofuse.kernels import cache
 from autofuse.results.comparison import milliseconds
+from autofuse.results.regular_files import read_own
 from autofuse.results.table import Cell, Column, Table
 from autofuse.results.tuning import TuningResult
 
@@ -68,10 +69,10 @@ def _cleared(console: Console, aside: Console) -> int:
 def _files() -> Iterator[_File]:
     for path in cache.files():
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(read_own(str(path)))
             results = {key: TuningResult.from_dict(entry) for key, entry in content["entries"].items()}
             yield _File(path, path.stat().st_size, dict(content["belongs_to"]), results)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             yield _File(path, path.stat().st_size if path.exists() else 0, {}, {})
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 import autofuse.demo.page as page
 import autofuse.demo.terminal as terminal
 from autofuse.demo.run import DemoSettings, run
+from autofuse.results.atomic_files import put
 from autofuse.results.data import dumped
 
 _DONE, _FAILED = 0, 2
@@ -35,8 +36,8 @@ def main(argv: Sequence[str], console: Console | None = None) -> int:
     with terminal.progress(aside) as advance:
         result = run(DemoSettings(options.steps, options.seed, options.length, options.pairs), advance)
     data = json.dumps(dumped(result.to_dict()), indent=2, allow_nan=False) + "\n"
-    (options.output / DATA).write_text(data, encoding="utf-8")
-    (options.output / PAGE).write_text(page.html(result), encoding="utf-8")
+    put(str(options.output / DATA), data.encode())
+    put(str(options.output / PAGE), page.html(result).encode())
     if options.json:
         console.file.write(data)
     else:

@@ -26,6 +26,7 @@ from autofuse.results.difference import of_profiles
 from autofuse.results.profile import Profile
 from autofuse.results.profile_parts import Timing
 from autofuse.results.reading import NotOurs, read
+from autofuse.results.temporary_files import remove_leftovers
 
 DATA, PAGE, TRACE = "profile.json", "profile.html", "trace.json.gz"
 DONE, FAILED = 0, 2
@@ -47,6 +48,7 @@ def unwritable(folder: Path, names: tuple[str, ...] = (DATA, PAGE, TRACE)) -> st
     """Why files of these names cannot be written there, in a sentence; None if they can. Makes the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(str(folder))
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:

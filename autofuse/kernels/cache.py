@@ -2,16 +2,18 @@
 
 A file says in itself what it belongs to (`belongs_to`, pairs of texts); one that belongs to something else, or that
 cannot be read, counts as empty, and a line in the log says so once. Nothing here ever stops a computation: where a
-folder cannot be written to, what would be kept there is forgotten when the process ends.
+folder cannot be written to, what would be kept there is forgotten when the process ends. Folder and files are for the
+user alone, and what is not the user's is not read.
 Knows files and JSON; must not know what is kept in them, nor torch.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
-import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,10 +23,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from autofuse.results.atomic_files import put_private
+from autofuse.results.regular_files import is_own, kind_of, read_own
+from autofuse.results.temporary_files import is_still, remove_leftovers
+
 FOLDER = "AUTOFUSE_CACHE_DIR"  # an environment variable
 FORMAT_VERSION = 1
 _LOG = logging.getLogger("autofuse")
 _fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows has none
+_OPEN_LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_PATIENCE, _PAUSE = 20.0, 0.01  # seconds: a process that is stopped may hold a lock for ever
 _told: set[str] = set()
 
 Entries = dict[str, Any]
@@ -61,9 +69,11 @@ def clear() -> list[Path]:
     for path in gone:
         path.unlink(missing_ok=True)
     here = folder()
-    for left in (*here.glob("*.lock"), *here.glob(".*.tmp")) if gone and here else ():
+    for left in here.glob("*.lock") if gone and here else ():
         with suppress(OSError):
             left.unlink()
+    if here is not None:
+        remove_leftovers(str(here))
     return gone
 
 
@@ -94,14 +104,15 @@ class Cache:
         if path is None:
             return False
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make(path.parent)
             with _locked(path.with_suffix(".lock")):
                 content = {
                     "version": FORMAT_VERSION,
                     "belongs_to": dict(self.belongs_to),
                     "entries": {**self._entries(path), **entries},
                 }
-                _replace(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+                remove_leftovers(str(path.parent))
+                put_private(str(path), (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
         except OSError as error:
             _tell(f"Decisions cannot be kept in {path.parent} ({error.strerror or error}); they hold until this ends.")
             return False
@@ -109,9 +120,13 @@ class Cache:
 
     def _entries(self, path: Path) -> Entries:
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            _require_own(path.parent)
+            content = json.loads(read_own(str(path)))
             version, belongs_to, entries = content["version"], content["belongs_to"], content["entries"]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except PermissionError as error:
+            _tell(f"{path} is not read: {error.strerror or error}: {error.filename or path}.")
             return {}
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             _tell(f"{path} cannot be read ({type(error).__name__}) and is ignored; `autofuse cache clear` removes it.")
@@ -122,27 +137,51 @@ class Cache:
         return entries
 
 
+def _make(here: Path) -> None:
+    """Makes the folder, for the user alone. Raises OSError where that is not to be had."""
+    here.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _require_own(here)
+    if not os.environ.get(FOLDER) and here.stat().st_mode & 0o077:  # made before; a folder of the user's stays as it is
+        here.chmod(0o700)
+
+
+def _require_own(here: Path) -> None:
+    """Raises PermissionError where the folder is somebody else's, who may put anything into it."""
+    if not is_own(here.stat()):
+        raise PermissionError(errno.EPERM, "it belongs to somebody else", str(here))
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Alone among all processes that do the same; where files cannot be locked, the last one to write wins."""
-    with path.open("a", encoding="utf-8") as handle:
-        if _fcntl is not None:
-            with suppress(OSError):  # a network folder without locks
-                _fcntl.flock(handle, _fcntl.LOCK_EX)
-        yield  # closing unlocks
+    """Alone among all processes that do the same; where files cannot be locked, the last one to write wins.
+
+    Raises OSError where another one holds the lock for longer than any write takes.
+    """
+    until = time.monotonic() + _PATIENCE
+    while True:
+        handle = os.open(path, _OPEN_LOCK, 0o600)
+        try:
+            if kind_of(os.fstat(handle).st_mode) or not is_own(os.fstat(handle)):
+                raise PermissionError(errno.EPERM, "it is no file of ours", str(path))
+            _wait_for(handle, until)
+            if is_still(handle, str(path)):  # not deleted by `autofuse cache clear` meanwhile
+                yield  # closing unlocks
+                return
+        finally:
+            os.close(handle)
 
 
-def _replace(path: Path, text: str) -> None:
-    """Put `text` in the place of the file in one step: a reader sees the old text or the new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+def _wait_for(handle: int, until: float) -> None:
+    while _fcntl is not None:
+        try:
+            _fcntl.flock(handle, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_PAUSE)
+        except OSError:  # a network folder without locks
+            return
 
 
 def _tell(sentence: str) -> None:

@@ -11,9 +11,11 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 _Item = TypeVar("_Item")
@@ -31,17 +33,49 @@ def each(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_
     done, processes = 0, _processes(len(items))
     if processes > 1:
         _shared = work, items
-        forked = multiprocessing.get_context("fork")
         try:
-            with ProcessPoolExecutor(processes, forked, _begin) as pool:
-                for result in pool.map(_work, range(len(items)), chunksize=_AT_ONCE):
-                    yield result
-                    done += 1
-        except (BrokenProcessPool, OSError):  # no process to be had, or one that was killed: the rest is done here
+            for result in _forked(processes, len(items)):
+                yield result
+                done += 1
+        except (BrokenProcessPool, _NoProcess):  # none to be had, or one that was killed: the rest is done here
             pass
         finally:
             _shared = None
     yield from map(work, items[done:])
+
+
+class _NoProcess(Exception):
+    """The system gives no processes, or not what they need."""
+
+
+def _forked(processes: int, count: int) -> Iterator[Any]:
+    """The results of forked processes, which end when this one does, however it ends."""
+    try:
+        ours, theirs = os.pipe()
+    except OSError as error:
+        raise _NoProcess from error
+    try:
+        forked = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(processes, forked, _begin, (ours, theirs)) as pool:
+            with _undisturbed():
+                try:
+                    results = pool.map(_work, range(count), chunksize=_AT_ONCE)
+                except OSError as error:
+                    raise _NoProcess from error
+            yield from results
+    finally:
+        os.close(theirs)
+        os.close(ours)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C goes to every process of a terminal; one that was just forked would answer it with a traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _processes(count: int) -> int:
@@ -50,11 +84,19 @@ def _processes(count: int) -> int:
     return min(len(os.sched_getaffinity(0)), count // _FEW + 1)
 
 
-def _begin() -> None:
+def _begin(ours: int, theirs: int) -> None:
     """What is read of a file is let go with it; looking for cycles in syntax trees takes a third of the time."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process tells the others to stop
+    os.close(theirs)  # then the first process alone holds this end of the pipe, and it closes with that process
+    threading.Thread(target=_end_with, args=(ours,), daemon=True).start()
     gc.freeze()
     gc.disable()
+
+
+def _end_with(ours: int) -> None:
+    """Ends this process when the first one is gone: killed, it could tell nobody, and this one would wait for ever."""
+    os.read(ours, 1)
+    os._exit(1)
 
 
 def _work(index: int) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from importlib.util import find_spec
 from typing import IO, Any
 
 _PREFIX, _SUFFIX = ".autofuse-", ".tmp"  # never walked as source: the ending is none of Python's
-_NAME = re.compile(r"\.autofuse-[a-z0-9_]{8}\.tmp")
+_NAME = re.compile(r"\.autofuse-[0-9a-f]{16}\.tmp")
 _OLD = 3600.0  # seconds: no file is written for so long; asked only where there are no locks
 _LOOK = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
 _fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows has none
@@ -29,14 +28,18 @@ def temporary_beside(target: str) -> Iterator[tuple[IO[bytes], str]]:
 
     If the block raises, the file is gone; else it is the block's to move. Raises OSError where none can be made.
     """
-    handle, path = _held(os.path.dirname(target))
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file, path
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(path)
-        raise
+    while True:
+        # The name is ours before the file is there: an interruption can come between any two instructions.
+        path = os.path.join(os.path.dirname(target), f"{_PREFIX}{os.urandom(8).hex()}{_SUFFIX}")
+        try:
+            with open(path, "xb", opener=_for_us_alone) as file:
+                if _lock(file.fileno(), wait=True) is None or is_still(file.fileno(), path):
+                    yield file, path
+                    return
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(path)
+            raise
 
 
 def remove_leftovers(folder: str) -> list[str]:
@@ -49,12 +52,16 @@ def remove_leftovers(folder: str) -> list[str]:
     return [path for path in found if _removed(path)]
 
 
-def _held(folder: str) -> tuple[int, str]:
-    while True:
-        handle, path = tempfile.mkstemp(dir=folder, prefix=_PREFIX, suffix=_SUFFIX)
-        if _lock(handle, wait=True) is None or _same(handle, path):
-            return handle, path
-        os.close(handle)  # deleted as a leftover, between being made and being locked
+def is_still(handle: int, path: str) -> bool:
+    """Whether the open file is the one that bears the name: what has just been locked may have been deleted before."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _for_us_alone(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def _removed(path: str) -> bool:
@@ -65,7 +72,7 @@ def _removed(path: str) -> bool:
     try:
         status, locked = os.fstat(handle), _lock(handle, wait=False)
         left = time.time() - status.st_mtime > _OLD if locked is None else locked
-        if left and _deletable(status) and _same(handle, path):
+        if left and _deletable(status) and is_still(handle, path):
             os.unlink(path)
             return True
     except OSError:
@@ -91,11 +98,3 @@ def _lock(handle: int, wait: bool) -> bool | None:
     except OSError:
         return None
     return True
-
-
-def _same(handle: int, path: str) -> bool:
-    """Whether the open file is the one that bears the name."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.lstat(path))
-    except FileNotFoundError:
-        return False
