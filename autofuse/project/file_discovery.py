@@ -79,7 +79,7 @@ class Project:
 
         Raises ConfigError like `files`.
         """
-        folder = Path(name or "stdin.py").absolute().parent
+        folder = _absolute(os.path.dirname(name or ""))
         return SourceFile(name or "<stdin>", self.configuration.of(folder), named=True)
 
     def _under(self, path: str) -> Iterator[SourceFile | Trouble]:
@@ -98,7 +98,7 @@ class Project:
                 yield from self._named(path)
 
     def _named(self, path: str) -> Iterator[SourceFile | Trouble]:
-        settings = self.configuration.of(Path(path).absolute().parent)
+        settings = self.configuration.of(_absolute(os.path.dirname(path)))
         if not (self.everywhere and settings.excludes(path)):
             yield SourceFile(path, settings, named=True)
 
@@ -133,7 +133,7 @@ class Project:
                 return Trouble(f"{visible(folder)}: this folder cannot be read: Permission denied.")
         except OSError as error:
             return Trouble(f"{visible(folder)}: this folder cannot be read: {error.strerror or error}.")
-        settings = self.configuration.of(Path(folder).absolute())
+        settings = self.configuration.of(_absolute(folder))
         found: list[str | SourceFile] = []
         for entry in ordered:
             if entry.is_dir(follow_symlinks=False):  # a link could lead in a circle, or out of the project
@@ -159,6 +159,12 @@ def leads_out(file: SourceFile) -> str | None:
     within = [os.path.join(file.tree, *folders[: i + 1]) for i in range(len(folders))]
     excluded = any(map(file.settings.excludes, (*within, os.path.join(file.tree, os.path.relpath(real, tree)))))
     return real if excluded or any(map(_left_out, within)) else None
+
+
+def _absolute(folder: str) -> Path:
+    """A folder with all that are above it. Links stay, for a project may be linked together; behind one, `..` is
+    something else than it looks like, so there the system is asked."""
+    return Path(os.path.realpath(folder) if ".." in Path(folder).parts else os.path.abspath(folder))
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:

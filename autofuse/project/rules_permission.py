@@ -54,18 +54,18 @@ class RulesPermission:
 
     def _refusal(self, settings: FileSettings) -> str | None:
         """Why the rules of a configuration are not executed, and what to do; None where they may be."""
-        here = Path.cwd()
+        here, root = Path.cwd(), Path(os.path.realpath(settings.root))
         try:
-            started_in = Configuration().of(here).root
+            started_in = os.path.realpath(Configuration().of(here).root)
         except ConfigError:  # then nothing is known to be ours
-            started_in = None
-        if settings.root == started_in:
-            if _is_of_owner(settings, here) or self._allowed.covers(settings.root):
+            started_in = ""
+        if str(root) == started_in:
+            if _is_of_owner(settings, here) or self._allowed.covers(root):
                 return None
             return "it belongs to another user than the working folder. --allow-rules executes them."
-        if above := _configured_above(settings.root):
+        if above := _configured_above(root):
             return f"it lies within the project of {named(above)}. Start autofuse in its own folder to have them."
-        if self._allowed.covers(settings.root):
+        if self._allowed.covers(root):
             return None
         return "autofuse was not started in that project. Start it there, or allow it with --allow-rules."
 
