@@ -18,7 +18,7 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 def read(path: str, largest: int = _LARGEST) -> bytes:
     """The bytes of a file. Raises OSError, with a sentence where it is no regular file or larger than `largest`."""
-    return _read(os.open(path, _AT_ONCE), path, largest)
+    return _read(_opened(path), path, largest)
 
 
 def read_own(path: str, largest: int = _LARGEST) -> bytes:
@@ -38,6 +38,15 @@ def is_own(status: os.stat_result) -> bool:
 def kind_of(mode: int) -> str:
     """What stands in the place of a regular file: "a pipe"; "" where it is one."""
     return "" if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
+
+
+def _opened(path: str) -> int:
+    try:
+        return os.open(path, _AT_ONCE)
+    except OSError as error:
+        if error.errno == errno.ENXIO and (kind := kind_of(os.stat(path).st_mode)):  # nobody opens a socket
+            raise OSError(errno.EINVAL, f"it is {kind}, not a file", path) from error
+        raise
 
 
 def _read(handle: int, path: str, largest: int) -> bytes:
