@@ -16,7 +16,7 @@ from autofuse.results.temporary_files import remove_leftovers
 from autofuse.results.visible_text import visible
 
 
-class Session(Protocol):
+class FilesOutput(Protocol):
     """What is known of the run: where its output goes, and whether something failed."""
 
     out: Output
@@ -26,7 +26,7 @@ class Session(Protocol):
     def from_stdin(self) -> bool: ...
 
 
-def written_back(result: Rewritten, session: Session) -> bool:
+def written_back(result: Rewritten, session: FilesOutput) -> bool:
     """Puts a rewritten text where it belongs, and says so; whether that was done, and needed."""
     if session.from_stdin:
         sys.stdout.flush()
@@ -36,7 +36,7 @@ def written_back(result: Rewritten, session: Session) -> bool:
     return bool(result.edits) and _written(result, session)
 
 
-def _written(result: Rewritten, session: Session) -> bool:
+def _written(result: Rewritten, session: FilesOutput) -> bool:
     name = visible(result.path)
     try:
         names = os.stat(result.path).st_nlink
