@@ -2,13 +2,14 @@
 
     python -m libcst.tool codemod -x --no-format autofuse.source.codemod.AutofuseCommand FILE...
 
-Settings and `# autofuse: ignore` hold as they do for `autofuse rewrite`. Knows libcst's command interface; the work is
+Settings, what is said of whose rules are executed, and `# autofuse: ignore` hold as they do for `autofuse rewrite`. Knows libcst's command interface; the work is
 that of run.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 
 import libcst as cst
 from libcst.codemod import CodemodCommand, CodemodContext, SkipFile
@@ -16,9 +17,14 @@ from libcst.codemod import CodemodCommand, CodemodContext, SkipFile
 from autofuse.loading.selection import UnknownCode
 from autofuse.project.config import ConfigError, Configuration
 from autofuse.project.file_discovery import Project, Trouble
+from autofuse.project.rules_permission import RulesPermission
 from autofuse.project.run import RewriteRun
 from autofuse.rule import RuleError
 from autofuse.source.targets import TARGETS
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"{sentence}\n")
 
 
 class AutofuseCommand(CodemodCommand):
@@ -29,7 +35,7 @@ class AutofuseCommand(CodemodCommand):
     def __init__(self, context: CodemodContext, unsafe: bool = False, target: str | None = None) -> None:
         super().__init__(context)
         self.unsafe = unsafe
-        self.run = RewriteRun(target=target)
+        self.run = RewriteRun(target=target, permission=RulesPermission(_say, _say))
         self.project = Project(Configuration())
 
     @staticmethod

@@ -53,6 +53,14 @@ def test_the_command_line_replaces_what_is_selected_and_adds_to_what_is_ignored(
     assert codes(checked(file, RewriteRun(ignore=("AF1",)))) == []
 
 
+@pytest.fixture
+def started_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules are executed of the project that autofuse was started in."""
+    (tmp_path / "pyproject.toml").write_text("[tool.autofuse]\n")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("started_here")
 def test_rules_of_the_project_are_used_beside_the_others(tmp_path: Path) -> None:
     own = Path(__file__).parents[2] / "rules" / "attention.py"
     (tmp_path / "mine").mkdir()
@@ -62,6 +70,7 @@ def test_rules_of_the_project_are_used_beside_the_others(tmp_path: Path) -> None
     assert codes(checked(source_file(tmp_path, ATTENTION, select=("MY101",), rules=(tmp_path / "mine",)))) == ["MY101"]
 
 
+@pytest.mark.usefixtures("started_here")
 def test_wrong_codes_and_broken_rules_are_told_before_any_file_is_read(tmp_path: Path) -> None:
     with pytest.raises(UnknownCode):
         RewriteRun(select=("AF9",)).rules(FileSettings(tmp_path))
