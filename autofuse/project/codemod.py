@@ -2,8 +2,8 @@
 
     python -m libcst.tool codemod -x --no-format autofuse.source.codemod.AutofuseCommand FILE...
 
-Settings, what is said of whose rules are executed, and `# autofuse: ignore` hold as they do for `autofuse rewrite`. Knows libcst's command interface; the work is
-that of run.py.
+Settings and `# autofuse: ignore` hold as they do for `autofuse rewrite`, and whose rules are executed. Knows libcst's
+command interface; the work is that of run.py.
 """
 
 from __future__ import annotations
