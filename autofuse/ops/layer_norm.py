@@ -29,7 +29,8 @@ def layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float
     return _OP(x, weight, bias, eps)  # type: ignore[no-any-return]
 
 
-def _by_torch(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
+def normed_by_torch(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
+    """`layer_norm` by torch's kernel, or by plain torch code where it does not take the operands."""
     sizes = x.shape[-1:]
     if is_usual(weight, x, sizes) and is_usual(bias, x, sizes):
         return torch.layer_norm(x, sizes, weight, bias, eps)  # type: ignore[arg-type]
@@ -72,7 +73,7 @@ _OP = Operation(
             gradient="A second such loop; what is kept is x and two numbers for each row.",
         ),
         Provider(
-            "layer_norm", "torch", TORCH, _by_torch, default=True,
+            "layer_norm", "torch", TORCH, normed_by_torch, default=True,
             summary="torch.layer_norm, one kernel on every device; weights that it does not take come after it.",
             gradient="torch's own kernel.",
         ),

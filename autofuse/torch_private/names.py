@@ -31,6 +31,10 @@ def _nobody_shares(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def _no_guards(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError("this torch compares no tensors with those of another call.")
+
+
 def _nothing(*_: Any) -> list[Any]:
     return []
 
@@ -101,6 +105,8 @@ NAMES: Mapping[str, Private] = {
     # Who looks on at a call. Hot: bound once by the modules that ask.
     "is_any_autocast_enabled": _one("torch._C._is_any_autocast_enabled", "whether to ask for autocast's state at all",
         "it is always asked for", _yes),
+    "TensorGuards": _one("torch._C._dynamo.guards.TensorGuards", "whether a call is of a kind that was seen before",
+        "the tests of its tensors are asked one by one, in Python", _no_guards),
     "get_tracing_state": _one("torch._C._get_tracing_state", "whether torch.jit traces",
         "the public torch.jit.is_tracing is asked", _tracing_state),
     "len_torch_dispatch_stack": _one("torch._C._len_torch_dispatch_stack", "whether a dispatch mode is on",
@@ -130,6 +136,10 @@ NAMES: Mapping[str, Private] = {
         _LOOKS_ON, _yes),
     "get_current_function_mode_stack": _one("torch.overrides._get_current_function_mode_stack",
         "which function modes are on", _LOOKS_ON, _some),
+    "len_torch_function_stack": _one("torch._C._len_torch_function_stack", "whether a function mode is on",
+        "each call of a rewritten module looks which modes are on", _yes),
+    "get_current_dispatch_mode_stack": _one(_DISPATCH + "_get_current_dispatch_mode_stack",
+        "which dispatch modes are on", _LOOKS_ON, _some),
     "DeviceContext": _one("torch.utils._device.DeviceContext",
         "to tell `with torch.device(...)` from modes that record", "nothing is captured in such a block"),
     "fake_mode": Private((_MODE, _KEY + "FAKE"), "the FakeTensorMode that is on", _DECLINED, make=partial),

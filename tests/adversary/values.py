@@ -108,12 +108,13 @@ def _of_function(value: types.FunctionType, own: str, seen: dict[int, Any]) -> A
     if value.__module__ != own:
         return f"function {value.__qualname__}"
     names = value.__code__.co_freevars
-    cells = [_cell(c) for n, c in zip(names, value.__closure__ or (), strict=True) if not n.startswith("_autofuse")]
+    cells = [_cell(c) for _, c in zip(names, value.__closure__ or (), strict=True)]
     attributes = dict(vars(value))
-    if len(cells) < len(names):
+    options = {n: v for n, v in (value.__kwdefaults__ or {}).items() if not n.startswith("_autofuse")}
+    if options != (value.__kwdefaults__ or {}):
         original = attributes.pop("__wrapped__")
         attributes |= {k: v for k, v in vars(original).items() if k == "__wrapped__"}
-    parts = (value.__defaults__, value.__kwdefaults__, dict(sorted(attributes.items())), cells)
+    parts = (value.__defaults__, options or None, dict(sorted(attributes.items())), cells)
     return (f"function {value.__qualname__}", [plain(p, own, seen) for p in parts])
 
 

@@ -53,6 +53,14 @@ def in_backward(ask: Callable[[], Any]) -> Any:
     return told[0]
 
 
+def tells_kinds_of_calls(guards: Any) -> bool:
+    """Whether a call of another dtype or size, or under autocast, is told apart, and one of other strides is not."""
+    x = torch.ones(2, 3)
+    check = guards(x, dynamic_dims_sizes=[[2, 3]], dynamic_dims_strides=[[None, None]]).check
+    same = check(x) and check(torch.ones(3, 2).T) and not under(torch.autocast("cpu"), lambda: check(x))
+    return bool(same and not any(map(check, (x.double(), torch.ones(3, 3), torch.nn.Parameter(x)))))
+
+
 def under_vmap(ask: Callable[[Tensor], Any]) -> Any:
     told: list[Any] = []
     torch.func.vmap(lambda x: (told.append(ask(x)), x)[1])(torch.ones(2, 2))
@@ -98,6 +106,7 @@ def softmax_gradient(gradient_of: Any) -> Tensor:
 # What we rely on, name by name: true in the torch that is installed.
 RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "is_any_autocast_enabled": lambda asked: not asked() and autocast(asked),
+    "TensorGuards": lambda kind: tells_kinds_of_calls(kind),
     "get_tracing_state": lambda asked: asked() is None and traced_by_jit(asked) is not None,
     "len_torch_dispatch_stack": lambda asked: asked() == 0 and under(Looking(), asked) == 1,
     "is_profiler_enabled": lambda asked: not asked() and profiled(asked),
@@ -113,6 +122,8 @@ RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "forward_ad": lambda module: module._current_level == -1 and in_forward_mode(lambda: module._current_level) >= 0,
     "is_fx_symbolic_tracing": lambda asked: not asked(),
     "get_current_function_mode_stack": lambda asked: asked() == [] and len(under(torch.device("cpu"), asked)) == 1,
+    "len_torch_function_stack": lambda asked: asked() == 0 and under(torch.device("cpu"), asked) == 1,
+    "get_current_dispatch_mode_stack": lambda asked: asked() == [] and len(under(Looking(), asked)) == 1,
     "DeviceContext": lambda kind: isinstance(
         under(torch.device("cpu"), has("get_current_function_mode_stack"))[0], kind
     ),

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from autofuse.fx.install.conditions import FOUND, Dispatch, VariantTests, explained, written
+from autofuse.fx.install.conditions import FOUND, SEEN, Dispatch, VariantTests, explained, written
 from autofuse.fx.install.failed_calls import may_run_again
-from autofuse.fx.install.guard_code import identity
+from autofuse.fx.install.guard_code import EAGER, identity
 from autofuse.fx.install.guarded_reads import handed
 from autofuse.fx.install.lowering import lower
 from autofuse.fx.trace.ambient_state import AmbientState
@@ -70,6 +70,13 @@ class Variant:
         execute(self.source, namespace)
         return namespace["forward"]  # type: ignore[no-any-return]
 
+    @cached_property
+    def run_seen(self) -> Forward:
+        """`run` for calls that nothing looks at; `run` itself where that makes no difference."""
+        found = {name: value.seen for name, value in self.globals if hasattr(value, "seen")}
+        run: Any = self.run
+        return types.FunctionType(run.__code__, {**run.__globals__, **found}, run.__name__) if found else self.run
+
     def words(self, test: int) -> str:
         """One of the tests, for people."""
         return in_words(self.tests[test], dict(self.names))
@@ -92,6 +99,7 @@ def variant_of(trace: ForwardTrace) -> Variant:
 
 
 def _add_ambient(add: Callable[[str], None], around: AmbientState) -> None:
+    add("_unmoded()")
     for state in around.autocast:
         if state.enabled:
             add(f'_autocast("{state.device}")')
@@ -116,15 +124,19 @@ def forward_of(base: Forward, variants: tuple[Variant, ...], missed: Forward, ra
     for i, variant in enumerate(variants):
         scope[f"_run{i}"] = variant.run
         call = f"_run{i}({', '.join([receiver, *body.inputs[i]])})"
+        seen_call = call
+        if variant.run_seen is not variant.run:
+            scope[f"_run_seen{i}"] = variant.run_seen
+            seen_call = f"(_run_seen{i} if {SEEN} else _run{i})({', '.join([receiver, *body.inputs[i]])})"
         lines.append(f"    if {FOUND} == {i}:")
         if raised is None or not variant.may_run_again:
-            lines.append(f"        return {call}")
+            lines.append(f"        return {seen_call}")
             continue
         lines += [
-            "        if _is_compiling():",  # a compiler breaks no graph inside of `try`
+            f"        if not {EAGER}:",  # a compiler breaks no graph inside of `try`
             f"            return {call}",
             "        try:",
-            f"            return {call}",
+            f"            return {seen_call}",
             "        except _Error as _error:",
             f"            if not _is_of_an_operation(_error, _run{i}):",
             "                raise",

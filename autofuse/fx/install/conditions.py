@@ -14,8 +14,16 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autofuse.fx.install.guard_code import SCOPE, GuardWords, identity, parsed
+from autofuse.fx.install.guard_code import EAGER, SCOPE, GuardWords, identity, parsed
+from autofuse.fx.install.seen_calls import (
+    FEWEST_TESTS,
+    MOST_TENSORS,
+    SeenCalls,
+    asked_for_as_tensor,
+    metadata_tests,
+)
 
+SEEN = "_seen"  # the local variable that says that a call of this kind was seen before (seen_calls.py)
 FOUND = "_found"  # the local variable that holds the number of the variant, -1 where none holds
 
 
@@ -45,7 +53,7 @@ def written(variants: Sequence[VariantTests], receiver: str) -> Dispatch:
 def explained(asked: VariantTests, receiver: str) -> tuple[list[str], dict[str, Any]]:
     """Statements that return the places of the tests that fail, and the names they use."""
     writer = _Writer(receiver)
-    lines = ["failed = []"]
+    lines = [f"{EAGER} = not _is_compiling()", "failed = []"]
     for place, test in enumerate(asked.tests):
         text = ast.unparse(writer.expanded(test, asked.names))
         lines += ["try:", f"    holds = {text}", "except _Error:", "    holds = False"]
@@ -83,7 +91,7 @@ class _Writer:
         self._inputs = [[self.expanded(i, v.names) for i in v.inputs] for v in variants]
         self.out.inputs = [[] for _ in variants]
         self._twice = _read_twice([*{k: t for ts in tests for k, t in ts.items()}.values()], self._inputs)
-        self.out.lines = [f"{FOUND} = -1", "try:"]
+        self.out.lines = [f"{EAGER} = not _is_compiling()", f"{SEEN} = False", f"{FOUND} = -1", "try:"]
         self._choose(dict(enumerate(tests)), _Bound({}), 1)
         self.out.lines += ["except _Error:", "    pass"]
         return self.out
@@ -98,7 +106,7 @@ class _Writer:
         first = next(iter(left.values()))
         common = {k: t for k, t in first.items() if all(k in tests for tests in left.values())}
         if common:
-            self._line(depth, f"if {' and '.join(self._text(t, bound) for t in common.values())}:")
+            self._line(depth, f"if {' and '.join(self._conditions(common, bound))}:")
             depth += 1
         left = {i: {k: t for k, t in tests.items() if k not in common} for i, tests in left.items()}
         earliest = next(iter(left))
@@ -115,6 +123,18 @@ class _Writer:
         if others:
             self._line(depth, f"if {FOUND} < 0:")
             self._choose(others, _Bound(bound), depth + 1)
+
+    def _conditions(self, tests: _Tests, bound: _Bound) -> list[str]:
+        """The texts of tests that must all hold. Tests of tensors are left out where such a call has passed before."""
+        tensors = tuple(dict.fromkeys(name for t in tests.values() if (name := asked_for_as_tensor(t))))
+        covered = metadata_tests(tests, frozenset(tensors), self.out.scope)
+        if len(covered) < FEWEST_TESTS or len(tensors) > MOST_TENSORS:
+            return [self._text(t, bound) for t in tests.values()]
+        seen, given = self.constant(SeenCalls()).id, ", ".join(tensors)
+        inner = _Bound(bound)  # what is named there is not read where the call was seen before
+        asked = " and ".join(self._text(t, inner) for k, t in tests.items() if k in covered)
+        first = f"({EAGER} and ({SEEN} := {seen}.check({given})) or {asked} and (not {EAGER} or {seen}.learn({given})))"
+        return [first, *(self._text(t, bound) for k, t in tests.items() if k not in covered)]
 
     def _take(self, which: int, bound: _Bound, depth: int) -> None:
         for place, tree in enumerate(self._inputs[which]):

@@ -24,8 +24,8 @@ from torch import nn
 
 from autofuse.fx.install.codegen import Forward, Variant, asker_of, forward_of
 from autofuse.fx.install.compiled_code import forget_compiled
-from autofuse.fx.install.dispatcher import dispatcher_of
-from autofuse.fx.trace.own_forward import ENTRY, definer_of, own_function, stands_for
+from autofuse.fx.install.dispatcher import dispatcher_of, end_of
+from autofuse.fx.trace.own_forward import ENTRY, definer_of, is_replaced, original_of, own_function
 from autofuse.fx.trace.paths import Path, tail_of
 from autofuse.torch_private import assumed_constant
 
@@ -140,7 +140,7 @@ def is_installed(module: nn.Module) -> bool:
     entry = module.__dict__.get(ENTRY) or None
     function = getattr(type(module), "forward", None)
     while entry is not None and isinstance(function, types.FunctionType):
-        if stands_for.get(function) is entry.of:
+        if original_of(function) is entry.of and not is_replaced(function):
             return True
         function = getattr(function, "__wrapped__", None)
     return False
@@ -200,7 +200,9 @@ class _Dispatched:
                 self._end(dispatcher)
 
     def _end(self, dispatcher: Any) -> None:
-        original = stands_for[dispatcher]
+        original = original_of(dispatcher)
+        assert original is not None, "classes dispatch by dispatchers alone"
+        end_of(dispatcher, original)
         del self._entries[dispatcher]
         for cls in self._classes.pop(dispatcher):
             if vars(cls).get("forward") is dispatcher:

@@ -1,6 +1,8 @@
 """The function that a class gets in place of its forward: for each instance, it finds the forward that this one runs.
 
-To Python it is the forward that it stands for: the same parameters, defaults, names, globals and free variables. It
+To Python it is the forward that it stands for: the same defaults, names, globals and free variables, and the same
+parameters but for one that nobody passes, which `inspect.signature` does not show (`getfullargspec` does). So
+whoever assigns another `__code__` to the class's forward, as IPython's autoreload does, can assign it to this one. It
 holds nothing of autofuse's, so it works where a pickle of the class takes it.
 """
 
@@ -11,8 +13,10 @@ import inspect
 import types
 
 from autofuse.fx.install.codegen import execute
-from autofuse.fx.trace.own_forward import ENTRY, stands_for
+from autofuse.fx.trace.own_forward import ENTRY, is_replaced, stand_in
 
+# The original is the default of a parameter that nobody passes: as a free variable it would be one more than the
+# original has, and Python lets no code be assigned to a function that closes over another number of variables.
 _ORIGINAL, _FOUND = "_autofuse_original", "_autofuse_entry"
 
 
@@ -21,7 +25,7 @@ def dispatcher_of(original: types.FunctionType) -> types.FunctionType:
     code = original.__code__
     receiver, parameters, passed = _written(code)
     lines = [
-        f"def make({', '.join([_ORIGINAL, *code.co_freevars])}):",
+        f"def make({', '.join(code.co_freevars)}):",
         f"    def forward({parameters}):",
         "        try:",
         f"            {_FOUND} = {receiver}.{ENTRY}",
@@ -36,18 +40,24 @@ def dispatcher_of(original: types.FunctionType) -> types.FunctionType:
     namespace: dict[str, types.FunctionType] = {}
     execute("\n".join(lines) + "\n", namespace)
     written = next(c for c in namespace["make"].__code__.co_consts if isinstance(c, types.CodeType))
-    cells = {
-        _ORIGINAL: types.CellType(original),
-        **dict(zip(code.co_freevars, original.__closure__ or (), strict=True)),
-    }
+    cells = dict(zip(code.co_freevars, original.__closure__ or (), strict=True))
     made = types.FunctionType(
         written.replace(co_name=code.co_name, co_qualname=code.co_qualname), original.__globals__, original.__name__,
-        original.__defaults__, tuple(cells[name] for name in written.co_freevars),
+        original.__defaults__, tuple(cells[name] for name in written.co_freevars) or None,
     )  # fmt: skip
-    made.__kwdefaults__ = original.__kwdefaults__
+    made.__kwdefaults__ = {**(original.__kwdefaults__ or {}), _ORIGINAL: original}
     functools.update_wrapper(made, original)
-    stands_for[made] = original
+    stand_in(made, original)
     return made
+
+
+def end_of(dispatcher: types.FunctionType, original: types.FunctionType) -> None:
+    """Nobody dispatches any more: what was assigned to the dispatcher meanwhile, the original has from here on."""
+    if not is_replaced(dispatcher):
+        return
+    original.__code__, original.__defaults__ = dispatcher.__code__, dispatcher.__defaults__
+    options = {k: v for k, v in (dispatcher.__kwdefaults__ or {}).items() if k != _ORIGINAL}
+    original.__kwdefaults__ = options or None
 
 
 def _written(code: types.CodeType) -> tuple[str, str, str]:
@@ -60,7 +70,7 @@ def _written(code: types.CodeType) -> tuple[str, str, str]:
     if not positional:  # `*args` takes the module, too
         positional, only = (f"{ENTRY}_self",), 1
     parts = [*positional[:only], *(["/"] if only else []), *positional[only:]]
-    parts += [gathered] if gathered else ["*"] if keywords else []
+    parts += [gathered or "*"]
     passed = [*positional, *([gathered] if gathered else []), *(f"{k}={k}" for k in keywords)]
     last = [options] if options else []
-    return positional[0], ", ".join([*parts, *keywords, *last]), ", ".join([*passed, *last])
+    return positional[0], ", ".join([*parts, *keywords, _ORIGINAL, *last]), ", ".join([*passed, *last])

@@ -17,11 +17,20 @@ from torch import Tensor, nn
 
 from autofuse.fx.install.failed_calls import is_of_an_operation
 from autofuse.fx.install.mask_contents import holds_form, holds_number
+from autofuse.fx.trace.ambient_state import foreign_modes
 from autofuse.fx.trace.memory_order import order_in_memory
 from autofuse.fx.trace.plain_children import OWN_HOOKS, PLAIN_TENSORS
 from autofuse.fx.trace.twin import plain_class
-from autofuse.torch_private import GLOBAL_MODULE_HOOKS, disabled_torch_function, is_any_autocast_enabled
+from autofuse.torch_private import (
+    GLOBAL_MODULE_HOOKS,
+    disabled_torch_function,
+    is_any_autocast_enabled,
+    len_torch_dispatch_stack,
+    len_torch_function_stack,
+)
 
+EAGER = "_eager"  # the local variable that says that no compiler follows this call
+NO_DISPATCH_MODE = f"not ({EAGER} and _dispatch_modes() and _foreign_modes())"
 _TABLES = ("_parameters", "_buffers", "_modules")
 _STATE = frozenset({"training", *_TABLES, *OWN_HOOKS})
 _TYPED = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
@@ -55,7 +64,8 @@ SCOPE: Mapping[str, Any] = {
     "_order": order_in_memory, "_keeps": keeps_functions, "_users_class": users_class,
     "_autocast": torch.is_autocast_enabled, "_autocast_dtype": torch.get_autocast_dtype,
     "_is_compiling": torch.compiler.is_dynamo_compiling, "_is_of_an_operation": is_of_an_operation,
-    "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
+    "_function_modes": len_torch_function_stack, "_dispatch_modes": len_torch_dispatch_stack,
+    "_foreign_modes": foreign_modes, "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
     **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_MODULE_HOOKS)},
 }  # fmt: skip
 
@@ -95,6 +105,8 @@ class GuardWords(ast.NodeTransformer):
                 return self._unwatched(args[0])
             case ast.Name("_unhooked"):
                 return ast.BoolOp(ast.And(), [_not(ast.Name(f"_hooks{i}")) for i in range(len(GLOBAL_MODULE_HOOKS))])
+            case ast.Name("_unmoded"):
+                return parsed(f"not ({EAGER} and _function_modes() and _foreign_modes()) and {NO_DISPATCH_MODE}")
             case ast.Name("_plain"):
                 return parsed("type({0}) is _Parameter or type({0}) in _PLAIN", *args)
             case ast.Name("_keeps_functions"):

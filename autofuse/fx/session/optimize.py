@@ -9,8 +9,10 @@ import importlib
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,8 +22,10 @@ from autofuse.fx.session.fuse import fuse
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.options import Options, options_of
 from autofuse.fx.session.ranks import Disagreement, Ranks
+from autofuse.fx.session.session import Session
 from autofuse.fx.session.state import States, states_of
 from autofuse.fx.trace.sharding import postponed
+from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.wrappers import unwrapped, user_modules
 from autofuse.kernels.policy import use
 from autofuse.results.before_after import BeforeAfter
@@ -103,12 +107,21 @@ def _optimized(inner: nn.Module, named: list[tuple[str, nn.Module]], options: Op
     with sessions.begun(inner, options, states, Ranks(named)) as session:
         why = postponed(inner)
         if options.call is None or why:
-            session.arm()
+            session.arm(None if why else partial(_at_first_call, weakref.ref(inner), weakref.ref(session)))
             _LOG.info("%s: each module is looked at when it is first called%s.", name, f", for {why}" if why else "")
             return
         start = time.perf_counter()
         fuse(inner, options.call, session)
         session.ledger.log(name, time.perf_counter() - start)
+
+
+def _at_first_call(model: weakref.ref[nn.Module], session: weakref.ref[Session], call: ForwardArguments) -> None:
+    """Look at the whole of a model, which is called with `call`."""
+    inner, own = model(), session()
+    if inner is not None and own is not None:
+        start = time.perf_counter()
+        fuse(inner, call, own)
+        own.ledger.log(type(inner).__name__, time.perf_counter() - start)
 
 
 def _profiled() -> Callable[..., nn.Module]:

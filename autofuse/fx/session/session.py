@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
+import torch.distributed as dist
 from torch import nn
 
 from autofuse.fx.install.codegen import Forward
@@ -51,6 +53,7 @@ from autofuse.results.sites import Report, SiteReport
 from autofuse.torch_private import is_fx_symbolic_tracing
 
 _LOG = logging.getLogger("autofuse")
+Whole = Callable[[ForwardArguments], None]
 
 
 class Session:
@@ -63,6 +66,7 @@ class Session:
         self._known: dict[Hashable, RewrittenForward] = {}
         self._lock = threading.RLock()
         self._busy = threading.local()
+        self._whole: Whole | None = None  # what looks at the whole model at its first call
         self.profile: BeforeAfter | None = None  # where it was asked for
 
     @property
@@ -85,8 +89,11 @@ class Session:
 
     # At optimize.
 
-    def arm(self) -> None:
-        """Have every module captured at its first call."""
+    def arm(self, whole: Whole | None = None) -> None:
+        """Have every module captured at its first call. `whole`: what looks at the model as it is called first, if it
+        is called itself.
+        """
+        self._whole = whole
         for module, state in self.states.items():
             state.armed = True
             self.install(module)
@@ -203,7 +210,10 @@ class Session:
         retried: set[int] = self._busy.__dict__.setdefault("modules", set())
         if state is None or self._looks_away() or id(module) in retried:
             return of(module, *args, **kwargs)
-        if not self._looked_at(of, module, state, (args, kwargs)):
+        looked = self._looked_at_whole(module, state, (args, kwargs)) or self._looked_at(
+            of, module, state, (args, kwargs)
+        )
+        if not looked:
             return of(module, *args, **kwargs)
         retried.add(id(module))  # where the new variant does not fit either, the original runs
         try:
@@ -211,6 +221,20 @@ class Session:
             return (of if entry is None else entry.forward)(module, *args, **kwargs)
         finally:
             retried.discard(id(module))
+
+    def _looked_at_whole(self, module: nn.Module, state: ModuleState, call: ForwardArguments) -> bool:
+        """Look at the whole model, which is called for the first time, as if optimize had been given this call.
+
+        So what a caller does to a result, or to what it hands on, is checked, too. Whether the model itself, which is
+        `module` then, has a new forward for it. Ranks do not wait for each other here, so each looks at its modules.
+        """
+        whole = self._whole if not self.states[module].name else None
+        if whole is None or not may_capture() or is_empty(module) or _has_ranks():
+            return False
+        self._whole = None
+        with self._capturing(), torch.enable_grad():
+            whole(call)
+        return bool(state.full)
 
     def _looked_at(self, of: Forward, module: nn.Module, state: ModuleState, call: ForwardArguments) -> bool:
         """Capture a new kind of call, if it is worth a look; whether something was fused for it."""
@@ -327,6 +351,10 @@ class Session:
         for module in self.states:
             restore(module)
         self.ledger = Ledger()
+
+
+def _has_ranks() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
 def _why_left(state: ModuleState, module: nn.Module, kind: Hashable) -> str:

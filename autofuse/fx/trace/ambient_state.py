@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from autofuse.torch_private import (
     DeviceContext,
     disable_current_modes,
+    get_current_dispatch_mode_stack,
     get_current_function_mode_stack,
     get_tracing_state,
     is_fx_symbolic_tracing,
@@ -68,8 +69,16 @@ def may_capture() -> bool:
         or get_tracing_state() is not None
         or peek_interpreter_stack() is not None
         or is_recorded()
+        or foreign_modes()
         or any(not isinstance(m, DeviceContext) for m in get_current_function_mode_stack())
     )
+
+
+def foreign_modes() -> list[str]:
+    """The classes of the modes that are on and neither torch's nor ours: they may change what an operation computes."""
+    on = (*get_current_function_mode_stack(), *get_current_dispatch_mode_stack())
+    classes = [type(mode) for mode in on]
+    return [c.__qualname__ for c in classes if c.__module__.partition(".")[0] not in ("torch", "autofuse")]
 
 
 @contextmanager

@@ -98,6 +98,7 @@ def is_outside(test: str) -> bool:
 _PHRASES = {
     "_unwatched": "no hooks on {0}",
     "_unhooked": "no hooks on all modules",
+    "_unmoded": "no mode of yours is on",
     "_plain": "{0} is a plain tensor",
     "_lacks": "{0} has no {1}",
     "_keeps_functions": "{0} is a tensor whose class overrides no function",

@@ -20,12 +20,30 @@ ENTRY = "_autofuse"  # under which a module keeps its other forward; see install
 Forward = Callable[..., Any]
 
 _taken: WeakKeyDictionary[type, types.FunctionType] = WeakKeyDictionary()  # class -> a forward that it lets go of
-stands_for: WeakKeyDictionary[types.FunctionType, types.FunctionType] = WeakKeyDictionary()  # dispatcher -> original
+# Dispatcher -> its code, and the original that it stands for as long as it has that code.
+_stand_ins: WeakKeyDictionary[types.FunctionType, tuple[types.CodeType, types.FunctionType]] = WeakKeyDictionary()
+
+
+def stand_in(dispatcher: types.FunctionType, original: types.FunctionType) -> None:
+    """From here on `dispatcher` stands for `original`."""
+    _stand_ins[dispatcher] = dispatcher.__code__, original
+
+
+def original_of(dispatcher: Forward) -> types.FunctionType | None:
+    """What `dispatcher` was made to stand for; None for any other function."""
+    found = _stand_ins.get(dispatcher) if isinstance(dispatcher, types.FunctionType) else None
+    return None if found is None else found[1]
+
+
+def is_replaced(dispatcher: types.FunctionType) -> bool:
+    """Whether somebody gave a dispatcher another code, which is what its classes run now."""
+    return dispatcher in _stand_ins and _stand_ins[dispatcher][0] is not dispatcher.__code__
 
 
 def own_function(function: Forward) -> Forward:
-    """The user's function; `function` itself where it is no dispatcher of autofuse's."""
-    return stands_for.get(function, function) if isinstance(function, types.FunctionType) else function
+    """The user's function; `function` itself where it is no dispatcher of autofuse's, or was given another code."""
+    found = _stand_ins.get(function) if isinstance(function, types.FunctionType) else None
+    return function if found is None or found[0] is not function.__code__ else found[1]
 
 
 def own_forward(cls: type) -> Forward:

@@ -40,14 +40,13 @@ def test_it_has_the_parameters_the_names_the_defaults_and_the_source() -> None:
     fused = optimized(Attend(), torch.randn(2, 4, 4))
     found = function_of(Attend)
     assert is_installed(fused) and found is not original
-    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__globals__"):
+    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__globals__", "__closure__"):
         assert getattr(found, name) == getattr(original, name), name
+    assert original.__kwdefaults__.items() < found.__kwdefaults__.items()
     assert found.__annotations__ == original.__annotations__
     assert inspect.signature(found) == inspect.signature(original)
-    assert (
-        inspect.signature(found, follow_wrapped=False).parameters.keys()
-        == inspect.signature(original).parameters.keys()
-    )
+    hidden = inspect.signature(found, follow_wrapped=False).parameters.keys() - inspect.signature(original).parameters
+    assert hidden == {"_autofuse_original"}
     assert inspect.getsource(fused.forward) == inspect.getsource(original)
 
 
@@ -157,3 +156,35 @@ def test_threads_optimize_and_restore_models_of_one_class() -> None:
     for thread in threads:
         thread.join()
     assert not failed and own_forward(Attention) is original
+
+
+class Reloaded(nn.Module):
+    def forward(self, q: Tensor) -> Tensor:
+        return torch.softmax(q @ q.mT, -1) @ q
+
+
+def test_another_code_for_the_forward_is_what_runs_as_after_an_autoreload() -> None:
+    def edited(self: nn.Module, q: Tensor, times: float = 2.0) -> Tensor:
+        return torch.softmax(q @ q.mT, -1) @ q * times
+
+    original, q = function_of(Reloaded), torch.randn(2, 4, 4)
+    before = original.__code__, original.__defaults__
+    fused, other, lazy = optimized(Reloaded(), q), Reloaded(), autofuse.optimize(Reloaded(), tune=False)
+    expected = other(q)
+    function = function_of(Reloaded)
+    function.__code__, function.__defaults__ = edited.__code__, edited.__defaults__
+    try:
+        for module in (fused, other, lazy, Reloaded()):
+            torch.testing.assert_close(module(q), expected * 2)
+            torch.testing.assert_close(module(q, times=3.0), expected * 3)
+        assert not is_installed(fused)
+        assert fused_rules(optimized(Reloaded(), q)) == {"AF101"}
+        autofuse.restore(fused)
+        del fused, lazy
+        gc.collect()
+        autofuse.restore(other)
+        torch.testing.assert_close(Reloaded()(q), expected * 2)
+        torch.testing.assert_close(Reloaded()(q, 5.0), expected * 5)
+    finally:
+        original.__code__, original.__defaults__ = before
+        Reloaded.forward = original  # type: ignore[method-assign]
