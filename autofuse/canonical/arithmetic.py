@@ -19,6 +19,7 @@ RECOGNISED_IN_PRODUCTS: list[Callable[[View, list[Value], float], tuple[list[Val
 RECOGNISED_IN_SUMS: list[Callable[[View, list[Value], float], Value | None]] = []
 
 _ROOTS = {"sqrt": "rsqrt", "rsqrt": "sqrt"}
+_MOST_PARTS = 24  # a longer product, or sum, is one part of the next: else a chain of n would have n * n parts
 
 
 @rewrites("mul")
@@ -105,11 +106,11 @@ def _met(v: Value) -> int:
 
 
 def factors_of(v: Value) -> tuple[Value, ...]:
-    return v.inputs if v.op == "mul" else (v,)
+    return v.inputs if v.op == "mul" and len(v.inputs) <= _MOST_PARTS else (v,)
 
 
 def terms_of(v: Value) -> tuple[Value, ...]:
-    return v.inputs if v.op == "add" else (v,)
+    return v.inputs if v.op == "add" and len(v.inputs) <= _MOST_PARTS else (v,)
 
 
 def without(items: Sequence[Value], taken: Sequence[Value]) -> list[Value] | None:

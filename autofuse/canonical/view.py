@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from autofuse.ir import layout
 from autofuse.ir.facts import Facts
 from autofuse.ir.graph import ATTRIBUTE, CHOICE, CONST, IS_NONE, ITEM, NOT, PARAMETER, SLICE, TUPLE, Graph, Value
+from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import OPS, SAME_SIZES
 
 PERMUTE = "permute"  # data: a tail permutation
@@ -22,6 +24,7 @@ CAST = "cast"  # a change of floating dtype: rounding only
 KEEP = "keep"  # inputs: scores, what is kept, the fill of what is not
 LEAF = "leaf"  # data: a program value that the canonical form does not look into
 
+_T = TypeVar("_T")
 Rewrite = Callable[..., "Value | None"]
 REWRITES: dict[str, Rewrite] = {}
 
@@ -61,11 +64,14 @@ class View:
     _graph: Graph = field(default_factory=Graph)
     _canonical: dict[Value, Value] = field(default_factory=dict)
     _originals: dict[Value, list[Value]] = field(default_factory=dict)
+    _numbers: dict[Value, tuple[bool | None, int]] = field(default_factory=dict)
+    _ranks: dict[Value, tuple[int | None, int]] = field(default_factory=dict)
 
     def of(self, v: Value) -> Value:
         """The canonical form of a value of the program."""
         found = self._canonical.get(v)
         if found is None:
+            spend()
             found = self._canonical[v] = self._made(v)
             self._originals.setdefault(found, []).append(v)
         return found
@@ -116,6 +122,9 @@ class View:
 
     def number(self, v: Value) -> bool | None:
         """Whether canonical `v` is a Python number: True, False (a tensor), or None where it is not known."""
+        return self._remembered(self._numbers, self._number, v)
+
+    def _number(self, v: Value) -> bool | None:
         for o in self.originals(v):
             if (answer := self.facts.number(o)) is not None:
                 return answer
@@ -131,6 +140,9 @@ class View:
 
     def rank(self, v: Value) -> int | None:
         """How many dimensions canonical `v` has, if known."""
+        return self._remembered(self._ranks, self._rank, v)
+
+    def _rank(self, v: Value) -> int | None:
         for o in self.originals(v):
             if (found := self.facts.rank(o)) is not None:
                 return found
@@ -139,6 +151,17 @@ class View:
         if v.op in ("mul", "add"):
             return self._broadcast_rank(v)
         return self.rank(v.inputs[0]) if v.op in _SAME_RANK else None
+
+    def _remembered(
+        self, answers: dict[Value, tuple[_T | None, int]], ask: Callable[[Value], _T | None], v: Value
+    ) -> _T | None:
+        """What is known of `v`; what is not is asked again once another value of the program is found to be `v`."""
+        originals = len(self.originals(v))
+        found = answers.get(v)
+        if found is None or found[0] is None and found[1] != originals:
+            spend()
+            found = answers[v] = ask(v), originals
+        return found[0]
 
     def _broadcast_rank(self, v: Value) -> int | None:
         ranks = [0 if self.number(i) else self.rank(i) for i in v.inputs]

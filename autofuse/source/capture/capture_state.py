@@ -100,6 +100,8 @@ class CaptureState(ABC):
         known = self.out.known.get(value, Known())
         fresh = {k: v for k, v in facts.items() if getattr(known, k) is None}
         self.out.known[value] = replace(known, **fresh)  # type: ignore[arg-type]
+        if any(fact is not None for fact in fresh.values()):
+            self.facts.learned()
         if "rank" in fresh and value.op in _AS_MANY_DIMENSIONS:
             self.has_rank(value.inputs[0], fresh["rank"])  # type: ignore[arg-type]
 

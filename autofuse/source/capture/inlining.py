@@ -63,7 +63,7 @@ class Inlining(CaptureState):
     def run(self, inner: Inlining, helper: Function, bound: dict[str, Value]) -> Value | None:
         """The value that the body of `helper` returns, given its arguments, as `inner` reads it."""
         inner.me = helper.args.args[0].arg if inner.instance is not None else None
-        inner.inlining = (*self.inlining, helper)
+        inner.inlining, inner.facts = (*self.inlining, helper), self.facts
         inner.local = bound_names(helper)
         inner.region, inner.statement, inner.before = self.region, self.statement, self.before
         inner.horizon = self.horizon
