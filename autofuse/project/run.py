@@ -19,7 +19,8 @@ from autofuse.project.file_discovery import SourceFile, Trouble, not_python
 from autofuse.project.notebook import NotANotebook
 from autofuse.project.suppress import suppressions
 from autofuse.rule import RuleError
-from autofuse.source.find.check import Proposal, UnreadFunction, proposals
+from autofuse.source.find.check import Proposal, proposals
+from autofuse.source.find.unread import UnreadFunction
 from autofuse.source.write.file_edits import CannotWrite, applied
 
 _ROUNDS = 50  # one rewrite may make room for another, such as the MLP around a GELU; no file needs so many
@@ -116,7 +117,7 @@ class RewriteRun:
         rules = self.rules(file.settings)
         found = proposals(read.program, file.path, rules=rules, target=target, unread=unread, only=only)
         kept = tuple(_located(p, read) for p in _heard(found, read.program, file))
-        return Checked(file.path, source, kept, (*read.troubles, *(_told(u, read) for u in unread)))
+        return Checked(file.path, source, kept, (*read.troubles, *(self._told(u, read) for u in unread)))
 
     def _settled(self, checked: Checked, file: SourceFile, unsafe: bool) -> Rewritten:
         source, edits, refused = checked.source, 0, tuple[Trouble, ...]()
@@ -129,6 +130,11 @@ class RewriteRun:
             touched = None if any(map(_makes_room, wanted)) else frozenset(p.finding.symbol for p in wanted)
             wanted = _wanted(self._checked(source, file, touched).proposals, unsafe) if made.edits else []
         return Rewritten(file.path, checked.source, source, edits, refused)
+
+    def _told(self, unread: UnreadFunction, read: Document) -> Trouble:
+        if unread.error is not None:
+            return self._internal(f"{read.place(unread.line)}, which leaves {unread.symbol} unread", unread.error)
+        return Trouble(f"{read.place(unread.line)}: {unread.symbol} is not read: {unread.why}.", error=False)
 
     def _internal(self, path: str, error: Exception) -> Trouble:
         detail = "\n" + "".join(traceback.format_exception(error)) if self.debug else ""
@@ -148,10 +154,6 @@ def _heard(found: Sequence[Proposal], program: bytes, file: SourceFile) -> Itera
 
 def _located(p: Proposal, read: Document) -> Proposal:
     return replace(p, finding=read.located(p.finding), within=tuple(map(read.located, p.within)))
-
-
-def _told(unread: UnreadFunction, read: Document) -> Trouble:
-    return Trouble(f"{read.place(unread.line)}: {unread.symbol} is nested too deeply to follow.", error=False)
 
 
 def _made(read: Document, source: bytes, wanted: list[Proposal], path: str, comments: bool) -> Rewritten:

@@ -29,6 +29,12 @@ class SourceText:
         encoded = self.source if encoding == "utf-8" else self.source.decode(encoding).encode()
         self.lines = encoded.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
 
+    def size_of(self, node: ast.stmt) -> int:
+        """How many bytes stand on the lines of a statement; all of them where it has no end, as the top level."""
+        if node.end_lineno is None:
+            return len(self.source)
+        return sum(len(line) + 1 for line in self.lines[node.lineno - 1 : node.end_lineno])
+
     def of(self, node: ast.expr) -> str:
         """The source of an expression on one line; of one that holds comments or long strings, as Python prints it."""
         last = node.end_lineno or node.lineno
