@@ -16,6 +16,7 @@ from typing import TypeVar
 from autofuse.ir import layout
 from autofuse.ir.facts import Facts
 from autofuse.ir.graph import ATTRIBUTE, CHOICE, CONST, IS_NONE, ITEM, NOT, PARAMETER, SLICE, TUPLE, Graph, Value
+from autofuse.ir.numbers import is_small
 from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import OPS, SAME_SIZES
 
@@ -215,7 +216,6 @@ class View:
         return made
 
 
-_LARGEST = 10**300  # no float holds what is far beyond
 _CONSTANTS = {"pi": math.pi, "inf": math.inf, "Inf": math.inf, "infty": math.inf, "e": math.e}
 
 
@@ -229,7 +229,7 @@ def literal(v: Value) -> float | None:
     """The number that `v` is, if the text says so."""
     if v.op != CONST or not isinstance(v.data, (int, float)) or isinstance(v.data, bool):
         return None
-    return None if isinstance(v.data, int) and abs(v.data) > _LARGEST else v.data
+    return v.data if is_small(v.data) else None
 
 
 def bare(v: Value) -> Value:

@@ -27,6 +27,7 @@ from autofuse.canonical.sizes import asked, whole_shape
 from autofuse.canonical.view import order_of
 from autofuse.ir import layout
 from autofuse.ir.graph import CONST, PARAMETER, Value
+from autofuse.ir.numbers import is_close
 from autofuse.ir.vocabulary import OPS
 from autofuse.match.mask_kinds import added_above, causal_proof, kind_of
 from autofuse.match.masks import masked_forms
@@ -328,5 +329,5 @@ def _same(found: object, wanted: object) -> bool:
     if isinstance(found, bool) or isinstance(wanted, bool):
         return found is wanted
     if isinstance(found, (int, float)) and isinstance(wanted, (int, float)):
-        return found == wanted or math.isclose(found, wanted, rel_tol=_DIGITS)
+        return is_close(found, wanted, _DIGITS)
     return type(found) is type(wanted) and found == wanted

@@ -17,6 +17,7 @@ from autofuse.canonical.sizes import asked, holds_size, is_size, lengths, same, 
 from autofuse.canonical.view import View, bare, literal
 from autofuse.ir.graph import TUPLE, Value, is_const
 
+_LEAST = 1e-12  # that anybody spreads over a class
 _AT_MOST = 0.5  # of smoothing that stays below 1 whatever the number of classes; torch takes no more than 1
 _SMALL = "assumes that at most half of the weight is spread over the other classes"
 
@@ -107,7 +108,7 @@ def smoothing_of(
 
 def _of_numbers(view: View, on: float, off: float, log_probs: ClassRows) -> tuple[Value, str] | None:
     """The same where both are known: one number of classes makes them add up to 1."""
-    classes = round((1 - on) / off) + 1 if off > 0 and on <= 1 else 0
+    classes = round((1 - on) / off) + 1 if off > _LEAST and 0 <= on <= 1 else 0
     if classes < 2 or not math.isclose(on + off * (classes - 1), 1, rel_tol=1e-9) or off * classes > 1:
         return None
     logits, place = log_probs.value.inputs[0], _place(view, log_probs)

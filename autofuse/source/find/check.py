@@ -105,9 +105,7 @@ def _proposals(
     return sorted(found, key=lambda p: (p.finding.line, p.finding.column, p.finding.code))
 
 
-def _of_calls(
-    scope: FileScope, rules: Sequence[LoadedRule], path: str, only: Collection[str] | None
-) -> list[Proposal]:
+def _of_calls(scope: FileScope, rules: Sequence[LoadedRule], path: str, only: Collection[str] | None) -> list[Proposal]:
     return [_of_call(s, path) for s in call_sites(scope, rules) if only is None or s.symbol in only]
 
 
