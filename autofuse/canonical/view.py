@@ -62,11 +62,13 @@ class View:
 
     facts: Facts
     assumed: dict[Value, str] = field(default_factory=dict)  # what has to hold for a canonical value to be right
+    memo: dict[Hashable, object] = field(default_factory=dict)  # what was found out about canonical values
     _graph: Graph = field(default_factory=Graph)
     _canonical: dict[Value, Value] = field(default_factory=dict)
     _originals: dict[Value, list[Value]] = field(default_factory=dict)
     _numbers: dict[Value, tuple[bool | None, int]] = field(default_factory=dict)
     _ranks: dict[Value, tuple[int | None, int]] = field(default_factory=dict)
+    _likes: dict[Value, Value] = field(default_factory=dict)
 
     def of(self, v: Value) -> Value:
         """The canonical form of a value of the program."""
@@ -171,9 +173,13 @@ class View:
 
     def like(self, v: Value) -> Value:
         """The earliest value with the dtype and device of `v`."""
-        while v.op in _LIKE:
+        passed = []
+        while v.op in _LIKE and v not in self._likes:
+            passed.append(v)
             v = v.inputs[_LIKE[v.op]]
-        return v
+        found = self._likes.get(v, v)
+        self._likes.update(dict.fromkeys(passed, found))
+        return found
 
     def _made(self, v: Value) -> Value:
         if v.op == CONST:
