@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import TypeVar
 
 from autofuse.ir import layout
@@ -26,6 +27,7 @@ KEEP = "keep"  # inputs: scores, what is kept, the fill of what is not
 LEAF = "leaf"  # data: a program value that the canonical form does not look into
 
 _T = TypeVar("_T")
+_Asked = TypeVar("_Asked", bound=Callable[..., object])
 Rewrite = Callable[..., "Value | None"]
 REWRITES: dict[str, Rewrite] = {}
 
@@ -46,6 +48,20 @@ def rewrites(*ops: str) -> Callable[[Rewrite], Rewrite]:
         return rewrite
 
     return register
+
+
+def remembered(ask: _Asked) -> _Asked:
+    """Let what a function `(view, value, ...)` says of a value be asked once: values that are shared are met often."""
+
+    @wraps(ask)
+    def asked(view: View, *about: Hashable) -> object:
+        key = (ask, *about)
+        if key not in view.memo:
+            spend()
+            view.memo[key] = ask(view, *about)
+        return view.memo[key]
+
+    return asked  # type: ignore[return-value]
 
 
 def _first_of(first: Rewrite, second: Rewrite) -> Rewrite:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from autofuse.canonical import CAST, KEEP, View, fill_of
 from autofuse.canonical.arithmetic import total, without
 from autofuse.canonical.mask_folds import expanded_and_folded, folds_back, splits
 from autofuse.canonical.recognise.masks import BOOLEAN, NEGLIGIBLE_FILL, kept, unexpanded
 from autofuse.canonical.recognise.precision import known_dtypes, named_half
-from autofuse.ir.graph import CHOICE, Value, is_const, sides_of
-from autofuse.ir.steps import spend
+from autofuse.canonical.view import remembered
+from autofuse.ir.graph import CHOICE, Value, ancestors_by, is_const, sides_of
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,7 @@ def masked_forms(view: View, value: Value) -> Iterator[tuple[Value, Mask]]:
 
 def _bases(view: View, value: Value) -> Iterator[Value]:
     """What `value` may be a masked form of, each once, the outermost first."""
-    seen, todo = set[Value](), [value]
-    while todo:
-        value = todo.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        spend()
-        yield value
-        todo += reversed(list(_inside(view, value)))
+    return islice(ancestors_by(value, lambda v: _inside(view, v)), _MOST_BASES)
 
 
 def _inside(view: View, value: Value) -> Iterator[Value]:
@@ -68,16 +61,9 @@ def _inside(view: View, value: Value) -> Iterator[Value]:
                 yield split.inputs[0]
 
 
+@remembered
 def _mask_of(view: View, value: Value, scores: Value) -> Mask | None:
     """The mask that makes `value` of `scores`, with what had to be assumed to read it so."""
-    key = (_mask_of, value, scores)
-    if key not in view.memo:
-        spend()
-        view.memo[key] = _assuming(view, value, scores)
-    return view.memo[key]  # type: ignore[return-value]
-
-
-def _assuming(view: View, value: Value, scores: Value) -> Mask | None:
     found, assumed = _read_mask(view, value, scores), view.assumption(value)
     return replace(found, approximate=found.approximate or assumed) if found is not None and assumed else found
 
@@ -210,6 +196,7 @@ def _both(view: View, first: Value | None, second: Value | None) -> Value | None
     return view.make("and", first, second)
 
 
+_MOST_BASES = 64  # sums and branches around scores, one in the other
 _MOST_ALTERNATIVES = 32  # nobody would read the code that chooses between more
 _NEAR = "assumes that no score is nearly as low as the number that fills the rest"
 _OF_ITS_OWN = "assumes that the mask that is added has the dtype of the query"
@@ -255,15 +242,13 @@ def _within(view: View, mask: Mask, change: Callable[[Mask], Mask | None]) -> Ma
     return None if yes is None or no is None else _either(view, test, yes, no)
 
 
+@remembered
 def _alternatives(view: View, v: Value) -> int:
     """How many values a mask may have that the program does not have itself: each optional one more doubles them."""
     if view.originals(v) or not v.inputs:
         return 1
-    key = (_alternatives, v)
-    if key not in view.memo:
-        counts = [_alternatives(view, i) for i in v.inputs]
-        view.memo[key] = min(sum(counts[1:]) if v.op == CHOICE else math.prod(counts), _MOST_ALTERNATIVES + 1)
-    return int(str(view.memo[key]))
+    counts = [_alternatives(view, i) for i in v.inputs]
+    return min(sum(counts[1:]) if v.op == CHOICE else math.prod(counts), _MOST_ALTERNATIVES + 1)
 
 
 def _is_boolean(v: Value) -> bool:

@@ -28,6 +28,7 @@ from autofuse.canonical.view import order_of
 from autofuse.ir import layout
 from autofuse.ir.graph import CONST, PARAMETER, Value
 from autofuse.ir.numbers import is_close
+from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import OPS
 from autofuse.match.mask_kinds import added_above, causal_proof, kind_of
 from autofuse.match.masks import masked_forms
@@ -121,6 +122,7 @@ class Matcher:
         )
 
     def _match(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
+        spend()
         if pattern.op == PARAMETER:
             yield from self._bind(str(pattern.data), value, bound)
             return

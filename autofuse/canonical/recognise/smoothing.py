@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from autofuse.canonical.arithmetic import factors_of, product, total, without
 from autofuse.canonical.recognise.class_rows import ClassRows, second_or_last
 from autofuse.canonical.sizes import asked, holds_size, is_size, lengths, same, whole_shape
-from autofuse.canonical.view import View, bare, literal
-from autofuse.ir.graph import TUPLE, Value, is_const
+from autofuse.canonical.view import View, bare, literal, remembered
+from autofuse.ir.graph import TUPLE, Value, ancestors_by, is_const
 
 _LEAST = 1e-12  # that anybody spreads over a class
 _AT_MOST = 0.5  # of smoothing that stays below 1 whatever the number of classes; torch takes no more than 1
@@ -54,13 +54,12 @@ def _full(view: View, v: Value) -> Value | None:
 
 
 def _one_hots(v: Value) -> Iterator[Value]:
-    v = bare(v)
-    if v.op == "one_hot" or v.op == "scatter" and is_const(v.inputs[3], 1, 1.0):
-        yield v
-    for part in v.inputs if v.op in ("add", "mul") else ():
-        yield from _one_hots(part)
+    for part in ancestors_by(bare(v), lambda v: tuple(map(bare, v.inputs)) if v.op in ("add", "mul") else ()):
+        if part.op == "one_hot" or part.op == "scatter" and is_const(part.inputs[3], 1, 1.0):
+            yield part
 
 
+@remembered
 def _where(view: View, v: Value, hot: Value, n: int) -> Value | None:
     """The number that `v` is where `hot` is `n`."""
     v = bare(v)

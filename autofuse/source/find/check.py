@@ -14,7 +14,6 @@ from pathlib import Path
 from autofuse.canonical import PERMUTE, View
 from autofuse.ir.facts import Facts
 from autofuse.ir.graph import Value
-from autofuse.ir.steps import limited
 from autofuse.match.choice import chosen, extent
 from autofuse.match.engine import every_site
 from autofuse.match.pattern import LoadedRule
@@ -33,7 +32,7 @@ from autofuse.source.capture.toplevel import SYMBOL, top_level
 from autofuse.source.evidence import Claim, examined
 from autofuse.source.find.call_rules import CallSite, call_sites, may_concern
 from autofuse.source.find.landmarks import Landmarks
-from autofuse.source.find.unread import UnreadFunction, file_steps, read_or_told
+from autofuse.source.find.unread import FileReading, UnreadFunction
 from autofuse.source.find.words import hints_of
 from autofuse.source.place.author_text import written
 from autofuse.source.place.conflicts import Footprint, footprint
@@ -74,20 +73,13 @@ def proposals(
     """
     if b"torch" not in source:
         return []
-    with limited(file_steps(len(source))):
-        return _proposals(source, path, rules, target, unread, only)
-
-
-def _proposals(
-    source: bytes, path: str, rules: Sequence[LoadedRule], target: str, unread: list[UnreadFunction] | None,
-    only: Collection[str] | None,
-) -> list[Proposal]:  # fmt: skip
     tree = ast.parse(source)  # first, so that a syntax error is told whatever the file is about
     of_calls = [r for r in rules if may_concern(r, source)]
     of_dataflow = tuple(r for r in rules if r.change is None)
     hints = hints_of(of_dataflow)
     if not of_calls and not hints.search(source):
         return []
+    reading = FileReading(len(source), unread)
     scope = file_scope(tree, Path(path) if path else None)
     text = SourceText(source)
     found: list[Proposal] = []
@@ -98,10 +90,10 @@ def _proposals(
         if only is not None and d.symbol not in only or not landmarks.near(d.function):
             continue
         read = partial(_in_function, d, text, path, of_dataflow, target)
-        found += read_or_told(read, d.function.lineno, d.symbol, text.size_of(d.function), unread)
+        found += reading.read(read, d.function.lineno, d.symbol, text.size_of(d.function))
     if of_calls:
         read = partial(_of_calls, scope, of_calls, path, only)
-        found += read_or_told(read, 1, "the arguments of its calls", len(source), unread)
+        found += reading.read(read, 1, "what its calls are given", len(source))
     return sorted(found, key=lambda p: (p.finding.line, p.finding.column, p.finding.code))
 
 

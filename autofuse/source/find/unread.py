@@ -16,9 +16,11 @@ from autofuse.rule import RuleError
 
 _Read = TypeVar("_Read")
 
-# Real functions take 2 to 20 steps for each byte of their text, and those that are all hand-written layers up to 100.
-FUNCTION_STEPS, FUNCTION_STEPS_A_BYTE = 200_000, 100
-FILE_STEPS, FILE_STEPS_A_BYTE = 1_000_000, 40
+# A step takes about 5 microseconds. Real functions take up to 8 for each byte of their text; nothing but hand-written
+# norms, one after the other, take 100.
+STEPS, STEPS_A_BYTE = 2_000, 20  # that each function may take
+SPARE_STEPS = 150_000  # that those functions of a file which need more share
+FILE_STEPS, FILE_STEPS_A_BYTE = 10_000_000, 2  # that a file may take, however many functions it has
 
 
 @dataclass(frozen=True)
@@ -31,35 +33,35 @@ class UnreadFunction:
     error: Exception | None = None
 
 
-def function_steps(size: int) -> int:
-    """How many steps a function of `size` bytes may take."""
-    return FUNCTION_STEPS + FUNCTION_STEPS_A_BYTE * size
-
-
-def file_steps(size: int) -> int:
-    """How many steps all functions of a file of `size` bytes may take together."""
-    return FILE_STEPS + FILE_STEPS_A_BYTE * size
-
-
-def read_or_told(
-    read: Callable[[], list[_Read]], line: int, symbol: str, size: int, unread: list[UnreadFunction] | None
-) -> list[_Read]:
-    """What `read` gives within the steps of a function of `size` bytes; nothing, and a word in `unread`, if it cannot.
+class FileReading:
+    """Reads the functions of a file of `size` bytes, each within its steps; what cannot be read goes to `unread`.
 
     Without `unread` our own errors are raised, as whoever tests rules wants them.
     """
-    told = unread if unread is not None else []
-    try:
-        with limited(function_steps(size)):
-            return read()
-    except TooMuchWork as reason:
-        told.append(UnreadFunction(line, symbol, str(reason)))
-    except (RecursionError, MemoryError):
-        told.append(UnreadFunction(line, symbol))
-    except RuleError:
-        raise
-    except Exception as error:
-        if unread is None:
-            raise
-        told.append(UnreadFunction(line, symbol, "autofuse fails on it", error))
-    return []
+
+    def __init__(self, size: int, unread: list[UnreadFunction] | None) -> None:
+        self.unread = [] if unread is None else unread
+        self.raises = unread is None
+        self.left, self.spare = FILE_STEPS + FILE_STEPS_A_BYTE * size, SPARE_STEPS
+
+    def read(self, read: Callable[[], list[_Read]], line: int, symbol: str, size: int) -> list[_Read]:
+        """What `read` makes of a function of `size` bytes; nothing where it cannot be read."""
+        own = STEPS + STEPS_A_BYTE * size
+        with limited(min(own + self.spare, self.left)) as steps:
+            try:
+                return read()
+            except TooMuchWork as reason:
+                self.unread.append(UnreadFunction(line, symbol, str(reason)))
+            except (RecursionError, MemoryError):
+                self.unread.append(UnreadFunction(line, symbol))
+            except RuleError:
+                raise
+            except Exception as error:
+                if self.raises:
+                    raise
+                self.unread.append(UnreadFunction(line, symbol, "autofuse fails on it", error))
+            finally:
+                spent = min(steps.spent, steps.allowed)
+                self.left -= spent
+                self.spare -= max(0, spent - own)
+        return []

@@ -33,6 +33,7 @@ from autofuse.ir.graph import (
 from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.layout import SWAP, Tail, inverse, then
 from autofuse.ir.spelling import SPELLINGS
+from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import OPS
 from autofuse.match.legality import is_metadata
 from autofuse.match.site import Site
@@ -90,6 +91,7 @@ class Speller:
         """`v` as an expression. Raises Unwritable where it is not to be had at the place."""
         while v.op == CHOICE and (side := self._answered(v.inputs[0])) is not None:
             v = v.inputs[1] if side else v.inputs[2]
+        spend(5)
         if (name := self._kept_as(v)) is not None:
             return name
         try:
