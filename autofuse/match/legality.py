@@ -200,6 +200,7 @@ class _Needed:
     def __init__(self, graph: Graph, results: tuple[Value, ...], held: frozenset[Value]) -> None:
         self.graph, self.results, self.held = graph, results, held
         self._uses: dict[Value, Value | None] = {}
+        self._last = max(v.serial for v in (*results, *held))
 
     def __contains__(self, v: Value) -> bool:
         return self._use(v) is not None
@@ -216,6 +217,12 @@ class _Needed:
             while todo and v not in self._uses:
                 reached = seen[heappop(todo)]
                 spend()
+                later = self.graph.escapes()[reached] if reached.serial > self._last else None
+                if later is not None and later is not reached:  # nothing between is a result, or held
+                    if later.serial not in seen:
+                        seen[later.serial] = later
+                        heappush(todo, later.serial)
+                    continue
                 if reached.op in (SINK, CALL):
                     self._uses[v] = reached
                 for user in self._users(reached):

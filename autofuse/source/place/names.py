@@ -40,19 +40,11 @@ class NamesOfFunction:
 
     def binders(self, values: Iterable[Value]) -> list[ast.stmt]:
         """The statements that bind one of `values`, each once."""
-        return list(dict.fromkeys(s for v in values for s in self._binders.get(v, ())))
+        return list(dict.fromkeys(s for v in values for s in self.captured.binders(v)))
 
     def reads(self, value: Value) -> list[NameRead]:
         """Where a name is read that holds `value`, or may hold it where branches join."""
         return self._reads.get(value, [])
-
-    @cached_property
-    def _binders(self) -> dict[Value, list[ast.stmt]]:
-        found = defaultdict[Value, list[ast.stmt]](list)
-        for statement, values in self.captured.assigned.items():
-            for v in values:
-                found[v].append(statement)
-        return found
 
     @cached_property
     def _reads(self) -> dict[Value, list[NameRead]]:

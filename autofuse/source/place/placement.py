@@ -327,7 +327,8 @@ class Placement:
 
     def _definition(self, value: Value, root: ValuePosition, site: Site) -> ValuePosition | None:
         """A place that computes or names `value` and that always runs before the root."""
-        if any(v in site.doomed.values for v in ancestors(value)):
+        first = min((v.serial for v in site.doomed.values), default=0)
+        if any(v in site.doomed.values for v in ancestors(value, since=first)):
             return None
         places = [*places_of(self.captured, value), *(p for p in self.captured.places.get(value, []) if not p.inner)]
         return next((p for p in places if self._dominates(p, root) and unconditional(p)), None)
@@ -386,7 +387,8 @@ class Placement:
                 raise Unwritable(because(matches.OPERAND_FROM_REMOVED, what="the scores", which="the scores"))
             touched = is_metadata(v) and any(i in speller.gone for i in v.inputs)
             reads |= {v} if touched else set()
-            todo += [] if touched else v.inputs
+            spend()
+            todo += [] if touched else [i for i in v.inputs if i.serial >= speller.first_gone]
         return reads
 
     def _pure_tests(self, dead: set[ast.stmt]) -> tuple[TextSpan, ...]:
