@@ -125,11 +125,35 @@ class RewriteRun:
         for _ in range(_ROUNDS):
             if not wanted:
                 break
-            made = _made(document(source, file.path), source, wanted, file.path, not unsafe)
+            made = self._made(document(source, file.path), source, wanted, file.path, not unsafe)
             edits, source, refused = edits + made.edits, made.after, made.refused
             touched = None if any(map(_makes_room, wanted)) else frozenset(p.finding.symbol for p in wanted)
             wanted = _wanted(self._checked(source, file, touched).proposals, unsafe) if made.edits else []
         return Rewritten(file.path, checked.source, source, edits, refused)
+
+    def _made(self, read: Document, source: bytes, wanted: list[Proposal], path: str, comments: bool) -> Rewritten:
+        """The text with all edits that can be made together, for one that cannot must not hold up the rest."""
+        after, made, refused = source, list[Proposal](), list[Trouble]()
+        groups = [wanted]
+        while groups:
+            group = groups.pop()
+            try:
+                after = read.with_edits([p.edit for p in (*made, *group) if p.edit], comments)
+                made += group
+            except CannotWrite as reason:
+                if len(group) == 1:
+                    refused.append(
+                        Trouble(f"{group[0].finding.place}: {group[0].finding.code} not rewritten: {reason}.")
+                    )
+                else:
+                    groups += _halves(group)
+            except Exception as error:  # ours: it costs the edits that cannot be made without it
+                if len(group) == 1:
+                    place = f"{group[0].finding.place}, which leaves {group[0].finding.code} undone"
+                    refused.append(self._internal(place, error))
+                else:
+                    groups += _halves(group)
+        return Rewritten(path, source, after, len(made), tuple(refused))
 
     def _told(self, unread: UnreadFunction, read: Document) -> Trouble:
         if unread.error is not None:
@@ -156,22 +180,10 @@ def _located(p: Proposal, read: Document) -> Proposal:
     return replace(p, finding=read.located(p.finding), within=tuple(map(read.located, p.within)))
 
 
-def _made(read: Document, source: bytes, wanted: list[Proposal], path: str, comments: bool) -> Rewritten:
-    """The text with all edits that can be made together, for one that cannot must not hold up the rest."""
-    after, made, refused = source, list[Proposal](), list[Trouble]()
-    groups = [wanted]
-    while groups:
-        group = groups.pop()
-        try:
-            after = read.with_edits([p.edit for p in (*made, *group) if p.edit], comments)
-            made += group
-        except CannotWrite as reason:
-            if len(group) == 1:
-                refused.append(Trouble(f"{group[0].finding.place}: {group[0].finding.code} not rewritten: {reason}."))
-            else:
-                half = len(group) // 2
-                groups += [group[half:], group[:half]]
-    return Rewritten(path, source, after, len(made), tuple(refused))
+def _halves(group: list[Proposal]) -> list[list[Proposal]]:
+    """The later half first, so that the earlier one is taken next."""
+    half = len(group) // 2
+    return [group[half:], group[:half]]
 
 
 def rewritten(text: str, rules: Sequence[LoadedRule]) -> str:
