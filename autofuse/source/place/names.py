@@ -51,8 +51,8 @@ class NamesOfFunction:
         places = self.captured.places.items()
         held = {id(p.node): v for v, at in places for p in at if isinstance(p.node, ast.Name)}
         found = defaultdict[Value, list[NameRead]](list)
-        for statement in ast.walk(self.captured.function):
-            for n in _own_names(statement) if isinstance(statement, ast.stmt) else ():
+        for statement in (s for s in ast.walk(self.captured.function) if isinstance(s, ast.stmt)):
+            for n in _own_names(statement):
                 value, target = held.get(id(n)), isinstance(n.ctx, ast.Store)
                 if target:
                     value = self.captured.before.get(statement, {}).get(n.id)
