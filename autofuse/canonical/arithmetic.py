@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from autofuse.canonical.view import PERMUTE, View, literal, order_of, rewrites
 from autofuse.ir.graph import Value, is_const
+from autofuse.ir.numbers import power_of, product_of, total_of
 
 # Filled by the files that know them: (view, factors, literal) -> the same product with a part recognised.
 RECOGNISED_IN_PRODUCTS: list[Callable[[View, list[Value], float], tuple[list[Value], float] | None]] = []
@@ -19,6 +20,7 @@ RECOGNISED_IN_PRODUCTS: list[Callable[[View, list[Value], float], tuple[list[Val
 RECOGNISED_IN_SUMS: list[Callable[[View, list[Value], float], Value | None]] = []
 
 _ROOTS = {"sqrt": "rsqrt", "rsqrt": "sqrt"}
+_MOST_PARTS = 24  # a longer product, or sum, is one part of the next: else a chain of n would have n * n parts
 
 
 @rewrites("mul")
@@ -63,7 +65,9 @@ def product(view: View, factors: Sequence[Value]) -> Value:
     if len(factors) == 2 and factors[0] is factors[1] and not view.number(factors[0]):
         return view.make("square", factors[0])
     flat = [g for f in factors for g in factors_of(f)]
-    constant = math.prod(c for f in flat if (c := literal(f)) is not None)
+    constant = product_of(c for f in flat if (c := literal(f)) is not None)
+    if constant is None:
+        return view.plain("mul", *sorted(flat, key=_met))
     rest = [f for f in flat if literal(f) is None]
     tensors = sorted(powers(view, [f for f in rest if not view.number(f)]), key=_met)
     numbers = sorted((f for f in rest if view.number(f)), key=_met)
@@ -88,7 +92,9 @@ def _masked_scores(v: Value) -> bool:
 def total(view: View, terms: Sequence[Value]) -> Value:
     """The canonical sum of canonical `terms`."""
     flat = [g for t in terms for g in terms_of(t)]
-    constant = sum(c for t in flat if (c := literal(t)) is not None)
+    constant = total_of(c for t in flat if (c := literal(t)) is not None)
+    if constant is None:
+        return view.plain("add", *sorted(flat, key=_met))
     rest = [t for t in flat if literal(t) is None]
     ordered = sorted((t for t in rest if not view.number(t)), key=_met) + sorted(
         (t for t in rest if view.number(t)), key=_met
@@ -105,11 +111,11 @@ def _met(v: Value) -> int:
 
 
 def factors_of(v: Value) -> tuple[Value, ...]:
-    return v.inputs if v.op == "mul" else (v,)
+    return v.inputs if v.op == "mul" and len(v.inputs) <= _MOST_PARTS else (v,)
 
 
 def terms_of(v: Value) -> tuple[Value, ...]:
-    return v.inputs if v.op == "add" else (v,)
+    return v.inputs if v.op == "add" and len(v.inputs) <= _MOST_PARTS else (v,)
 
 
 def without(items: Sequence[Value], taken: Sequence[Value]) -> list[Value] | None:
@@ -170,7 +176,8 @@ def _logit(view: View, x: Value) -> Value | None:
 def _square(view: View, x: Value) -> Value | None:
     number = literal(x)
     if number is not None:
-        return view.const(number * number)
+        square = product_of((number, number))
+        return None if square is None else view.const(square)
     if x.op == "activation" and is_const(x.inputs[1], "relu"):
         return view.plain("activation", x.inputs[0], view.const("relu_squared"))
     return x.inputs[0] if x.op == "sqrt" else None
@@ -196,7 +203,8 @@ def _pow(view: View, x: Value, exponent: Value) -> Value | None:
     if power is None:
         return None
     if base is not None and base > 0:
-        return view.const(base**power)
+        folded = power_of(base, power)
+        return None if folded is None else view.const(folded)
     if power == 1:
         return x
     if power < 0:

@@ -9,7 +9,20 @@ from functools import partial
 
 from autofuse.canonical.arithmetic import product, without
 from autofuse.canonical.view import CAST, LEAF, PERMUTE, View, rewrites
-from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, IS_NONE, ITEM, NOT, SLICE, TUPLE, Value, is_const
+from autofuse.ir.graph import (
+    ATTRIBUTE,
+    CALL,
+    CHOICE,
+    CONST,
+    IS_NONE,
+    ITEM,
+    NOT,
+    SLICE,
+    TUPLE,
+    Value,
+    is_const,
+    sides_of,
+)
 from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.vocabulary import OPS
 
@@ -88,10 +101,12 @@ def _is_none(view: View, x: Value) -> Value | None:
 
 def never_none(v: Value, but: Value | None = None) -> bool:
     """Whether `v` is the result of an operation, which is never None, or may be `but`, which is known not to be."""
+    return all(_never_none(side, but) for side in sides_of(v))
+
+
+def _never_none(v: Value, but: Value | None) -> bool:
     if v is but or v.op in OPS or v.op in ("cast", "permute", "keep", "kept", "add", "mul"):
         return True
-    if v.op == CHOICE:
-        return all(never_none(side, but) for side in v.inputs[1:])
     if v.op == LEAF and isinstance(v.data, Value):
         return _gives_a_tensor(v.data)
     return v.op == ITEM and _slices(v.inputs[1])

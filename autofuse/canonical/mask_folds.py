@@ -13,7 +13,7 @@ from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, product
 from autofuse.canonical.shapes import elements
 from autofuse.canonical.sizes import lengths
 from autofuse.canonical.view import CAST, KEEP, PERMUTE, View, bare, rewrites
-from autofuse.ir.graph import CHOICE, TUPLE, Value, is_const
+from autofuse.ir.graph import CHOICE, TUPLE, Value, ancestors_by, is_const
 
 _WEIGHTS = ("softmax", "dropout")
 _SAME_SHAPE = "assumes that the scores have the same shape before they are split for the mask and after"
@@ -42,11 +42,13 @@ def _scores(x: Value) -> Value:
 
 def splits(x: Value) -> Iterator[Value]:
     """The views in `x` that masks were put around."""
-    if x.op == "view":
-        yield x
-    elif x.op in ("add", CAST, KEEP, CHOICE):
-        for part in x.inputs[:1] if x.op == KEEP else x.inputs[1:] if x.op == CHOICE else x.inputs:
-            yield from splits(part)
+    yield from (v for v in ancestors_by(x, _masked) if v.op == "view")
+
+
+def _masked(x: Value) -> tuple[Value, ...]:
+    if x.op not in ("add", CAST, KEEP, CHOICE):
+        return ()
+    return x.inputs[:1] if x.op == KEEP else x.inputs[1:] if x.op == CHOICE else x.inputs
 
 
 def folds_back(view: View, split: Value, joined: Value) -> str | None:
@@ -107,9 +109,11 @@ def _query(scores: Value) -> Value | None:
 
 
 def _is_product(x: Value) -> bool:
-    if x.op in ("mul", "add", CAST, PERMUTE):
-        return any(map(_is_product, x.inputs))
-    return x.op == "matmul"
+    return any(v.op == "matmul" for v in ancestors_by(x, _joined))
+
+
+def _joined(x: Value) -> tuple[Value, ...]:
+    return x.inputs if x.op in ("mul", "add", CAST, PERMUTE) else ()
 
 
 def _same_last(view: View, split: Value, shape: Value, count: int) -> bool:

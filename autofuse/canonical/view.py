@@ -11,10 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import TypeVar
 
 from autofuse.ir import layout
 from autofuse.ir.facts import Facts
 from autofuse.ir.graph import ATTRIBUTE, CHOICE, CONST, IS_NONE, ITEM, NOT, PARAMETER, SLICE, TUPLE, Graph, Value
+from autofuse.ir.numbers import is_small
+from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import OPS, SAME_SIZES
 
 PERMUTE = "permute"  # data: a tail permutation
@@ -22,6 +26,8 @@ CAST = "cast"  # a change of floating dtype: rounding only
 KEEP = "keep"  # inputs: scores, what is kept, the fill of what is not
 LEAF = "leaf"  # data: a program value that the canonical form does not look into
 
+_T = TypeVar("_T")
+_Asked = TypeVar("_Asked", bound=Callable[..., object])
 Rewrite = Callable[..., "Value | None"]
 REWRITES: dict[str, Rewrite] = {}
 
@@ -44,6 +50,20 @@ def rewrites(*ops: str) -> Callable[[Rewrite], Rewrite]:
     return register
 
 
+def remembered(ask: _Asked) -> _Asked:
+    """Let what a function `(view, value, ...)` says of a value be asked once: values that are shared are met often."""
+
+    @wraps(ask)
+    def asked(view: View, *about: Hashable) -> object:
+        key = (ask, *about)
+        if key not in view.memo:
+            spend()
+            view.memo[key] = ask(view, *about)
+        return view.memo[key]
+
+    return asked  # type: ignore[return-value]
+
+
 def _first_of(first: Rewrite, second: Rewrite) -> Rewrite:
     def rewrite(view: View, *inputs: Value) -> Value | None:
         found = first(view, *inputs)
@@ -58,14 +78,19 @@ class View:
 
     facts: Facts
     assumed: dict[Value, str] = field(default_factory=dict)  # what has to hold for a canonical value to be right
+    memo: dict[Hashable, object] = field(default_factory=dict)  # what was found out about canonical values
     _graph: Graph = field(default_factory=Graph)
     _canonical: dict[Value, Value] = field(default_factory=dict)
     _originals: dict[Value, list[Value]] = field(default_factory=dict)
+    _numbers: dict[Value, tuple[bool | None, int]] = field(default_factory=dict)
+    _ranks: dict[Value, tuple[int | None, int]] = field(default_factory=dict)
+    _likes: dict[Value, Value] = field(default_factory=dict)
 
     def of(self, v: Value) -> Value:
         """The canonical form of a value of the program."""
         found = self._canonical.get(v)
         if found is None:
+            spend()
             found = self._canonical[v] = self._made(v)
             self._originals.setdefault(found, []).append(v)
         return found
@@ -116,6 +141,9 @@ class View:
 
     def number(self, v: Value) -> bool | None:
         """Whether canonical `v` is a Python number: True, False (a tensor), or None where it is not known."""
+        return self._remembered(self._numbers, self._number, v)
+
+    def _number(self, v: Value) -> bool | None:
         for o in self.originals(v):
             if (answer := self.facts.number(o)) is not None:
                 return answer
@@ -131,6 +159,9 @@ class View:
 
     def rank(self, v: Value) -> int | None:
         """How many dimensions canonical `v` has, if known."""
+        return self._remembered(self._ranks, self._rank, v)
+
+    def _rank(self, v: Value) -> int | None:
         for o in self.originals(v):
             if (found := self.facts.rank(o)) is not None:
                 return found
@@ -140,6 +171,17 @@ class View:
             return self._broadcast_rank(v)
         return self.rank(v.inputs[0]) if v.op in _SAME_RANK else None
 
+    def _remembered(
+        self, answers: dict[Value, tuple[_T | None, int]], ask: Callable[[Value], _T | None], v: Value
+    ) -> _T | None:
+        """What is known of `v`; what is not is asked again once another value of the program is found to be `v`."""
+        originals = len(self.originals(v))
+        found = answers.get(v)
+        if found is None or found[0] is None and found[1] != originals:
+            spend()
+            found = answers[v] = ask(v), originals
+        return found[0]
+
     def _broadcast_rank(self, v: Value) -> int | None:
         ranks = [0 if self.number(i) else self.rank(i) for i in v.inputs]
         known = [r for r in ranks if r is not None]
@@ -147,9 +189,13 @@ class View:
 
     def like(self, v: Value) -> Value:
         """The earliest value with the dtype and device of `v`."""
-        while v.op in _LIKE:
+        passed = []
+        while v.op in _LIKE and v not in self._likes:
+            passed.append(v)
             v = v.inputs[_LIKE[v.op]]
-        return v
+        found = self._likes.get(v, v)
+        self._likes.update(dict.fromkeys(passed, found))
+        return found
 
     def _made(self, v: Value) -> Value:
         if v.op == CONST:
@@ -192,7 +238,6 @@ class View:
         return made
 
 
-_LARGEST = 10**300  # no float holds what is far beyond
 _CONSTANTS = {"pi": math.pi, "inf": math.inf, "Inf": math.inf, "infty": math.inf, "e": math.e}
 
 
@@ -206,7 +251,7 @@ def literal(v: Value) -> float | None:
     """The number that `v` is, if the text says so."""
     if v.op != CONST or not isinstance(v.data, (int, float)) or isinstance(v.data, bool):
         return None
-    return None if isinstance(v.data, int) and abs(v.data) > _LARGEST else v.data
+    return v.data if is_small(v.data) else None
 
 
 def bare(v: Value) -> Value:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, SLICE, SYNTAX, TUPLE, Value, is_const
 from autofuse.ir.harmless import TENSOR_CALLS
+from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import SAME_SIZES
 
+_T = TypeVar("_T")
 _SAME_RANK = SAME_SIZES | frozenset("transpose mT t permute activation linear fused_attention".split())
 _RANK_CHANGE = {"stack": 1, "select": -1, "view_as_complex": -1, "view_as_real": 1}
 _OF_TENSORS = frozenset("maximum minimum logaddexp xlogy atan2 hypot lerp addcmul addcdiv".split())
@@ -59,10 +62,23 @@ class Facts:
 
     known: Mapping[Value, Known] = field(default_factory=dict)
     ensures: Callable[[Value, int, int], bool] = _nothing
-    _numbers: dict[Value, bool | None] = field(default_factory=dict)
+    _numbers: dict[Value, bool] = field(default_factory=dict)
+    _ranks: dict[Value, int] = field(default_factory=dict)
+    _no_number: set[Value] = field(default_factory=set)  # asked, and not known so far
+    _no_rank: set[Value] = field(default_factory=set)
+
+    def learned(self) -> None:
+        """`known` says more than before: what was not known is asked again."""
+        self._no_number.clear()
+        self._no_rank.clear()
 
     def rank(self, v: Value) -> int | None:
         """Number of dimensions of `v`."""
+        for asked in _unanswered(v, self._ranks, self._no_rank):  # inputs first, so that no chain is too long
+            _answer(asked, self._rank(asked), self._ranks, self._no_rank)
+        return self._ranks.get(v)
+
+    def _rank(self, v: Value) -> int | None:
         if v in self.known and self.known[v].rank is not None:
             return self.known[v].rank
         if v.op == "view":
@@ -117,9 +133,9 @@ class Facts:
 
     def number(self, v: Value) -> bool | None:
         """Whether `v` is a Python number: True, False (a tensor), or None."""
-        if v not in self._numbers:
-            self._numbers[v] = self._number(v)
-        return self._numbers[v]
+        for asked in _unanswered(v, self._numbers, self._no_number):
+            _answer(asked, self._number(asked), self._numbers, self._no_number)
+        return self._numbers.get(v)
 
     def _number(self, v: Value) -> bool | None:
         if v in self.known and self.known[v].number is not None:
@@ -147,6 +163,29 @@ class Facts:
         if v.op in _TENSOR - _NUMERIC or v.op == CALL and isinstance(v.data, tuple) and v.data[0] in TENSOR_CALLS:
             return False
         return None
+
+
+def _unanswered(v: Value, answers: Mapping[Value, object], unknown: set[Value]) -> Iterator[Value]:
+    """`v` and what it was computed from, as far as nothing is remembered of it: inputs before what uses them."""
+    todo = [v]
+    while todo:
+        v = todo[-1]
+        if v in answers or v in unknown:
+            todo.pop()
+            continue
+        spend()
+        missing = [i for i in v.inputs if i not in answers and i not in unknown]
+        if missing:
+            todo += missing
+        else:
+            yield todo.pop()
+
+
+def _answer(v: Value, answer: _T | None, answers: dict[Value, _T], unknown: set[Value]) -> None:
+    if answer is None:
+        unknown.add(v)
+    else:
+        answers[v] = answer
 
 
 def _length(v: Value) -> int | None:

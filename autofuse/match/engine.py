@@ -12,7 +12,20 @@ from autofuse.canonical import CAST, LEAF, PERMUTE, View, bare, literal
 from autofuse.canonical.shapes import moved
 from autofuse.canonical.view import order_of
 from autofuse.ir import layout
-from autofuse.ir.graph import ATTRIBUTE, CALL, CONST, IS_NONE, ITEM, MODULE, PARAMETER, TUPLE, Graph, Value, is_const
+from autofuse.ir.graph import (
+    ATTRIBUTE,
+    CALL,
+    CONST,
+    IS_NONE,
+    ITEM,
+    MODULE,
+    PARAMETER,
+    TUPLE,
+    Graph,
+    Value,
+    ancestors_by,
+    is_const,
+)
 from autofuse.ir.vocabulary import OPS
 from autofuse.match.answers import answer_of
 from autofuse.match.choice import chosen
@@ -90,11 +103,8 @@ def _is_written(view: View, v: Value) -> bool:
 
 
 def _is_scores(v: Value) -> bool:
-    while v.op in (PERMUTE, CAST):
-        v = v.inputs[0]
-    if v.op in ("mul", "add"):
-        return any(map(_is_scores, v.inputs))
-    return v.op == "matmul" and v.inputs[1].op in (PERMUTE, "transpose")
+    found = ancestors_by(v, lambda v: v.inputs if v.op in (PERMUTE, CAST, "mul", "add") else ())
+    return any(v.op == "matmul" and v.inputs[1].op in (PERMUTE, "transpose") for v in found)
 
 
 def _read_by(v: Value) -> tuple[Value, ...] | None:
@@ -106,11 +116,12 @@ def _read_by(v: Value) -> tuple[Value, ...] | None:
 
 def _from_self(v: Value) -> bool:
     """Whether `v` is computed from attributes of the module and constants alone."""
-    if v.op == LEAF and isinstance(v.data, Value):
-        v = v.data
-    if v.op == PARAMETER:
-        return v.data == "self"
-    return v.op in (CONST, MODULE) or bool(v.inputs) and all(map(_from_self, v.inputs))
+    read = ancestors_by(v, _computed_from)
+    return all(v.data == "self" if v.op == PARAMETER else v.op in (CONST, MODULE) or _computed_from(v) for v in read)
+
+
+def _computed_from(v: Value) -> tuple[Value, ...]:
+    return (v.data,) if v.op == LEAF and isinstance(v.data, Value) else v.inputs
 
 
 def sites(
@@ -124,7 +135,10 @@ def every_site(graph: Graph, view: View, rules: tuple[LoadedRule, ...]) -> list[
     """Every site of every rule, those that overlap too."""
     for v in graph.values:  # in program order, so that no chain of inputs is walked recursively
         view.facts.number(v)
-        view.of(v)
+        view.facts.rank(v)
+        canonical = view.of(v)
+        view.number(canonical)
+        view.rank(canonical)
     roots = frozenset(op for r in rules for op in r.pattern.root_ops)
     possible = [v for v in graph.values if v.op not in _NOT_A_ROOT and not roots.isdisjoint(_ends_in(view.of(v)))]
     return [s for v in possible for r in rules if (s := _asked(graph, view, r, v))]
@@ -251,13 +265,10 @@ def _results(
 
 def _operands(view: View, capture: Value) -> Iterator[Value]:
     """The program's values that a captured value is, or that it would be rebuilt from."""
-    if view.originals(capture):
-        yield from view.originals(capture)
-        return
-    if isinstance(capture.data, Value):
-        yield capture.data
-    for part in capture.inputs:
-        yield from _operands(view, part)
+    for v in ancestors_by(capture, lambda v: () if view.originals(v) else v.inputs):
+        yield from view.originals(v)
+        if not view.originals(v) and isinstance(v.data, Value):
+            yield v.data
 
 
 def _near_miss(view: View, rule: LoadedRule, root: Value, miss: Miss) -> Site | None:

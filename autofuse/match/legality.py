@@ -5,10 +5,14 @@ Knows the program's graph and effects. Knows no rule and no front end.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
-from autofuse.ir.graph import ATTRIBUTE, CALL, IS_NONE, ITEM, MODULE, SINK, Graph, Value, ancestors
+from autofuse.ir.graph import ATTRIBUTE, CALL, IS_NONE, ITEM, MODULE, SINK, Graph, Value
 from autofuse.ir.harmless import HARMLESS
+from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import METADATA, OPS
 from autofuse.reasons import matches
 from autofuse.reasons.reason import Code, Reason, because
@@ -42,14 +46,16 @@ def removed_values(
     `steps` are the program's values that the pattern named, `operands` those that the fused operation reads. What lies
     between the operands and the results goes.
     """
-    kept = {a for v in operands for a in _contents_of(v)}
-    between = _computed_within(results, frozenset(kept - steps), steps | operands)
+    between = _computed_within(results, operands, steps, steps | operands)
     steps |= {v for v in between if v.op in OPS and OPS[v.op].heavy}  # those named in another layout
-    held = _computed_within(results, frozenset(kept - steps), steps)
+    held = _computed_within(results, operands, steps, steps)
     for v in operands:
         if (inside := _computed_from(v, held)) is not None:
             return Fails(_about(matches.OPERAND_FROM_REMOVED, inside), inside)
-    live, metadata = _live_without(graph, results, held)
+    live = _Needed(graph, results, held)
+    metadata = tuple(
+        dict.fromkeys(u for v in held if v not in results for u in graph.users[v] if is_metadata(u) and u in live)
+    )
     for v in sorted(held - set(results), key=lambda v: -v.serial):
         if v in live and not _views(v, operands):  # the latest: what is seen outside, not what it was made from
             return Fails(_needed_by(live[v], v), v, use=live[v])
@@ -81,10 +87,11 @@ def written_between(graph: Graph, operands: frozenset[Value], first: int, result
     """A reason to decline if what the match reads is overwritten before the fused operation would read it."""
     bases = {base for v in operands for base in memory_of(v)}
     wholes = {base for v in operands for base in memory_of(v, through_parts=True)}
-    for write in graph.writes:
+    start = bisect_right(graph.writes, first, key=lambda w: w.at)
+    for write in graph.writes[start : bisect_right(graph.writes, results[-1].serial, key=lambda w: w.at)]:
+        spend()
         own = write.result in operands or write.result in results  # h += x, where h is the sum that is replaced
-        between = first < write.at <= results[-1].serial and not own
-        if between and _shares(bases, wholes, write.target):
+        if not own and _shares(bases, wholes, write.target):
             return Fails(because(matches.OPERAND_WRITTEN), write.target, use=write.result)
     for call in graph.values[first : results[-1].serial]:
         ignored = call.op == CALL and _only_looked_at(graph, call) and not _harmless(call)
@@ -107,8 +114,10 @@ def _harmless(call: Value) -> bool:
 
 def written_after(graph: Graph, results: tuple[Value, ...]) -> Fails | None:
     """A reason to decline if a result that the gradient needs is written in place."""
-    for write in graph.writes:
+    first = min(r.serial for r in results)  # what was written before is no view of what is made later
+    for write in graph.writes[bisect_right(graph.writes, first, key=lambda w: w.at) :]:
         chain = memory_of(write.target)
+        spend(len(chain))
         if any(r in chain for r in results) and write.result not in results:
             return Fails(because(matches.RESULT_WRITTEN), write.target, use=write.result)
     return None
@@ -128,30 +137,48 @@ def _shares(bases: set[Value], wholes: set[Value], written: Value) -> bool:
 
 
 def _computed_within(
-    results: tuple[Value, ...], outside: frozenset[Value], sources: frozenset[Value]
+    results: tuple[Value, ...], operands: frozenset[Value], steps: frozenset[Value], sources: frozenset[Value]
 ) -> frozenset[Value]:
-    """Ancestors of the results, them included, that are computed from the contents of `sources`."""
-    inside = {a for r in results for a in ancestors(r, outside)}
+    """Ancestors of the results, them included, that are computed from the contents of `sources`.
+
+    Not looked past: what the operands were computed from, unless it is one of `steps`. Values are visited from the
+    last to the first, as far back as a value inside may still be found, so that a match deep in a long function costs
+    what is near it.
+    """
+    inside, outside = set(results), set(operands)
+    by_serial = {v.serial: v for v in (*results, *operands)}
+    todo = [-serial for serial in by_serial]
+    heapify(todo)
+    waiting = len(inside)  # how many of `todo` may be inside
+    found: list[Value] = []
+    ends = operands - steps
+    while waiting:
+        v = by_serial.pop(-heappop(todo))
+        spend()
+        waiting -= v in inside
+        here = v in inside and (v not in outside or v in steps)
+        there = v in outside and not is_metadata(v)
+        if here:
+            found.append(v)
+        for i in v.inputs:
+            if here and i not in inside and i not in ends and (i.inputs or i in steps):
+                inside.add(i)
+                waiting += 1
+            if there:
+                outside.add(i)
+            if (i in inside or i in outside) and i.serial not in by_serial:
+                by_serial[i.serial] = i
+                heappush(todo, -i.serial)
     depends: dict[Value, bool] = {}
-    for v in sorted(inside, key=lambda v: v.serial):
+    for v in reversed(found):
         own = not is_metadata(v) and any(depends.get(i, i in sources) for i in v.inputs)
-        depends[v] = own or v in sources and v not in outside
+        depends[v] = own or v in sources
     return frozenset(v for v, d in depends.items() if d) | set(results)
-
-
-def _contents_of(v: Value) -> set[Value]:
-    """What `v` was computed from, not looking past a read of a shape: that can be read off something else."""
-    seen, todo = set[Value](), [v]
-    while todo:
-        v = todo.pop()
-        if v not in seen:
-            seen.add(v)
-            todo.extend(() if is_metadata(v) else v.inputs)
-    return seen
 
 
 def _computed_from(v: Value, gone: frozenset[Value]) -> Value | None:
     """A value of `gone` whose contents `v` was computed from."""
+    first = min((g.serial for g in gone), default=0)
     seen, todo = set[Value](), [v]
     while todo:
         v = todo.pop()
@@ -159,35 +186,64 @@ def _computed_from(v: Value, gone: frozenset[Value]) -> Value | None:
             return v
         if v not in seen and not is_metadata(v):
             seen.add(v)
-            todo.extend(v.inputs)
+            spend()
+            todo.extend(i for i in v.inputs if i.serial >= first)  # what is earlier was computed from none of them
     return None
 
 
-def _live_without(
-    graph: Graph, results: tuple[Value, ...], gone: frozenset[Value]
-) -> tuple[dict[Value, Value], tuple[Value, ...]]:
-    """What the program still needs once the results no longer need their inputs, and the sink or call that does."""
-    live: dict[Value, Value] = {}
-    metadata: dict[Value, None] = {}
-    todo = [(v, v) for v in reversed(graph.values) if v.op in (SINK, CALL)]  # the first in the program comes first
-    while todo:
-        v, use = todo.pop()
-        if v in live:
-            continue
-        live[v] = use
-        if v in results:
-            continue
-        for i in v.inputs:
-            if is_metadata(v) and i in gone and i not in results:
-                metadata[v] = None
-            else:
-                todo.append((i, use))
-    return live, tuple(metadata)
+class _Needed:
+    """What the program still needs once `results` no longer need their inputs, and the sink or call that does.
+
+    A live read of the shape or dtype of what is `held` needs none of it: it can be read off something else.
+    """
+
+    def __init__(self, graph: Graph, results: tuple[Value, ...], held: frozenset[Value]) -> None:
+        self.graph, self.results, self.held = graph, results, held
+        self._uses: dict[Value, Value | None] = {}
+        self._last = max(v.serial for v in (*results, *held))
+
+    def __contains__(self, v: Value) -> bool:
+        return self._use(v) is not None
+
+    def __getitem__(self, v: Value) -> Value:
+        use = self._use(v)
+        assert use is not None, f"nothing needs {v!r}"
+        return use
+
+    def _use(self, v: Value) -> Value | None:
+        """The first sink or call in the program that `v` reaches: users come after what they use."""
+        if v not in self._uses:
+            seen, todo = {v.serial: v}, [v.serial]
+            while todo and v not in self._uses:
+                reached = seen[heappop(todo)]
+                spend()
+                later = self.graph.escapes()[reached] if reached.serial > self._last else None
+                if later is not None and later is not reached:  # nothing between is a result, or held
+                    if later.serial not in seen:
+                        seen[later.serial] = later
+                        heappush(todo, later.serial)
+                    continue
+                if reached.op in (SINK, CALL):
+                    self._uses[v] = reached
+                for user in self._users(reached):
+                    if user.serial not in seen:
+                        seen[user.serial] = user
+                        heappush(todo, user.serial)
+            self._uses.setdefault(v, None)
+        return self._uses[v]
+
+    def _users(self, v: Value) -> Iterator[Value]:
+        """What needs `v`: not the results, and no read of the shape of what is held."""
+        for user in self.graph.users.get(v, ()):
+            read = is_metadata(user) and v in self.held and v not in self.results
+            if user not in self.results and not read:
+                yield user
 
 
-def _lost_write(graph: Graph, gone: frozenset[Value], live: dict[Value, Value]) -> Fails | None:
+def _lost_write(graph: Graph, gone: frozenset[Value], live: _Needed) -> Fails | None:
     """A step that writes in place to what others may see would no longer write."""
-    for write in graph.writes:
+    since = min((v.serial for v in gone), default=0)
+    for write in graph.writes[bisect_right(graph.writes, since, key=lambda w: w.at) :]:
         if write.result not in gone or write.target in gone:
             continue
         target = write.target

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from autofuse.canonical import CAST, KEEP, View, fill_of, literal
 from autofuse.canonical.recognise.masks import BOOLEAN, is_negligible
-from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, PARAMETER, SLICE, TUPLE, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, PARAMETER, SLICE, TUPLE, Value, ancestors_by, is_const
 from autofuse.match.masks import Mask
 
 
@@ -27,14 +27,14 @@ def kind_of(view: View, mask: Mask) -> str:
 
 def _parts(value: Value) -> Iterator[Value]:
     """What a mask is put together from."""
+    yield from (v for v in ancestors_by(value, _put_together) if not _put_together(v))
+
+
+def _put_together(value: Value) -> list[Value]:
     if value.op in ("and", CHOICE) or value.op == "where" and not is_const(value.inputs[1]):
-        for part in value.inputs[1:] if value.op == CHOICE else value.inputs[:2]:
-            yield from _parts(part) if not is_const(part, None) else ()
-    elif value.op == "add":
-        for term in value.inputs:
-            yield from _parts(term)
-    else:
-        yield value
+        parts = value.inputs[1:] if value.op == CHOICE else value.inputs[:2]
+        return [p for p in parts if not is_const(p, None)]
+    return list(value.inputs) if value.op == "add" else []
 
 
 def _kind(view: View, part: Value, boolean: bool) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from autofuse.canonical import CAST, KEEP, View, fill_of
 from autofuse.canonical.arithmetic import total, without
 from autofuse.canonical.mask_folds import expanded_and_folded, folds_back, splits
 from autofuse.canonical.recognise.masks import BOOLEAN, NEGLIGIBLE_FILL, kept, unexpanded
 from autofuse.canonical.recognise.precision import known_dtypes, named_half
-from autofuse.ir.graph import CHOICE, Value, is_const
+from autofuse.canonical.view import remembered
+from autofuse.ir.graph import CHOICE, Value, ancestors_by, is_const, sides_of
 
 
 @dataclass(frozen=True)
@@ -36,29 +38,30 @@ class Mask:
 
 def masked_forms(view: View, value: Value) -> Iterator[tuple[Value, Mask]]:
     """Each reading of `value` as (scores, mask) in which something is masked, the outermost scores first."""
-    for scores in dict.fromkeys(_bases(view, value)):
+    for scores in _bases(view, value):
         mask = _mask_of(view, value, scores) if scores is not value else None
         if mask is not None and mask.value is not None:
             yield scores, mask
 
 
 def _bases(view: View, value: Value) -> Iterator[Value]:
-    """What `value` may be a masked form of."""
-    yield value
+    """What `value` may be a masked form of, each once, the outermost first."""
+    return islice(ancestors_by(value, lambda v: _inside(view, v)), _MOST_BASES)
+
+
+def _inside(view: View, value: Value) -> Iterator[Value]:
+    """What a mask may have been put on to make `value`."""
     if value.op in (CAST, KEEP):
-        yield from _bases(view, value.inputs[0])
-    if value.op == "add":
-        for term in value.inputs:
-            yield from _bases(view, term)
-    if value.op == CHOICE:
-        for side in value.inputs[1:]:
-            yield from _bases(view, side)
+        yield value.inputs[0]
+    if value.op in ("add", CHOICE):
+        yield from value.inputs[1:] if value.op == CHOICE else value.inputs
     if value.op == "view":
         for split in splits(value.inputs[0]):
             if folds_back(view, split, value) is not None:
-                yield from _bases(view, split.inputs[0])
+                yield split.inputs[0]
 
 
+@remembered
 def _mask_of(view: View, value: Value, scores: Value) -> Mask | None:
     """The mask that makes `value` of `scores`, with what had to be assumed to read it so."""
     found, assumed = _read_mask(view, value, scores), view.assumption(value)
@@ -193,6 +196,8 @@ def _both(view: View, first: Value | None, second: Value | None) -> Value | None
     return view.make("and", first, second)
 
 
+_MOST_BASES = 64  # sums and branches around scores, one in the other
+_MOST_ALTERNATIVES = 32  # nobody would read the code that chooses between more
 _NEAR = "assumes that no score is nearly as low as the number that fills the rest"
 _OF_ITS_OWN = "assumes that the mask that is added has the dtype of the query"
 _UNEVEN = "a row that is masked out whole would not attend evenly"
@@ -209,6 +214,8 @@ def _either(view: View, test: Value, yes: Mask, no: Mask) -> Mask | None:
         return None
     values = [m.value if m.value is not None else view.const(None) for m in (yes, no)]
     made = view.make(CHOICE, test, *values)
+    if _alternatives(view, made) > _MOST_ALTERNATIVES:
+        return None
     first = sides[0] if sides else Mask()
     why = next((m.approximate for m in sides if m.approximate), "")
     fill = first.fill if first.boolean else None  # only text has choices, and `kept` is not for text
@@ -235,5 +242,14 @@ def _within(view: View, mask: Mask, change: Callable[[Mask], Mask | None]) -> Ma
     return None if yes is None or no is None else _either(view, test, yes, no)
 
 
+@remembered
+def _alternatives(view: View, v: Value) -> int:
+    """How many values a mask may have that the program does not have itself: each optional one more doubles them."""
+    if view.originals(v) or not v.inputs:
+        return 1
+    counts = [_alternatives(view, i) for i in v.inputs]
+    return min(sum(counts[1:]) if v.op == CHOICE else math.prod(counts), _MOST_ALTERNATIVES + 1)
+
+
 def _is_boolean(v: Value) -> bool:
-    return v.op in BOOLEAN or v.op == CHOICE and all(_is_boolean(s) for s in v.inputs[1:])
+    return all(side.op in BOOLEAN for side in sides_of(v))

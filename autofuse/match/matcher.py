@@ -27,6 +27,8 @@ from autofuse.canonical.sizes import asked, whole_shape
 from autofuse.canonical.view import order_of
 from autofuse.ir import layout
 from autofuse.ir.graph import CONST, PARAMETER, Value
+from autofuse.ir.numbers import is_close
+from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import OPS
 from autofuse.match.mask_kinds import added_above, causal_proof, kind_of
 from autofuse.match.masks import masked_forms
@@ -120,6 +122,7 @@ class Matcher:
         )
 
     def _match(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
+        spend()
         if pattern.op == PARAMETER:
             yield from self._bind(str(pattern.data), value, bound)
             return
@@ -328,5 +331,5 @@ def _same(found: object, wanted: object) -> bool:
     if isinstance(found, bool) or isinstance(wanted, bool):
         return found is wanted
     if isinstance(found, (int, float)) and isinstance(wanted, (int, float)):
-        return found == wanted or math.isclose(found, wanted, rel_tol=_DIGITS)
+        return is_close(found, wanted, _DIGITS)
     return type(found) is type(wanted) and found == wanted

@@ -55,6 +55,7 @@ class AutofuseCommand(CodemodCommand):
         result = checked if isinstance(checked, Trouble) else self.run.rewrite(checked, file, self.unsafe)
         if isinstance(result, Trouble):
             raise SkipFile(result.message)
-        for refused in result.refused:
-            self.warn(refused.message)
+        troubles = () if isinstance(checked, Trouble) else checked.troubles
+        for told in (*troubles, *result.refused):
+            self.warn(told.message)
         return cst.parse_module(result.after, config=tree.config_for_parsing) if result.edits else tree

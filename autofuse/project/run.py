@@ -22,7 +22,8 @@ from autofuse.project.suppress import suppressions
 from autofuse.results.regular_files import read
 from autofuse.results.visible_text import visible
 from autofuse.rule import RuleError
-from autofuse.source.find.check import Proposal, UnreadFunction, proposals
+from autofuse.source.find.check import Proposal, proposals
+from autofuse.source.find.unread import UnreadFunction
 from autofuse.source.write.file_edits import CannotWrite, applied
 
 _LOG = logging.getLogger("autofuse")
@@ -134,7 +135,7 @@ class RewriteRun:
         rules = self.rules(file.settings)
         found = proposals(read.program, file.path, rules=rules, target=target, unread=unread, only=only)
         kept = tuple(_located(p, read) for p in _heard(found, read.program, file))
-        return Checked(file.path, source, kept, (*read.troubles, *(_told(u, read) for u in unread)))
+        return Checked(file.path, source, kept, (*read.troubles, *(self._told(u, read) for u in unread)))
 
     def _settled(self, checked: Checked, file: SourceFile, unsafe: bool) -> Rewritten:
         source, edits, refused = checked.source, 0, tuple[Trouble, ...]()
@@ -142,11 +143,40 @@ class RewriteRun:
         for _ in range(_ROUNDS):
             if not wanted:
                 break
-            made = _made(document(source, file.path), source, wanted, file.path, not unsafe)
+            made = self._made(document(source, file.path), source, wanted, file.path, not unsafe)
             edits, source, refused = edits + made.edits, made.after, made.refused
             touched = None if any(map(_makes_room, wanted)) else frozenset(p.finding.symbol for p in wanted)
             wanted = _wanted(self._checked(source, file, touched).proposals, unsafe) if made.edits else []
         return Rewritten(file.path, checked.source, source, edits, refused)
+
+    def _made(self, read: Document, source: bytes, wanted: list[Proposal], path: str, comments: bool) -> Rewritten:
+        """The text with all edits that can be made together, for one that cannot must not hold up the rest."""
+        after, made, refused = source, list[Proposal](), list[Trouble]()
+        groups = [wanted]
+        while groups:
+            group = groups.pop()
+            try:
+                after = read.with_edits([p.edit for p in (*made, *group) if p.edit], comments)
+                made += group
+            except CannotWrite as reason:
+                if len(group) == 1:
+                    refused.append(
+                        Trouble(f"{group[0].finding.place}: {group[0].finding.code} not rewritten: {reason}.")
+                    )
+                else:
+                    groups += _halves(group)
+            except Exception as error:  # ours: it costs the edits that cannot be made without it
+                if len(group) == 1:
+                    place = f"{group[0].finding.place}, which leaves {group[0].finding.code} undone"
+                    refused.append(self._internal(place, error))
+                else:
+                    groups += _halves(group)
+        return Rewritten(path, source, after, len(made), tuple(refused))
+
+    def _told(self, unread: UnreadFunction, read: Document) -> Trouble:
+        if unread.error is not None:
+            return self._internal(f"{read.place(unread.line)}, which leaves {unread.symbol} unread", unread.error)
+        return Trouble(f"{read.place(unread.line)}: {unread.symbol} is not read: {unread.why}.", error=False)
 
     def _internal(self, path: str, error: Exception) -> Trouble:
         detail = "\n" + "".join(traceback.format_exception(error)) if self.debug else ""
@@ -168,26 +198,10 @@ def _located(p: Proposal, read: Document) -> Proposal:
     return replace(p, finding=read.located(p.finding), within=tuple(map(read.located, p.within)))
 
 
-def _told(unread: UnreadFunction, read: Document) -> Trouble:
-    return Trouble(f"{read.place(unread.line)}: {unread.symbol} is nested too deeply to follow.", error=False)
-
-
-def _made(read: Document, source: bytes, wanted: list[Proposal], path: str, comments: bool) -> Rewritten:
-    """The text with all edits that can be made together, for one that cannot must not hold up the rest."""
-    after, made, refused = source, list[Proposal](), list[Trouble]()
-    groups = [wanted]
-    while groups:
-        group = groups.pop()
-        try:
-            after = read.with_edits([p.edit for p in (*made, *group) if p.edit], comments)
-            made += group
-        except CannotWrite as reason:
-            if len(group) == 1:
-                refused.append(Trouble(f"{group[0].finding.place}: {group[0].finding.code} not rewritten: {reason}."))
-            else:
-                half = len(group) // 2
-                groups += [group[half:], group[:half]]
-    return Rewritten(path, source, after, len(made), tuple(refused))
+def _halves(group: list[Proposal]) -> list[list[Proposal]]:
+    """The later half first, so that the earlier one is taken next."""
+    half = len(group) // 2
+    return [group[half:], group[:half]]
 
 
 def rewritten(text: str, rules: Sequence[LoadedRule]) -> str:

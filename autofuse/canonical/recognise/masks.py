@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, RECOGNISED_IN_SUMS, factors_of, product, without
 from autofuse.canonical.view import CAST, KEEP, View, bare, literal, rewrites
-from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, TUPLE, Value, is_const, is_whole
+from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, TUPLE, Value, is_const, is_whole, sides_of
 
 _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 BOOLEAN = frozenset({*_OPPOSITE, "invert", "and", "or", "bool", "kept"})
@@ -211,7 +211,7 @@ def _scaled_fill(view: View, fill: Value, rest: Sequence[Value], constant: float
 
 def _masked_in_parts(v: Value) -> bool:
     """Whether `v` is masked scores, in one arm of a branch at least."""
-    return v.op == KEEP or v.op == CHOICE and any(map(_masked_in_parts, v.inputs[1:]))
+    return any(side.op == KEEP for side in sides_of(v))
 
 
 def _positive(view: View, v: Value) -> bool:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from autofuse.canonical.arithmetic import factors_of, product, total, without
 from autofuse.canonical.recognise.class_rows import ClassRows, second_or_last
 from autofuse.canonical.sizes import asked, holds_size, is_size, lengths, same, whole_shape
-from autofuse.canonical.view import View, bare, literal
-from autofuse.ir.graph import TUPLE, Value, is_const
+from autofuse.canonical.view import View, bare, literal, remembered
+from autofuse.ir.graph import TUPLE, Value, ancestors_by, is_const
 
+_LEAST = 1e-12  # that anybody spreads over a class
 _AT_MOST = 0.5  # of smoothing that stays below 1 whatever the number of classes; torch takes no more than 1
 _SMALL = "assumes that at most half of the weight is spread over the other classes"
 
@@ -53,13 +54,12 @@ def _full(view: View, v: Value) -> Value | None:
 
 
 def _one_hots(v: Value) -> Iterator[Value]:
-    v = bare(v)
-    if v.op == "one_hot" or v.op == "scatter" and is_const(v.inputs[3], 1, 1.0):
-        yield v
-    for part in v.inputs if v.op in ("add", "mul") else ():
-        yield from _one_hots(part)
+    for part in ancestors_by(bare(v), lambda v: tuple(map(bare, v.inputs)) if v.op in ("add", "mul") else ()):
+        if part.op == "one_hot" or part.op == "scatter" and is_const(part.inputs[3], 1, 1.0):
+            yield part
 
 
+@remembered
 def _where(view: View, v: Value, hot: Value, n: int) -> Value | None:
     """The number that `v` is where `hot` is `n`."""
     v = bare(v)
@@ -107,7 +107,7 @@ def smoothing_of(
 
 def _of_numbers(view: View, on: float, off: float, log_probs: ClassRows) -> tuple[Value, str] | None:
     """The same where both are known: one number of classes makes them add up to 1."""
-    classes = round((1 - on) / off) + 1 if off > 0 and on <= 1 else 0
+    classes = round((1 - on) / off) + 1 if off > _LEAST and 0 <= on <= 1 else 0
     if classes < 2 or not math.isclose(on + off * (classes - 1), 1, rel_tol=1e-9) or off * classes > 1:
         return None
     logits, place = log_probs.value.inputs[0], _place(view, log_probs)

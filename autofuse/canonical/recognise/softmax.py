@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from autofuse.canonical.arithmetic import RECOGNISED_IN_PRODUCTS, product, total, without
 from autofuse.canonical.recognise.masks import BOOLEAN, fill_of
 from autofuse.canonical.shapes import from_end, moved
-from autofuse.canonical.view import CAST, KEEP, PERMUTE, View, bare, literal, order_of, rewrites
+from autofuse.canonical.view import CAST, KEEP, PERMUTE, View, bare, literal, order_of, remembered, rewrites
 from autofuse.ir import layout
-from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, Value, ancestors_by, is_const
 
 _REDUCTIONS = frozenset({"amax", "max", "mean", "logsumexp", "sum"})
 _LOW_FILL = -1e8  # far below all scores, shifted or not
@@ -68,14 +68,20 @@ def _turn(x: Value, place: int) -> layout.Tail:
 
 def _core(x: Value) -> Value | None:
     """The product of matrices that masks and factors are put around, with its permutation."""
-    if x.op == "matmul" or x.op == PERMUTE and x.inputs[0].op in ("matmul", "mul"):
-        return x
-    parts = x.inputs if x.op in ("add", "mul") else x.inputs[1:] if x.op == CHOICE else x.inputs[:1]
-    if x.op not in ("add", "mul", KEEP, CAST, CHOICE):
-        return None
-    return next((found for p in parts if (found := _core(p)) is not None), None)
+    return next((v for v in ancestors_by(x, _around_core) if _is_core(v)), None)
 
 
+def _is_core(x: Value) -> bool:
+    return x.op == "matmul" or x.op == PERMUTE and x.inputs[0].op in ("matmul", "mul")
+
+
+def _around_core(x: Value) -> tuple[Value, ...]:
+    if _is_core(x) or x.op not in ("add", "mul", KEEP, CAST, CHOICE):
+        return ()
+    return x.inputs if x.op in ("add", "mul") else x.inputs[1:] if x.op == CHOICE else x.inputs[:1]
+
+
+@remembered
 def turned_by(view: View, x: Value, order: layout.Tail) -> Value | None:
     """`x` with its last dimensions permuted, down to the product in it; None where a part may have fewer dimensions."""
     if view.number(x) or is_const(x):
@@ -107,6 +113,7 @@ def _all_turned(view: View, parts: Sequence[Value], order: layout.Tail) -> list[
 # Shifts.
 
 
+@remembered
 def unshifted(view: View, x: Value) -> Value:
     """`x` without terms that are the same for all entries of a row: softmax does not notice them, nor its gradient."""
     if x.op == "add":

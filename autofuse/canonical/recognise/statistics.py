@@ -76,7 +76,7 @@ def _divides_by_length(view: View, x: Value, factor: float) -> bool:
     known = _known_length(view, x)
     if known:
         return math.isclose(factor * known, 1)
-    number = round(1 / factor) if 0 < factor <= 1 else 0
+    number = round(1 / factor) if 1e-15 < factor <= 1 else 0
     return number > 1 and math.isclose(factor * number, 1) and _has_length(view, x, number)
 
 

@@ -10,6 +10,7 @@ import ast
 import copy
 
 from autofuse.canonical.recognise.masks import SMALLEST_FILL
+from autofuse.ir.numbers import is_small
 from autofuse.source.capture.scope import ClassScope, FileScope
 from autofuse.source.capture.syntax import walk
 
@@ -135,7 +136,7 @@ def _number(node: ast.expr) -> float | None:
     """A literal, `float("-inf")`, or `-math.inf`."""
     match node:
         case ast.Constant(value=bool() | int() | float() as value):
-            return float(value)
+            return float(value) if is_small(value) else None
         case ast.UnaryOp(op=ast.USub(), operand=inner):
             number = _number(inner)
             return None if number is None else -number

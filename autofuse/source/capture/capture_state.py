@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from autofuse.ir.facts import Facts, Known
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, MODULE, OPAQUE, SINK, TUPLE, Graph, Value
+from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import OPS
 from autofuse.reasons import matches
 from autofuse.reasons.reason import Reason, because
@@ -72,7 +73,9 @@ class CaptureState(ABC):
         self._shares(name, value)
 
     def _shares(self, name: str, value: Value) -> None:
-        for base in self.bases(value) | self.wholes(value):
+        bases = self.bases(value) | self.wholes(value)
+        spend(len(bases))
+        for base in bases:
             self._sharing.setdefault(base, set()).add(name)
 
     def place(self, value: Value, node: ast.expr, inlined: bool, inner: bool = False) -> None:
@@ -100,6 +103,8 @@ class CaptureState(ABC):
         known = self.out.known.get(value, Known())
         fresh = {k: v for k, v in facts.items() if getattr(known, k) is None}
         self.out.known[value] = replace(known, **fresh)  # type: ignore[arg-type]
+        if any(fact is not None for fact in fresh.values()):
+            self.facts.learned()
         if "rank" in fresh and value.op in _AS_MANY_DIMENSIONS:
             self.has_rank(value.inputs[0], fresh["rank"])  # type: ignore[arg-type]
 
@@ -169,6 +174,7 @@ class CaptureState(ABC):
     def _overlapping(self, bases: frozenset[Value], wholes: frozenset[Value]) -> list[tuple[str, Value]]:
         """The names that hold memory of `bases`, or a part of it, and what they hold."""
         names = sorted({n for base in bases | wholes for n in self._sharing.get(base, ())})
+        spend(len(names))
         held = [(n, v) for n in names if (v := self.names.get(n)) is not None and v.op != CONST]
         return [(n, v) for n, v in held if self.bases(v) & (bases | wholes) or self.wholes(v) & bases]
 
@@ -190,6 +196,7 @@ class CaptureState(ABC):
             todo.pop()
             if v not in self._bases:
                 own = () if parts and v.op not in (CALL, OPAQUE) else (v,)
+                spend(sum(len(self._bases[p]) for p in parts) // 8)
                 self._bases[v] = frozenset(own).union(*(self._bases[p] for p in parts))
         return self._bases[value]
 

@@ -70,6 +70,15 @@ class CapturedFunction:
     lines: dict[Value, int] = field(default_factory=dict)  # where values leave the function
     forgotten: list[int] = field(default_factory=list)  # how many values there were when attributes were assigned
     returned: Value | None = None
+    _binders: dict[Value, list[ast.stmt]] = field(default_factory=dict)
+
+    def binders(self, value: Value) -> list[ast.stmt]:
+        """The statements that bind `value`, each as often as it does. Asked once all is captured."""
+        if not self._binders:
+            for statement, values in self.assigned.items():
+                for v in values:
+                    self._binders.setdefault(v, []).append(statement)
+        return self._binders.get(value, [])
 
     def current(self, read: Value, place: ValuePosition) -> bool:
         """Whether what `read` found in an attribute or a container may still be there at `place`."""

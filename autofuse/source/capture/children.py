@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import MODULES
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.project_files import own_class
@@ -33,6 +34,7 @@ def child_of(scope: FileScope, constructor: ast.expr | None, depth: int = 0) -> 
     """The class of `GELU()`, if its forward may be read as if written where the instance is called."""
     if not isinstance(constructor, ast.Call) or depth > _DEEPEST:
         return None
+    spend()
     found = own_class(scope, constructor.func)
     if found is None:
         return None

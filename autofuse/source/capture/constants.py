@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from autofuse.ir.numbers import is_small, power_of, result_of
 from autofuse.source.capture.syntax import walk
 
 _OPERATORS: dict[type[ast.operator], Callable[[float, float], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: pow,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: power_of,
 }  # fmt: skip
 _FUNCTIONS: dict[str, Callable[[float], float]] = {"math.sqrt": math.sqrt, "math.exp": math.exp, "math.log": math.log}
 _NAMED = {"math.pi": math.pi, "math.e": math.e, "numpy.pi": math.pi, "torch.pi": math.pi}
@@ -37,7 +38,10 @@ def _numbers(tree: ast.Module, qualified: Mapping[str, str], stores: Counter[str
         value = getattr(statement, "value", None)
         once = isinstance(target, ast.Name) and (stores is None or stores[target.id] == 1)
         if isinstance(statement, (ast.Assign, ast.AnnAssign)) and once and isinstance(value, ast.expr):
-            number = number_of(value, qualified, found)
+            try:
+                number = number_of(value, qualified, found)
+            except RecursionError:  # nested too deeply to be a number that somebody gives a name to
+                number = None
             if number is not None and isinstance(target, ast.Name):
                 found[target.id] = number
     return found
@@ -66,13 +70,8 @@ def number_of(node: ast.expr, qualified: Mapping[str, str], known: Mapping[str, 
 def _combined(function: Callable[[float, float], Any], x: float | None, y: float | None) -> float | None:
     if x is None or y is None:
         return None
-    try:
-        result: Any = function(x, y)
-    except (ArithmeticError, ValueError):
-        return None
-    if isinstance(result, complex) or not math.isfinite(result):
-        return None
-    return float(result) if isinstance(result, float) else int(result)
+    result = result_of(lambda: function(x, y)) if is_small(x) and is_small(y) else None
+    return result if result is not None and math.isfinite(result) else None
 
 
 def _dotted(node: ast.expr, qualified: Mapping[str, str]) -> str:

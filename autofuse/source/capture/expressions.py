@@ -40,6 +40,7 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.MatMult: "@", ast.BitAnd: "&", ast.BitOr: "|", ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=",
     ast.Gt: ">", ast.GtE: ">=", ast.Invert: "~", ast.USub: "u-",
 }  # fmt: skip
+_LONGEST_TEXT = 1000  # of an f-string that is put together: an equation, or the pattern of a rearrangement
 _FIXED = METADATA | {"shape"}  # attributes that no write changes
 
 
@@ -99,7 +100,9 @@ class Expressions(Calls):
             p.value if isinstance(p, ast.Constant) else held[id(p)].data if id(p) in held else None for p in parts
         ]
         if all(isinstance(p, str) for p in pieces) and all(v.op == CONST for v in held.values()):
-            return self.graph.const("".join(map(str, pieces)))
+            text = "".join(map(str, pieces)) if sum(len(str(p)) for p in pieces) <= _LONGEST_TEXT else None
+            if text is not None:
+                return self.graph.const(text)
         others = [self.value(p) for p in parts if id(p) not in held and not isinstance(p, ast.Constant)]
         return self.graph.value(SYNTAX, *held.values(), *others, data=type(node).__name__)
 

@@ -9,6 +9,7 @@ import ast
 from collections.abc import Iterable
 
 from autofuse.ir.graph import ATTRIBUTE, Value
+from autofuse.ir.steps import spend
 from autofuse.source.capture.bindings import Function, bound_names, free_names
 from autofuse.source.capture.capture_state import CaptureState
 from autofuse.source.capture.children import Child
@@ -62,8 +63,9 @@ class Inlining(CaptureState):
 
     def run(self, inner: Inlining, helper: Function, bound: dict[str, Value]) -> Value | None:
         """The value that the body of `helper` returns, given its arguments, as `inner` reads it."""
+        spend(10)
         inner.me = helper.args.args[0].arg if inner.instance is not None else None
-        inner.inlining = (*self.inlining, helper)
+        inner.inlining, inner.facts = (*self.inlining, helper), self.facts
         inner.local = bound_names(helper)
         inner.region, inner.statement, inner.before = self.region, self.statement, self.before
         inner.horizon = self.horizon

@@ -26,14 +26,16 @@ def expression_functions(d: Defined) -> Iterator[Defined]:
 
 
 def _inside(node: ast.AST) -> Iterator[ast.FunctionDef]:
-    if isinstance(node, _DEFINITIONS):
-        return
-    made = _as_function(node)
-    if made is not None:
-        yield made
-        return  # what is nested deeper takes names from two places
-    for child in children(node):
-        yield from _inside(child)
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, _DEFINITIONS):
+            continue
+        made = _as_function(node)
+        if made is not None:
+            yield made  # what is nested deeper takes names from two places
+        else:
+            todo += reversed(children(node))
 
 
 def _as_function(node: ast.AST) -> ast.FunctionDef | None:

@@ -9,6 +9,7 @@ import ast
 from dataclasses import dataclass, replace
 
 from autofuse.ir.rows import ModuleClass
+from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import MODULES
 from autofuse.source.capture.children import Child, child_of
 from autofuse.source.capture.chosen_activations import is_activation
@@ -81,6 +82,7 @@ def _part(scope: FileScope, constructor: ast.expr | None, index: int) -> ast.exp
 
 
 def _layers(scope: FileScope, owner: ClassScope | None, constructor: ast.expr, path: tuple[int, ...]) -> Layers | None:
+    spend()
     if isinstance(constructor, ast.IfExp) and (found := _either(scope, owner, constructor, path)) is not None:
         return found
     if not isinstance(constructor, ast.Call):

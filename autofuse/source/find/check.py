@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from autofuse.canonical import PERMUTE, View
@@ -25,12 +26,13 @@ from autofuse.rule import Fails, Holds, Unknown, Verdict
 from autofuse.source.capture.captured import CapturedFunction, Chain, ValuePosition
 from autofuse.source.capture.function_capture import capture
 from autofuse.source.capture.lambdas import expression_functions
-from autofuse.source.capture.scope import Defined, file_scope, functions
+from autofuse.source.capture.scope import Defined, FileScope, file_scope, functions
 from autofuse.source.capture.symbolic_lengths import record_lengths
 from autofuse.source.capture.toplevel import SYMBOL, top_level
 from autofuse.source.evidence import Claim, examined
 from autofuse.source.find.call_rules import CallSite, call_sites, may_concern
 from autofuse.source.find.landmarks import Landmarks
+from autofuse.source.find.unread import FileReading, UnreadFunction
 from autofuse.source.find.words import hints_of
 from autofuse.source.place.author_text import written
 from autofuse.source.place.conflicts import Footprint, footprint
@@ -56,14 +58,6 @@ class Proposal:
     within: tuple[Finding, ...] = ()
 
 
-@dataclass(frozen=True)
-class UnreadFunction:
-    """A function that is nested too deeply to be followed."""
-
-    line: int
-    symbol: str
-
-
 def proposals(
     source: bytes,
     path: str,
@@ -75,7 +69,7 @@ def proposals(
 ) -> list[Proposal]:
     """What autofuse would do to one file, in the order of its lines. Raises SyntaxError if it does not parse.
 
-    Functions that cannot be followed are left alone, and added to `unread`. With `only`, other symbols are not read.
+    Functions that cannot be read are left alone, and added to `unread`. With `only`, other symbols are not read.
     """
     if b"torch" not in source:
         return []
@@ -85,6 +79,7 @@ def proposals(
     hints = hints_of(of_dataflow)
     if not of_calls and not hints.search(source):
         return []
+    reading = FileReading(len(source), unread)
     scope = file_scope(tree, Path(path) if path else None)
     text = SourceText(source)
     found: list[Proposal] = []
@@ -94,13 +89,16 @@ def proposals(
     for d in filter(None, (*defined, *inner, top_level(scope))):
         if only is not None and d.symbol not in only or not landmarks.near(d.function):
             continue
-        try:
-            found += _in_function(d, text, path, of_dataflow, target)
-        except RecursionError:
-            (unread if unread is not None else []).append(UnreadFunction(d.function.lineno, d.symbol))
+        read = partial(_in_function, d, text, path, of_dataflow, target)
+        found += reading.read(read, d.function.lineno, d.symbol, text.size_of(d.function))
     if of_calls:
-        found += [_of_call(s, path) for s in call_sites(scope, of_calls) if only is None or s.symbol in only]
+        read = partial(_of_calls, scope, of_calls, path, only)
+        found += reading.read(read, 1, "what its calls are given", len(source))
     return sorted(found, key=lambda p: (p.finding.line, p.finding.column, p.finding.code))
+
+
+def _of_calls(scope: FileScope, rules: Sequence[LoadedRule], path: str, only: Collection[str] | None) -> list[Proposal]:
+    return [_of_call(s, path) for s in call_sites(scope, rules) if only is None or s.symbol in only]
 
 
 def _of_call(site: CallSite, path: str) -> Proposal:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
 
 from autofuse.canonical import View
 from autofuse.ir.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK, Value, ancestors
 from autofuse.ir.harmless import HARMLESS
+from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import MODULES, OPS
 from autofuse.match.legality import is_metadata, written_in_place
 from autofuse.match.site import Site
@@ -28,6 +30,7 @@ from autofuse.source.capture.symbolic_lengths import GraphSizes
 from autofuse.source.capture.toplevel import SYMBOL, imported_after
 from autofuse.source.place.branches import Branch, KeptName, branches_before, wanted
 from autofuse.source.place.edits import Edit, NewText, TextSpan, span_of, start_of
+from autofuse.source.place.names import NamesOfFunction, joined
 from autofuse.source.targets import TargetCall, call_of
 from autofuse.source.targets.express import Speller, Unwritable, layer_text, places_of, root_places
 from autofuse.source.targets.printing import SourceText, permuted_text, unused
@@ -48,9 +51,11 @@ class Placement:
     )  # statement -> its block and place in it
     around: dict[int, ast.With] = field(default_factory=dict)  # statement -> the `with` that it stands directly in
 
+    names: NamesOfFunction = field(init=False)
     _closures: dict[tuple[Value, frozenset[Value]], frozenset[Value]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.names = NamesOfFunction(self.captured)
         todo = [self.captured.function.body]
         while todo:
             block = todo.pop()
@@ -283,7 +288,8 @@ class Placement:
         key = (site.root, site.doomed.values)
         if key not in self._closures:
             gone, results = set(site.doomed.values), {r.value for r in site.results}
-            for v in sorted(ancestors(site.root), key=lambda v: v.serial):
+            first = min((v.serial for v in gone), default=site.root.serial)
+            for v in sorted(ancestors(site.root, since=first), key=lambda v: v.serial):
                 if v not in results and not is_metadata(v) and any(i in gone for i in v.inputs):
                     gone.add(v)
             self._closures[key] = frozenset(gone)
@@ -300,8 +306,7 @@ class Placement:
 
     def _taken(self, bound: dict[Value, str]) -> set[str]:
         """Names that mean something in or around the function."""
-        taken = {n.id for n in ast.walk(self.captured.function) if isinstance(n, ast.Name)} | self.scope.bound
-        return taken | {a.arg for a in ast.walk(self.captured.function) if isinstance(a, ast.arg)} | set(bound.values())
+        return {*self.names.used, *self.scope.bound, *bound.values()}
 
     # Where else the call may stand.
 
@@ -322,7 +327,8 @@ class Placement:
 
     def _definition(self, value: Value, root: ValuePosition, site: Site) -> ValuePosition | None:
         """A place that computes or names `value` and that always runs before the root."""
-        if any(v in site.doomed.values for v in ancestors(value)):
+        first = min((v.serial for v in site.doomed.values), default=0)
+        if any(v in site.doomed.values for v in ancestors(value, since=first)):
             return None
         places = [*places_of(self.captured, value), *(p for p in self.captured.places.get(value, []) if not p.inner)]
         return next((p for p in places if self._dominates(p, root) and unconditional(p)), None)
@@ -381,7 +387,8 @@ class Placement:
                 raise Unwritable(because(matches.OPERAND_FROM_REMOVED, what="the scores", which="the scores"))
             touched = is_metadata(v) and any(i in speller.gone for i in v.inputs)
             reads |= {v} if touched else set()
-            todo += [] if touched else v.inputs
+            spend()
+            todo += [] if touched else [i for i in v.inputs if i.serial >= speller.first_gone]
         return reads
 
     def _pure_tests(self, dead: set[ast.stmt]) -> tuple[TextSpan, ...]:
@@ -400,7 +407,8 @@ class Placement:
         """Statements that bind only values that nothing needs any more; `moved` are bound by statements before them."""
         gone = self._unneeded(site, used)
         found = set()
-        for statement, values in self.captured.assigned.items():
+        for statement in self.names.binders(gone | site.doomed.values):
+            values = self.captured.assigned[statement]
             effect = statement in self.captured.effects and not self._moved_out(statement, moved)
             effect = effect or statement in (root.statement, place.statement)
             if hasattr(statement, "body"):  # its head binds something: `if (w := f(x)) is not None:`
@@ -410,7 +418,7 @@ class Placement:
                 found.add(statement)
         bound = {v for s in found for v in self.captured.assigned[s]}
         for statement, held in self.captured.deleted.items():
-            values = [part for v in held for part in _joined(v, (CHOICE,))]
+            values = [part for v in held for part in joined(v, (CHOICE,))]
             if values and all(v in bound for v in values):
                 found.add(statement)
             elif any(v in bound for v in values):
@@ -426,14 +434,32 @@ class Placement:
         return bool(nodes) and all(id(n) in values and _harmless(values[id(n)]) for n in rest)
 
     def _unneeded(self, site: Site, used: set[Value]) -> set[Value]:
-        needed = {a for u in used for a in ancestors(u, self._gone(site))}
+        """What goes with a site: what only that, or a join that nobody reads, was computed for."""
         gone = set(self._gone(site))
-        for v in sorted(ancestors(site.root), key=lambda v: -v.serial):
-            if any(v is r.value for r in site.results) or v in needed or not _removable(v):
-                continue
-            if all(self._idle(u, gone, site) for u in self.captured.graph.users[v]):
-                gone.add(v)
-        return gone
+        unused, needed = set(gone), used - gone
+        by_serial = {v.serial: v for v in (site.root, *gone, *needed)}
+        todo = [-serial for serial in by_serial]
+        heapify(todo)
+        waiting = {site.root, *gone}
+        while waiting:  # from the last to the first, no further back than something may go
+            v = by_serial.pop(-heappop(todo))
+            spend()
+            candidate, kept = v in waiting, v in needed
+            waiting.discard(v)
+            if candidate and not kept and v not in unused and _removable(v):
+                if not any(v is r.value for r in site.results):
+                    if all(self._idle(u, unused, site) for u in self.captured.graph.users[v]):
+                        unused.add(v)
+            passes = candidate and (v is site.root or v in unused or v.op in (CHOICE, OPAQUE))
+            for i in v.inputs:
+                if kept and i not in gone:
+                    needed.add(i)
+                elif passes and i not in needed and i.inputs:
+                    waiting.add(i)
+                if (i in needed or i in waiting) and i.serial not in by_serial:
+                    by_serial[i.serial] = i
+                    heappush(todo, -i.serial)
+        return unused
 
     def _idle(self, user: Value, gone: set[Value], site: Site) -> bool:
         """Whether a use goes too: by what goes, by the root, or by a join that nobody reads."""
@@ -466,52 +492,16 @@ class Placement:
     def _check_names(self, dead: set[ast.stmt], root: ValuePosition, place: ValuePosition, reads: set[Value]) -> None:
         """Keep a statement whose name is still read by text that stays; `reads` are read off the operands instead."""
         reread = {n for r in reads for p in self.captured.places.get(r, []) for n in ast.walk(p.node)}
-        held = {
-            id(p.node): v for v, places in self.captured.places.items() for p in places if isinstance(p.node, ast.Name)
-        }
         changed = {id(n) for p in (root, place) for n in ast.walk(p.node)}
-        binders: dict[Value, list[tuple[ast.stmt, set[str]]]] = {}  # two names may be bound to what is one value
-        for s in dead:
-            names = {name for name, _ in bindings([s])}
-            for v in self.captured.assigned.get(s, []):
-                binders.setdefault(v, []).append((s, names))
-        todo = [s for s in ast.walk(self.captured.function) if isinstance(s, ast.stmt) and s not in dead]
-        while todo:
-            statement = todo.pop()
-            for n in _own_names(statement):
-                value = held.get(id(n)) if id(n) not in changed else None
-                if isinstance(n.ctx, ast.Store):  # x of `x += 1`
-                    value = self.captured.before.get(statement, {}).get(n.id)
-                for part in _joined(value, (CHOICE, OPAQUE)) if value is not None else ():
-                    for binder, names in binders.get(part, ()):
-                        if binder in dead and n not in reread and (not names or n.id in names):
-                            dead.discard(binder)
-                            todo.append(binder)
-
-
-def _joined(v: Value, joins: tuple[str, ...]) -> list[Value]:
-    """`v`, or what it may be where branches join."""
-    found, todo, seen = list[Value](), [v], set[Value]()
-    while todo:
-        v = todo.pop()
-        if v in seen:
-            continue
-        seen.add(v)
-        if v.op in joins and v.inputs:
-            todo += v.inputs[1:] if v.op == CHOICE else v.inputs
-        else:
-            found.append(v)
-    return found
-
-
-def _own_names(statement: ast.stmt) -> Iterator[ast.Name]:
-    """Names read by a statement itself, not by the statements inside it."""
-    todo: list[ast.AST] = [c for c in ast.iter_child_nodes(statement) if not isinstance(c, ast.stmt)]
-    while todo:
-        n = todo.pop()
-        if isinstance(n, ast.Name) and (isinstance(n.ctx, ast.Load) or isinstance(statement, ast.AugAssign)):
-            yield n
-        todo += [c for c in ast.iter_child_nodes(n) if not isinstance(c, ast.stmt)]
+        bound = {s: {name for name, _ in bindings([s])} for s in dead}  # two names may be bound to what is one value
+        left = -1
+        while left != len(dead):
+            left = len(dead)
+            for binder in tuple(dead):
+                for read in (r for v in self.captured.assigned.get(binder, []) for r in self.names.reads(v)):
+                    own = read.statement in dead or id(read.name) in changed and not read.of_target
+                    if not own and read.name not in reread and (not bound[binder] or read.name.id in bound[binder]):
+                        dead.discard(binder)
 
 
 _ACTS = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.ListComp, ast.SetComp, ast.DictComp)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from autofuse.canonical import LEAF, PERMUTE, View
 from autofuse.canonical.view import order_of
@@ -33,6 +34,7 @@ from autofuse.ir.graph import (
 from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.layout import SWAP, Tail, inverse, then
 from autofuse.ir.spelling import SPELLINGS
+from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import OPS
 from autofuse.match.legality import is_metadata
 from autofuse.match.site import Site
@@ -86,10 +88,16 @@ class Speller:
     _cheap: dict[Value, bool] = field(default_factory=dict)
     _relied: dict[str, set[ast.stmt]] = field(default_factory=dict)
 
+    @cached_property
+    def first_gone(self) -> int:
+        """The serial before which nothing goes."""
+        return min((v.serial for v in self.gone), default=0)
+
     def text(self, v: Value) -> str:
         """`v` as an expression. Raises Unwritable where it is not to be had at the place."""
         while v.op == CHOICE and (side := self._answered(v.inputs[0])) is not None:
             v = v.inputs[1] if side else v.inputs[2]
+        spend(5)
         if (name := self._kept_as(v)) is not None:
             return name
         try:
@@ -150,7 +158,7 @@ class Speller:
             return name
         if original.op == MODULE or original.op == ATTRIBUTE and self._imported(original):
             return self.imports.text(_qualified(original), self.place)
-        if any(v in self.gone for v in ancestors(original)):
+        if any(v in self.gone for v in ancestors(original, since=self.first_gone)):
             return None
         for place in self.captured.places.get(original, []):
             if place.inner and place.node is self.root.node and original not in self._moved:
@@ -221,7 +229,7 @@ class Speller:
 
     def _binder(self, v: Value, name: str) -> ast.stmt | None:
         """The one statement that binds `name` to a value that goes, and other names to others that go."""
-        found = [s for s, values in self.captured.assigned.items() if v in values]
+        found = list(dict.fromkeys(self.captured.binders(v)))
         if len(found) != 1 or found[0] in self.captured.effects:
             return None
         statement = found[0]
@@ -252,9 +260,9 @@ class Speller:
 
     def same_names(self, place: ValuePosition, value: Value) -> bool:
         """Whether the expression at `place` reads the same things here."""
-        reads_self = any(v.op == ATTRIBUTE and v.inputs[0].op == PARAMETER for v in ancestors(value))
-        if reads_self and place.forgets != self.place.forgets:
-            return False
+        if place.forgets != self.place.forgets:
+            if any(v.op == ATTRIBUTE and v.inputs[0].op == PARAMETER for v in ancestors(value)):
+                return False
         inner = {a.arg for n in ast.walk(place.node) if isinstance(n, ast.Lambda) for a in n.args.args}
         read = {n.id for n in ast.walk(place.node) if isinstance(n, ast.Name)} - inner
         if not all(place.names.get(n) is self.holds(n) and (n in place.names) == (n in self.place.names) for n in read):

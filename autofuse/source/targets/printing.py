@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from autofuse.ir.layout import Tail
+from autofuse.ir.steps import spend
 
 
 @dataclass
@@ -23,19 +24,32 @@ class SourceText:
 
     source: bytes
     lines: list[bytes] = field(init=False)
+    _texts: dict[ast.expr, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(self.source).readline)
         encoded = self.source if encoding == "utf-8" else self.source.decode(encoding).encode()
         self.lines = encoded.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
 
+    def size_of(self, node: ast.stmt) -> int:
+        """How many bytes stand on the lines of a statement; all of them where it has no end, as the top level."""
+        if node.end_lineno is None:
+            return len(self.source)
+        return sum(len(line) + 1 for line in self.lines[node.lineno - 1 : node.end_lineno])
+
     def of(self, node: ast.expr) -> str:
         """The source of an expression on one line; of one that holds comments or long strings, as Python prints it."""
+        if node not in self._texts:
+            self._texts[node] = self._of(node)
+        return self._texts[node]
+
+    def _of(self, node: ast.expr) -> str:
         last = node.end_lineno or node.lineno
         parts = self.lines[node.lineno - 1 : last]
         parts[-1] = parts[-1][: node.end_col_offset]
         parts[0] = parts[0][node.col_offset :]
         text = " ".join(p.decode(errors="replace").strip() for p in parts)
+        spend(1 + len(text) // 10)
         for bracket in "([{":
             text = text.replace(bracket + " ", bracket) if len(parts) > 1 else text
         for bracket in ")]}":

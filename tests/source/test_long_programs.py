@@ -1,0 +1,222 @@
+"""Whatever is repeated or nested, however often: the work stays within its steps, and the rest of a file is read."""
+
+import signal
+
+import pytest
+
+from autofuse.ir.steps import limited
+from autofuse.loading.registry import load_rules
+from autofuse.project.config import FileSettings
+from autofuse.project.file_discovery import SourceFile
+from autofuse.project.run import Checked, RewriteRun, Rewritten
+from autofuse.source.find import unread as budgets
+from autofuse.source.find.check import proposals
+from autofuse.source.find.unread import UnreadFunction
+from tests.source.long_programs import KINDS, program
+
+_HANGS = 120  # seconds: only a program that never ends takes so long
+
+# Not read at a length of 64, for what they ask for is exponential, or the square of their length.
+_DECLINED = {"masks of views", "helpers of helpers", "calls of a long Sequential"}
+_STEEP = {"views that are written"}  # each write is remembered by every view
+# More than linear, and read all the same.
+_QUADRATIC = {
+    "GELUs", "GELUs by tanh", "attention with a mask", "SiLUs in loops", "SiLUs of one value",
+    "masks one after the other", "fills one after the other", "buffers", "SiLUs in map", "writes", "writes to parts",
+    "SiLUs that are deleted", "masks that are there or not",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def no_hang():
+    def late(*_):
+        raise TimeoutError("it hangs")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(_HANGS)
+    yield
+    signal.alarm(0)
+
+
+def read(text):
+    """The proposals of a program, what of it is not read, and the steps that it took."""
+    unread, rules = list[UnreadFunction](), load_rules()
+    with limited(10**9) as steps:
+        found = proposals(text.encode(), "long.py", rules=rules, unread=unread)
+    return found, unread, steps.spent
+
+
+def in_last(found):
+    return [(p.finding.code, p.finding.status) for p in found if p.finding.symbol == "last"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_rest_of_a_file_is_read_whatever_stands_before_it(kind):
+    for length in (2, 64):
+        found, unread, _ = read(program(kind, length))
+        assert in_last(found) == [("AF302", "safe")]
+        assert [u.error for u in unread if u.error] == []
+        assert bool(unread) == (kind in _DECLINED and length == 64)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - _DECLINED - _STEEP))
+def test_four_times_the_length_takes_about_four_times_the_steps(kind):
+    (_, _, short), (_, _, long) = (read(program(kind, n)) for n in (16, 64))
+    assert long <= (11 if kind in _QUADRATIC else 5.5) * short + 2_000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_length_takes_more_than_the_steps_of_the_text(kind):
+    text = program(kind, 160)
+    _, _, spent = read(text)
+    functions = text.count("def ") + text.count("lambda") + text.count("\nx = ")
+    allowed = budgets.SPARE_STEPS + (budgets.STEPS * (functions + 2)) + 2 * budgets.STEPS_A_BYTE * len(text)
+    assert spent <= allowed
+
+
+def test_what_is_not_read_is_named_with_its_line_and_what_it_takes():
+    _, unread, _ = read(program("calls of a long Sequential", 64))
+    assert [(u.symbol, u.line) for u in unread] == [("M.forward", 12)]
+    assert "steps to follow" in unread[0].why and unread[0].error is None
+
+
+def test_a_function_that_asks_for_too_much_takes_no_steps_from_the_next_ones():
+    greedy = program("calls of a long Sequential", 64)
+    text = greedy + "".join(f"\n\ndef after{i}(x):\n    return x * torch.sigmoid(x)\n" for i in range(200))
+    found, unread, _ = read(text)
+    assert len(unread) == 1
+    assert sum(p.finding.symbol.startswith("after") for p in found) == 200
+
+
+def test_a_file_has_an_end_of_its_steps_too(monkeypatch):
+    monkeypatch.setattr(budgets, "FILE_STEPS", 2_000)
+    monkeypatch.setattr(budgets, "FILE_STEPS_A_BYTE", 0)
+    monkeypatch.setattr(budgets, "LEAST_STEPS", 50)
+    found, unread, spent = read(program("functions", 40))
+    assert 0 < len(found) < 41 and len(found) + len(unread) == 41
+    assert spent <= 2_000 + 41 * budgets.LEAST_STEPS
+
+
+def test_the_same_program_takes_the_same_steps():
+    read(program("attention with a mask", 2))  # what is known of the rules is worked out once for a process
+    assert len({read(program("attention with a mask", 8))[2] for _ in range(3)}) == 1
+
+
+_WRONG = """import torch
+
+
+def before(x):
+    return x * torch.sigmoid(x)
+
+
+def broken(x):
+    return torch.sigmoid(x) * x
+
+
+def after(x):
+    return x * torch.sigmoid(x)
+"""
+
+
+def _failing(monkeypatch, name="broken"):
+    """An error of ours while one function is read."""
+    from autofuse.source.find import check
+
+    capture = check.capture
+
+    def fails(function, *given):
+        if function.name == name:
+            raise AssertionError("of ours")
+        return capture(function, *given)
+
+    monkeypatch.setattr(check, "capture", fails)
+
+
+def test_an_error_of_ours_costs_the_function_and_not_the_file(monkeypatch, tmp_path):
+    _failing(monkeypatch)
+    path = tmp_path / "model.py"
+    path.write_text(_WRONG)
+    file, run = SourceFile(str(path), FileSettings(tmp_path), named=True), RewriteRun()
+    checked = run.check(file)
+    assert isinstance(checked, Checked)
+    assert [p.finding.symbol for p in checked.proposals] == ["before", "after"]
+    (told,) = checked.troubles
+    assert told.error
+    assert told.message == (
+        f"internal error on {path}:8, which leaves broken unread: AssertionError: of ours; please report it."
+    )
+    result = run.rewrite(checked, file)
+    assert isinstance(result, Rewritten) and result.edits == 2
+    assert result.after.count(b"silu") == 2 and b"torch.sigmoid(x) * x" in result.after
+
+
+def test_the_traceback_of_an_error_of_ours_is_told_with_debug(monkeypatch, tmp_path):
+    _failing(monkeypatch)
+    path = tmp_path / "model.py"
+    path.write_text(_WRONG)
+    checked = RewriteRun(debug=True).check(SourceFile(str(path), FileSettings(tmp_path), named=True))
+    assert isinstance(checked, Checked) and "Traceback" in checked.troubles[0].message
+
+
+def test_an_error_of_ours_is_raised_to_whoever_tests_rules(monkeypatch):
+    _failing(monkeypatch)
+    with pytest.raises(AssertionError, match="of ours"):
+        proposals(_WRONG.encode(), "", rules=load_rules())
+
+
+def test_an_edit_that_cannot_be_written_for_an_error_of_ours_costs_that_edit(monkeypatch, tmp_path):
+    from autofuse.project import document
+
+    with_edits = document.with_edits
+
+    def fails(program, edits, comments):
+        if any(e.spans[0].line == 9 for e in edits):
+            raise AssertionError("of ours")
+        return with_edits(program, edits, comments)
+
+    monkeypatch.setattr(document, "with_edits", fails)
+    path = tmp_path / "model.py"
+    path.write_text(_WRONG)
+    file, run = SourceFile(str(path), FileSettings(tmp_path), named=True), RewriteRun()
+    result = run.rewrite(run.check(file), file)
+    assert isinstance(result, Rewritten) and result.edits == 2
+    (told,) = result.refused
+    assert told.error and "AF302" in told.message and "please report it" in told.message
+
+
+_NUMBERS = {
+    "9 ** 9 ** 9": "x / 9 ** 9 ** 9",
+    "a float that overflows": "x * 2.0 ** 100000",
+    "a shift": "x * (1 << 10 ** 9)",
+    "a long text": "x * len('a' * 10 ** 9)",
+    "a long list": "x * len([0] * 10 ** 9)",
+    "a hexadecimal number of 6,000 digits": "x * 0x" + "f" * 5000,
+    "the smallest float": "x / 5e-324 * 5e-324",
+    "the largest float": "x * 1e308 * 1e308",
+    "infinity": "torch.clamp(x, 0, float('inf'))",
+    "nan": "torch.clamp(x, float('nan'), 1)",
+    "a quotient by zero": "x / 0 * 0.0",
+    "a root of a negative number": "x * (-4) ** 0.5 * math.sqrt(4)",
+    "a negative power of zero": "x * 0 ** -1",
+}
+
+
+@pytest.mark.parametrize("name", _NUMBERS)
+@pytest.mark.parametrize("where", ["result", "assigned", "top", "argument", "init"])
+def test_no_number_is_too_large(name, where):
+    expression = _NUMBERS[name]
+    constant = expression.replace("x * ", "").replace("x / ", "").replace("x, ", "1.0, ")
+    text = {
+        "result": f"def g(x):\n    return {expression} * torch.sigmoid(x)\n",
+        "assigned": f"def g(x):\n    c = {constant}\n    return x * c * torch.sigmoid(c * x)\n",
+        "top": f"C = {constant}\n\n\ndef g(x):\n    return x * C * torch.sigmoid(C * x)\n",
+        "argument": f"def h(x, c={constant}):\n    return x * c\n\n\ndef g(x):\n    return h(x) * torch.sigmoid(x)\n",
+        "init": "class M(torch.nn.Module):\n    def __init__(self):\n"
+        f"        self.c = {constant}\n        self.register_buffer('b', torch.full((2, 2), {constant}).triu(1))\n\n"
+        "    def forward(self, x):\n        return x * self.c * torch.sigmoid(x + self.b)\n",
+    }[where]
+    found, unread, _ = read(
+        f"import math\n\nimport torch\n\n\n{text}\n\ndef last(x):\n    return x * torch.sigmoid(x)\n"
+    )
+    assert in_last(found) == [("AF302", "safe")]
+    assert [u.error for u in unread] == []
