@@ -109,8 +109,9 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> FileSettings:
 
 @pytest.mark.parametrize(("op", "name"), SPELLINGS, ids=[f"{op.name} as {name}" for op, name in SPELLINGS])
 def test_a_rule_of_one_operation_finds_it_in_a_file_however_it_is_called(
-    settings: FileSettings, op: Op, name: str
+    settings: FileSettings, op: Op, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("AUTOFUSE_ALLOW_RULES", str(settings.root))
     text = call(op, name)
     file = settings.root / "model.py"
     file.write_text(f"{_IMPORTS}\n\ndef model({parameters(text)}):\n    return {text}\n")
