@@ -1,7 +1,7 @@
 """Runs programs of the attack on files by hand: `python -m tests.adversary_text [words of their names] [--show]`.
 
 --show prints the texts before and after, with what was said of them. --known runs those of known.txt, and writes it
-anew with what is still wrong; --all-known writes it with all that is wrong.
+anew with what is still wrong; --all-known runs all that are asked for, and lists all of them that are wrong.
 """
 
 from __future__ import annotations
@@ -41,10 +41,17 @@ def main(words: list[str]) -> None:
                 print(f"{v.outcome.upper()} {program.name} [{v.level}] {_why(v, show)}")
         offered.update(told.partition(" ")[0] for told in found[0].told)
         _show(program, found) if show else None
-    if (known or all_known) and not words:
-        KNOWN.write_text("".join(f"{cell}\n" for cell in sorted(wrong)))
+    if known or all_known:
+        _write_known(wrong, {p.name for p in chosen}, {p.name for p in every_program()})
     print(f"{len(chosen)} programs in {time.process_time() - started:.0f} s of CPU: {dict(sorted(counts.items()))}")
     print(f"edits offered: {dict(sorted(offered.items()))}")
+
+
+def _write_known(wrong: list[str], judged: set[str], programs: set[str]) -> None:
+    """What is wrong now of the programs that were judged; the others stay as they are listed, if they still exist."""
+    listed = {line: line.rpartition(" [")[0] for line in KNOWN.read_text().splitlines()}
+    kept = [line for line, name in listed.items() if name in programs - judged]
+    KNOWN.write_text("".join(f"{cell}\n" for cell in sorted([*kept, *wrong])))
 
 
 def _why(verdict: Verdict, show: bool) -> str:

@@ -33,9 +33,13 @@ class Form:
     middle: str
     operand: str
 
+    def parameters(self, in_module: bool) -> list[tuple[str, str]]:
+        """Its parameters, each with how a drive makes it; what a module holds is none in a module."""
+        return [*self.given, *([] if in_module else [(n, call) for n, _, call in self.held])]
+
     def put_into(self, text: str, in_module: bool) -> str:
         """`text` with this form at its words."""
-        given = [*self.given, *([] if in_module else [(n, call) for n, _, call in self.held])]
+        given = self.parameters(in_module)
         names = {n for n, _, _ in self.held} if in_module else set()
         lines = [_of_self(line, names) for line in self.lines]
         for word, block in {"BODY": lines, "FIRST": lines[:-1], "LAST": lines[-1:], "SETUP": self._setup()}.items():

@@ -8,7 +8,7 @@ import json
 import re
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
@@ -45,6 +45,11 @@ class Verdict:
     wrong: tuple[str, ...]
     text: str
     told: tuple[str, ...]  # the messages of all edits that were offered
+
+    @property
+    def only_results(self) -> bool:
+        """Whether all that is wrong is what the program does: nothing of the rewrite itself."""
+        return _only_results(self.wrong)
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ def _verdict(program: Program, folder: Path, level: str, done: dict[tuple[str, .
         if after not in done:
             done[after] = [seen_of(folder, program.drive, c) for c in CONTEXTS]
         wrong += _changed(program, original, done[after])
-    excused = level == "unsafe" and bool(wrong) and all(w.startswith(_LABELS) for w in wrong) and _stated(program, told)
+    excused = level == "unsafe" and bool(wrong) and _only_results(wrong) and _stated(program, told)
     if level == "safe" and program.safe and after == before and not wrong:
         wrong = ["nothing stands in the way, but no edit is made without asking"]
     outcome = "excused" if excused else "wrong" if wrong else "left" if after == before else "edited"
@@ -121,6 +126,10 @@ def _verdict(program: Program, folder: Path, level: str, done: dict[tuple[str, .
 
 
 _LABELS = tuple(f"{c.name}:" for c in CONTEXTS)
+
+
+def _only_results(wrong: Sequence[str]) -> bool:
+    return all(w.startswith(_LABELS) for w in wrong)
 
 
 def _stated(program: Program, told: tuple[str, ...]) -> bool:

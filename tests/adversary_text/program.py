@@ -85,7 +85,7 @@ def _with_words(section: Section, title: str, form: Form | None) -> Iterator[Pro
 
 def _program(section: Section, name: str, said: dict[str, str], form: Form | None) -> Program:
     def put(text: str) -> str:
-        for word, value in said.items():
+        for word, value in [*said.items()] * 2:  # a word may stand in what is put for another
             text = re.sub(rf"\b{word}\b", lambda _, v=value: v, text)
         return form.put_into(text, "SETUP" in section.code) if form else text
 

@@ -18,6 +18,7 @@ import io
 import linecache
 import math
 import random
+import re
 import sys
 import types
 import warnings
@@ -113,12 +114,14 @@ def _driven(path: Path, drive: str, maker: _Maker) -> Any:
 
 
 def _told(error: Exception, folder: Path) -> str:
-    """Its type; its message too where code of the program itself raised it."""
+    """Its type; its message too where the program itself raised it, by `raise` or `assert`."""
     place = error.__traceback__
     while place and place.tb_next:
         place = place.tb_next
-    own = place is not None and place.tb_frame.f_code.co_filename.startswith(str(folder))
-    return f"{type(error).__name__}: {error}" if own else type(error).__name__
+    if place is None or not place.tb_frame.f_code.co_filename.startswith(str(folder)):
+        return type(error).__name__
+    line = linecache.getline(place.tb_frame.f_code.co_filename, place.tb_lineno)
+    return f"{type(error).__name__}: {error}" if re.search(r"\b(?:raise|assert)\b", line) else type(error).__name__
 
 
 class _Maker:
