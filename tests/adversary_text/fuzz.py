@@ -89,6 +89,7 @@ ANNOTATIONS = {
     "text": ': "Tensor"',
     "object": ": object",
 }
+_RENAMED = IMPORTS.replace("functional as F", "functional as functional")
 IMPORTED = {
     "as usual": IMPORTS,
     "F for the type checker": _RENAMED.replace(

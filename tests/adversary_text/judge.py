@@ -10,7 +10,6 @@ import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -117,7 +116,7 @@ def _verdict(program: Program, folder: Path, level: str, done: dict[tuple[str, .
     if not wrong and after != before:
         if after not in done:
             done[after] = [seen_of(folder, program.drive, c) for c in CONTEXTS]
-        wrong += _changed(program, original, done[after])
+        wrong += changed(program, original, done[after])
     excused = level == "unsafe" and bool(wrong) and _only_results(wrong) and _stated(program, told)
     if level == "safe" and program.safe and after == before and not wrong:
         wrong = ["nothing stands in the way, but no edit is made without asking"]
@@ -178,7 +177,8 @@ def _does_not_parse(text: str) -> list[str]:
     return []
 
 
-def _changed(program: Program, original: list[Seen], now: list[Seen]) -> list[str]:
+def changed(program: Program, original: list[Seen], now: list[Seen]) -> list[str]:
+    """What differs between the runs of a program before and after, a line for each, by context."""
     both = zip(CONTEXTS, original, now, strict=True)
     named = [tolerance_of(dtype) for pattern, dtype in _COARSER if pattern.search(f"{program.text}\n{program.drive}")]
     return [w for c, b, a in both for w in islice(_of_context(c, b, a, named), MOST)]
@@ -236,9 +236,3 @@ def _limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
-
-
-@cache
-def warm() -> None:
-    """autofuse reads its rules once in a process; no program is to pay for that."""
-    _run(["rules"])
