@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.adversary_text.fuzz import OPTIONS, Drawn, drawn, judged, known, wrong
 
-BY_DAY, BY_NIGHT = 60, 1500
+BY_DAY, BY_NIGHT = 40, 1500
 _DRAWN = settings(deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
 
