@@ -47,6 +47,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if programs := sum(int(str(n)) for name, n in properties if name == "programs"):
         terminalreporter.write_line(f"{programs} programs rewritten at random, and executed before and after")
     selection.tell_attack(terminalreporter, [str(outcome) for name, outcome in properties if name == "attack"])
+    selection.tell_attack_on_files(
+        terminalreporter, [str(outcome) for name, outcome in properties if name == "attack on files"]
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -85,6 +85,13 @@ def tell_seconds(reporter: pytest.TerminalReporter) -> None:
     reporter.write_line(f"{used:.0f} of {FAST_SECONDS} seconds of CPU{advice}")
 
 
+def tell_attack_on_files(reporter: pytest.TerminalReporter, outcomes: list[str]) -> None:
+    """What came of the programs of tests/adversary_text: each was rewritten with the safe edits, and with all."""
+    parts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(Counter(outcomes).items()))
+    if outcomes:
+        reporter.write_line(f"programs attacked rewrite {len(outcomes)} times: {parts}")
+
+
 def tell_attack(reporter: pytest.TerminalReporter, outcomes: list[str]) -> None:
     """What came of the programs of tests/adversary: each was captured in one way or in two."""
     counted = Counter(outcomes)

@@ -84,9 +84,9 @@ class Section:
         return any(k == key for k, _ in self.said)
 
 
-def sections(file: str) -> Iterator[Section]:
-    """The sections of programs/`file`, each under a line `=== title`."""
-    text = (HERE / "programs" / file).read_text()
+def sections(file: str, folder: Path = HERE / "programs") -> Iterator[Section]:
+    """The sections of a `file` in `folder`, each under a line `=== title`."""
+    text = (folder / file).read_text()
     for part in re.split(r"^=== ", text, flags=re.MULTILINE)[1:]:
         title, _, body = part.partition("\n")
         lines = body.splitlines()

@@ -1,0 +1,4 @@
+"""A library whose arrays are numpy's."""
+
+from numpy import *  # noqa: F403
+from numpy import ndarray as ndarray

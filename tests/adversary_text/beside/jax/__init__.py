@@ -1,0 +1,1 @@
+"""A library whose arrays are spelled as numpy's."""

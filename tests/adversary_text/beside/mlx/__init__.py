@@ -1,0 +1,1 @@
+"""A library with a `Tensor` of its own."""

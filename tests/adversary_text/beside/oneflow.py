@@ -1,0 +1,3 @@
+"""Another library whose tensors are spelled as torch's."""
+
+from tinygrad import Tensor as Tensor
