@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from autofuse.ir.dtypes import Dtype, dtype_of
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, SLICE, SYNTAX, TUPLE, Value, is_const
 from autofuse.ir.harmless import TENSOR_CALLS
 from autofuse.ir.vocabulary import SAME_SIZES
@@ -60,6 +61,7 @@ class Facts:
     known: Mapping[Value, Known] = field(default_factory=dict)
     ensures: Callable[[Value, int, int], bool] = _nothing
     _numbers: dict[Value, bool | None] = field(default_factory=dict)
+    _dtypes: dict[Value, Dtype] = field(default_factory=dict)
 
     def rank(self, v: Value) -> int | None:
         """Number of dimensions of `v`."""
@@ -114,6 +116,22 @@ class Facts:
         ranks = [0 if self.number(i) else self.rank(i) for i in v.inputs]
         known = [r for r in ranks if r is not None]
         return max(known) if len(known) == len(ranks) else None
+
+    def dtype(self, v: Value) -> Dtype:
+        """The dtype of `v`, as symbols: see autofuse/ir/dtypes.py."""
+        todo = [v]
+        while todo:  # no recursion: programs may be long
+            last = todo[-1]
+            missing = [i for i in last.inputs if i not in self._dtypes] if last not in self._dtypes else []
+            todo += missing
+            if not missing:
+                self._dtypes.setdefault(todo.pop(), self._dtype(last))
+        return self._dtypes[v]
+
+    def _dtype(self, v: Value) -> Dtype:
+        if v in self.known and (name := self.known[v].dtype) is not None:
+            return frozenset({name.removeprefix("torch.")})
+        return dtype_of(v, self._dtypes.__getitem__, self.number(v))
 
     def number(self, v: Value) -> bool | None:
         """Whether `v` is a Python number: True, False (a tensor), or None."""
