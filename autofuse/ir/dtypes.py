@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, MODULE, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, MODULE, TUPLE, Value, is_const
 from autofuse.ir.vocabulary import OPS, SAME_SIZES
 
 Dtype = frozenset["str | Value"]
@@ -27,7 +27,8 @@ _REDUCTIONS = frozenset("mean sum amax amin prod logsumexp var std".split())
 _VIEWS = frozenset(name for name, op in OPS.items() if op.effect == "view")
 _KEEP = (SAME_SIZES | _REDUCTIONS | _VIEWS) - _CASTS - _LOSES - {"complex", "view_as_complex", "view_as_real"}
 _PROMOTE = frozenset("add sub rsub mul div pow maximum minimum".split())
-_SOFTMAXES = frozenset({"softmax", "log_softmax"})
+_PRODUCTS = frozenset("matmul einsum einops_einsum linear addmm baddbmm".split())
+_WITH_DTYPE = {"softmax": 2, "log_softmax": 2, "norm": 4, "vector_norm": 4}  # where their argument `dtype` stands
 _PARTS = frozenset({"chunk", "split", "unbind"})
 
 
@@ -37,15 +38,16 @@ def dtype_of(v: Value, of: Callable[[Value], Dtype], number: bool | None) -> Dty
         return NUMBER
     if v.op in _CASTS:
         return _cast(v, of)
-    if v.op in _SOFTMAXES and not is_const(v.inputs[2], None):
-        return named_dtype(v.inputs[2], of)
+    if v.op in _WITH_DTYPE:
+        given = v.inputs[_WITH_DTYPE[v.op]]
+        return of(v.inputs[0]) if is_const(given, None) else named_dtype(given, of)
     if v.op in _PROMOTE:
-        return promoted(map(of, v.inputs[:2])) or frozenset({v})
+        return _less_products(promoted(map(of, v.inputs[:2])), of) or frozenset({v})
     if v.op == "where" or v.op == CHOICE:
         sides = {of(side) for side in v.inputs[1:]}
         return sides.pop() if len(sides) == 1 else frozenset({v})
-    if v.op == ITEM and v.inputs[0].op in _PARTS:
-        return of(v.inputs[0].inputs[0])
+    if v.op == ITEM:
+        return of(v.inputs[0].inputs[0] if v.inputs[0].op in _PARTS else v.inputs[0])
     if v.op in _KEEP and v.inputs:
         return of(v.inputs[0]) or frozenset({v})
     return frozenset({v})
@@ -61,6 +63,17 @@ def promoted(dtypes: Iterable[Dtype]) -> Dtype:
     if "float32" in names or halves <= names:
         symbols = symbols - halves | {"float32"}
     return symbols
+
+
+def _less_products(dtype: Dtype, of: Callable[[Value], Dtype]) -> Dtype:
+    """`dtype` without products of matrices that widen nothing: theirs is that of their operands, or autocast's."""
+    for symbol in dtype:
+        if isinstance(symbol, Value) and symbol.op in _PRODUCTS:
+            rest = dtype - {symbol}
+            parts = [part for i in symbol.inputs for part in (i.inputs if i.op == TUPLE else (i,))]
+            if rest and all(of(part) <= rest for part in parts if not is_const(part)):
+                dtype = rest
+    return dtype
 
 
 def _cast(v: Value, of: Callable[[Value], Dtype]) -> Dtype:
