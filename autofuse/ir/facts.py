@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from autofuse.ir.dtypes import Dtype, dtype_of
+from autofuse.ir.floating import floating
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, SLICE, SYNTAX, TUPLE, Value, is_const
 from autofuse.ir.harmless import TENSOR_CALLS
 from autofuse.ir.vocabulary import SAME_SIZES
 
+_T = TypeVar("_T")
 _SAME_RANK = SAME_SIZES | frozenset("transpose mT t permute activation linear fused_attention".split())
 _RANK_CHANGE = {"stack": 1, "select": -1, "view_as_complex": -1, "view_as_real": 1}
 _OF_TENSORS = frozenset("maximum minimum logaddexp xlogy atan2 hypot lerp addcmul addcdiv".split())
@@ -62,6 +65,7 @@ class Facts:
     ensures: Callable[[Value, int, int], bool] = _nothing
     _numbers: dict[Value, bool | None] = field(default_factory=dict)
     _dtypes: dict[Value, Dtype] = field(default_factory=dict)
+    _floating: dict[Value, bool | None] = field(default_factory=dict)
 
     def rank(self, v: Value) -> int | None:
         """Number of dimensions of `v`."""
@@ -119,14 +123,16 @@ class Facts:
 
     def dtype(self, v: Value) -> Dtype:
         """The dtype of `v`, as symbols: see autofuse/ir/dtypes.py."""
-        todo = [v]
-        while todo:  # no recursion: programs may be long
-            last = todo[-1]
-            missing = [i for i in last.inputs if i not in self._dtypes] if last not in self._dtypes else []
-            todo += missing
-            if not missing:
-                self._dtypes.setdefault(todo.pop(), self._dtype(last))
-        return self._dtypes[v]
+        return _followed(v, self._dtypes, self._dtype)
+
+    def floating(self, v: Value) -> bool | None:
+        """Whether tensor `v` is floating-point: True, False, or None."""
+        return _followed(v, self._floating, self._is_floating)
+
+    def _is_floating(self, v: Value) -> bool | None:
+        if v in self.known and (name := self.known[v].dtype) is not None:
+            return "float" in name
+        return floating(v, self._floating.__getitem__)
 
     def _dtype(self, v: Value) -> Dtype:
         if v in self.known and (name := self.known[v].dtype) is not None:
@@ -165,6 +171,19 @@ class Facts:
         if v.op in _TENSOR - _NUMERIC or v.op == CALL and isinstance(v.data, tuple) and v.data[0] in TENSOR_CALLS:
             return False
         return None
+
+
+def _followed(v: Value, answers: dict[Value, _T], answer: Callable[[Value], _T]) -> _T:
+    """The answer for `v`, after those for all that it is computed from; no recursion, for programs may be long."""
+    todo = [v]
+    while todo:
+        last = todo[-1]
+        missing = [i for i in last.inputs if i not in answers] if last not in answers else []
+        todo += missing
+        if not missing:
+            if todo.pop() not in answers:
+                answers[last] = answer(last)
+    return answers[v]
 
 
 def _length(v: Value) -> int | None:

@@ -157,6 +157,8 @@ class LastDimensionByNumber(Affine):
 
 
 class LastDimensionInList(Affine):
+    safety = "unsafe"  # the weight may have another dtype than the input
+
     def forward(self, x):
         mean = torch.mean(x, [-1], keepdim=True)
         var = torch.var(x, [-1], unbiased=False, keepdim=True)
@@ -352,6 +354,8 @@ class SquaredNormOverShape(Weighted):
 class SumOfSquaresOverWidth(nn.Module):
     """The width is an attribute; the constructor shows that it is the weight's."""
 
+    safety = "unsafe"  # the weight may have another dtype than the input
+
     rule = "AF202"
 
     def __init__(self, dim=24, eps=1e-6):
@@ -365,6 +369,8 @@ class SumOfSquaresOverWidth(nn.Module):
 
 
 class SumOfSquaresOverWeight(Weighted):
+    safety = "unsafe"  # the weight may have another dtype than the input
+
     def forward(self, x):
         ms = x.square().sum(-1, keepdim=True) / self.weight.shape[0]
         return x / torch.sqrt(ms + self.eps) * self.weight

@@ -56,7 +56,7 @@ def _input_of_one_dtype(x: Value, affine: Arguments, function: str, s: Speller) 
         if text is not None and promoted((dtype, *others, FLOAT32)) == made:
             operands = " and ".join([f"`{text}`", *(f"the {n}" for n in affine)])
             return text, f"assumes that {operands} {'are' if affine else 'is'} float32"
-    raise Unwritable(because(writing.DTYPES_MAY_DIFFER), s.result)
+    raise Unwritable(because(writing.DTYPES_MAY_DIFFER))
 
 
 def _last_size(x: Value, text: str, s: Speller) -> str:
@@ -78,7 +78,7 @@ def norm_input(operation: str, a: Arguments, s: Speller) -> str:
     for dtype in _choices(s, a["x"]):
         if promoted((dtype, *others)) == _dtype_of_result(s) and (text := _written(s, a["x"], dtype)) is not None:
             return text
-    raise Unwritable(because(writing.DTYPES_MAY_DIFFER), s.result)
+    raise Unwritable(because(writing.DTYPES_MAY_DIFFER))
 
 
 def _normed_alone(s: Speller, function: str) -> set[Dtype]:
