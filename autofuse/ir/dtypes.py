@@ -21,11 +21,12 @@ _NAMED = {
     "float": "float32", "float32": "float32", "double": "float64", "float64": "float64", "half": "float16",
     "float16": "float16", "bfloat16": "bfloat16",
 }  # fmt: skip
-_CASTS = frozenset("float double half bfloat16 to type_as long bool".split())
-_LOSES = frozenset("invert logical_not one_hot full_like ones_like zeros_like masked".split())
-_REDUCTIONS = frozenset("mean sum amax amin prod logsumexp var std".split())
+CASTS = frozenset("float double half bfloat16 to type_as long bool".split())
+_MADE_LIKE = frozenset("full_like ones_like zeros_like".split())
+_LOSES = _MADE_LIKE | frozenset("invert logical_not one_hot masked".split())
+_REDUCTIONS = frozenset("mean sum amax amin prod logsumexp var std var_mean".split())
 _VIEWS = frozenset(name for name, op in OPS.items() if op.effect == "view")
-_KEEP = (SAME_SIZES | _REDUCTIONS | _VIEWS) - _CASTS - _LOSES - {"complex", "view_as_complex", "view_as_real"}
+_KEEP = (SAME_SIZES | _REDUCTIONS | _VIEWS) - CASTS - _LOSES - {"complex", "view_as_complex", "view_as_real"}
 _PROMOTE = frozenset("add sub rsub mul div pow maximum minimum".split())
 _PRODUCTS = frozenset("matmul einsum einops_einsum linear addmm baddbmm".split())
 _WITH_DTYPE = {"softmax": 2, "log_softmax": 2, "norm": 4, "vector_norm": 4}  # where their argument `dtype` stands
@@ -36,7 +37,7 @@ def dtype_of(v: Value, of: Callable[[Value], Dtype], number: bool | None) -> Dty
     """The dtype of `v`, given those of its inputs; `number` says whether it is a Python number."""
     if number:
         return NUMBER
-    if v.op in _CASTS:
+    if v.op in CASTS:
         return _cast(v, of)
     if v.op in _WITH_DTYPE:
         given = v.inputs[_WITH_DTYPE[v.op]]
@@ -44,10 +45,12 @@ def dtype_of(v: Value, of: Callable[[Value], Dtype], number: bool | None) -> Dty
     if v.op in _PROMOTE:
         return _less_products(promoted(map(of, v.inputs[:2])), of) or frozenset({v})
     if v.op == "where" or v.op == CHOICE:
-        sides = {of(side) for side in v.inputs[1:]}
+        sides = {of(side) for side in v.inputs[1:]} - {NUMBER}
         return sides.pop() if len(sides) == 1 else frozenset({v})
     if v.op == ITEM:
         return of(v.inputs[0].inputs[0] if v.inputs[0].op in _PARTS else v.inputs[0])
+    if v.op in _MADE_LIKE and any(is_const(o) for o in v.inputs[-1].inputs) == bool(v.inputs[-1].inputs):
+        return of(v.inputs[0])
     if v.op in _KEEP and v.inputs:
         return of(v.inputs[0]) or frozenset({v})
     return frozenset({v})

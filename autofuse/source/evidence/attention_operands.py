@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autofuse.canonical import View
-from autofuse.ir.dtypes import Dtype
-from autofuse.ir.graph import CHOICE, Value, is_const
+from autofuse.canonical import LEAF
+from autofuse.ir.dtypes import CASTS, Dtype
+from autofuse.ir.facts import Facts
+from autofuse.ir.graph import CHOICE, PARAMETER, TUPLE, Value, is_const
 from autofuse.rule import Fails
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.evidence.least_ranks import LeastRanks
-from autofuse.source.evidence.reached import named
+from autofuse.source.evidence.reached import named, programs_own
 
 _BATCHED = 4  # batch, heads, queries, keys: what is added to scores has no further dimension
 _MATRIX = 2
+_PRODUCTS = frozenset({"matmul", "einsum", "einops_einsum", "baddbmm"})
+_OF_ROWS = ("mask", "scale", "p", "is_causal")
 
 
 def operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
@@ -25,23 +28,53 @@ def operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
     if claim.site.rule.replacement.operation != "attention":
         return
     given, least = claim.site.captures, LeastRanks(claim.captured, claim.view, claim.site.root)
-    few = [n for n in ("query", "key", "value") if least.of(given[n]) < _MATRIX]
+    few = [] if _is_of_rows(claim) else [n for n in ("query", "key", "value") if least.of(given[n]) < _MATRIX]
     if few:
         names = " and ".join(dict.fromkeys(named(claim, given[n], f"the {n}") for n in few))
         yield Missing(f"assumes that {names} {'have' if ' and ' in names else 'has'} two dimensions or more")
     scores = max(least.of(given["query"]), least.of(given["key"]))
-    if "mask" in given and scores < _BATCHED and not _fits(claim.view, given["mask"], max(scores, _MATRIX)):
-        name = named(claim, given["mask"], "the mask")
-        yield Missing(f"assumes that {name} has no more dimensions than the scores")
+    if "mask" in given and scores < _BATCHED and not _fits(claim, given["mask"], max(scores, _MATRIX)):
+        yield Missing(f"assumes that {named(claim, given['mask'], 'the mask')} has no more dimensions than the scores")
     if not _one_dtype(claim):
         yield Missing("assumes that the query, the key and the value have one dtype")
 
 
-def _fits(view: View, mask: Value, dimensions: int) -> bool:
+def _is_of_rows(claim: Claim) -> bool:
+    """Whether this is attention of rows to rows by what else is done with the scores.
+
+    `softmax(q @ k.mT) @ v` alone is also how a vector looks up numbers. Scores that are scaled, masked or dropped out,
+    of keys that are transposed whatever their rank, are those of sequences; so are those of a module (docs/safety.md).
+    """
+    given = claim.site.captures
+    if claim.view.rank(given["key"]) == _MATRIX:
+        return False
+    scaled = any(v.op in ("mul", "div") for n in ("query", "key") for v in programs_own(claim, given[n]))
+    return claim.defined.owner is not None or scaled or any(name in given for name in _OF_ROWS)
+
+
+def _fits(claim: Claim, mask: Value, dimensions: int) -> bool:
     if mask.op == CHOICE:
-        return all(is_const(side, None) or _fits(view, side, dimensions) for side in mask.inputs[1:])
-    rank = view.rank(mask)
-    return rank is not None and rank <= dimensions
+        return all(is_const(side, None) or _fits(claim, side, dimensions) for side in mask.inputs[1:])
+    rank = claim.view.rank(mask)
+    return rank <= dimensions if rank is not None else _is_made_for_scores(claim, mask)
+
+
+def _is_made_for_scores(claim: Claim, mask: Value) -> bool:
+    """Whether a mask of unknown rank is one of these scores.
+
+    masked_fill documents that its mask broadcasts to what is filled; and a module is called with what it masks.
+    """
+    if claim.defined.owner is not None:
+        return True
+    own = {o for part in _parts(mask) for o in programs_own(claim, part)}
+    return not any(v.op in ("add", "sub", "rsub", "where") and own & set(v.inputs) for v in _removed(claim))
+
+
+def _parts(mask: Value) -> Iterator[Value]:
+    yield mask
+    if mask.op not in (LEAF, PARAMETER):
+        for part in mask.inputs:
+            yield from _parts(part)
 
 
 def _one_dtype(claim: Claim) -> bool:
@@ -50,14 +83,27 @@ def _one_dtype(claim: Claim) -> bool:
     A product of matrices takes operands of one dtype. So query and key have one, and where the weights still have it,
     or have it again, so has the value.
     """
-    products = [v for v in _removed(claim) if v.op == "matmul"]
+    removed, facts = _removed(claim), claim.view.facts
+    products = [v for v in removed if v.op in _PRODUCTS]
     if len(products) < 2:
         return True
-    last, facts = products[-1], claim.view.facts
-    scores = products[0]
-    own: list[Dtype] = [facts.dtype(v) for v in (scores, *scores.inputs)]
-    weights = facts.dtype(last.inputs[0])
-    return weights in own or "float32" not in weights and any(d <= weights for d in own)
+    scores, last = products[0], products[-1]
+    weights = next((i for i in _tensors(last) if i in removed and i is not scores), None)
+    before = [v.inputs[0] for v in _tensors(scores) if v.op in CASTS]
+    own = {facts.dtype(v) for v in (scores, *_tensors(scores), *before)}
+    return weights is None or _keeps_dtype(weights, own, set(removed), facts)
+
+
+def _keeps_dtype(v: Value, own: set[Dtype], removed: set[Value], facts: Facts) -> bool:
+    """Whether what leads from the scores to `v` leaves them in a dtype of `own`, or casts back to one."""
+    if v.op in CASTS or v.op in ("softmax", "log_softmax") and not is_const(v.inputs[2], None):
+        return facts.dtype(v) in own
+    return v.op in _PRODUCTS or all(_keeps_dtype(i, own, removed, facts) for i in v.inputs if i in removed)
+
+
+def _tensors(product: Value) -> list[Value]:
+    parts = [i for part in product.inputs for i in (part.inputs if part.op == TUPLE else (part,))]
+    return [p for p in parts if not is_const(p)]
 
 
 def _removed(claim: Claim) -> list[Value]:

@@ -19,7 +19,7 @@ from autofuse.rule import Fails
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.evidence.reached import attribute_of_self, named, programs_own, surely_run
 
-_OPERATIONS = frozenset({*OUR_ACTIVATIONS, "glu", "activation", "gated_activation", "rms_norm"})
+_OPERATIONS = frozenset({*OUR_ACTIVATIONS, "glu", "activation", "gated_activation"})
 _INTEGERS = ("Long", "Int", "Bool", "Byte", "Short", "Char", "Complex", "int", "bool")
 _NOT_FLOATING_LAYERS = frozenset({"Identity", "Flatten", "Unflatten", "Dropout", "ReLU", "Sequential", "Embedding"})
 
