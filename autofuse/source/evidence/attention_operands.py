@@ -56,7 +56,9 @@ def _fits(claim: Claim, mask: Value, dimensions: int) -> bool:
     if mask.op == CHOICE:
         return all(is_const(side, None) or _fits(claim, side, dimensions) for side in mask.inputs[1:])
     rank = claim.view.rank(mask)
-    return rank <= dimensions if rank is not None else _is_made_for_scores(claim, mask)
+    if rank is None:
+        return _is_made_for_scores(claim, mask)
+    return rank <= (_BATCHED if claim.defined.owner is not None and dimensions == _MATRIX else dimensions)
 
 
 def _is_made_for_scores(claim: Claim, mask: Value) -> bool:
@@ -91,14 +93,23 @@ def _one_dtype(claim: Claim) -> bool:
     weights = next((i for i in _tensors(last) if i in removed and i is not scores), None)
     before = [v.inputs[0] for v in _tensors(scores) if v.op in CASTS]
     own = {facts.dtype(v) for v in (scores, *_tensors(scores), *before)}
+    value = {facts.dtype(v) for v in programs_own(claim, claim.site.captures["value"])}
+    if all(map(_made_by_layers, value)) and any(map(_made_by_layers, own)):
+        own |= value  # a module is converted as a whole: its layers give one dtype
     return weights is None or _keeps_dtype(weights, own, set(removed), facts)
 
 
 def _keeps_dtype(v: Value, own: set[Dtype], removed: set[Value], facts: Facts) -> bool:
     """Whether what leads from the scores to `v` leaves them in a dtype of `own`, or casts back to one."""
     if v.op in CASTS or v.op in ("softmax", "log_softmax") and not is_const(v.inputs[2], None):
-        return facts.dtype(v) in own
+        found = facts.dtype(v)
+        named_dtype = any(isinstance(symbol, str) for symbol in found)
+        return found in own or not named_dtype and any(d <= found for d in own)
     return v.op in _PRODUCTS or all(_keeps_dtype(i, own, removed, facts) for i in v.inputs if i in removed)
+
+
+def _made_by_layers(dtype: Dtype) -> bool:
+    return bool(dtype) and all(isinstance(symbol, Value) and symbol.op == "linear" for symbol in dtype)
 
 
 def _tensors(product: Value) -> list[Value]:

@@ -49,6 +49,8 @@ def _input_of_one_dtype(x: Value, affine: Arguments, function: str, s: Speller) 
     alone = _normed_alone(s, function)
     if alone <= {made} and all(d in (made, NUMBER) for d in others) and (text := _written(s, x, made)) is not None:
         return text, ""
+    if not affine and made > FLOAT32 and (text := _written(s, x, FLOAT32)) is not None:
+        return text, f"assumes that `{s.text(bare(x))}` is not float64"
     for dtype in () if alone else _choices(s, x):
         text = _written(s, x, dtype)
         if text is not None and promoted((dtype, *others)) == made:
