@@ -96,7 +96,11 @@ class Facts:
         if v.op in _SAME_RANK:
             return self.rank(v.inputs[0])
         if v.op == ITEM:
-            return self._item(v)
+            return self._item(v) if v.inputs[1].op != TUPLE else self._indexed(v)
+        if v.op in ("ones", "zeros", "full"):
+            return made_rank(v)
+        if v.op == "arange":
+            return 1
         return self._broadcast(v) if v.op in _BROADCAST else None
 
     def _flattened(self, v: Value) -> int | None:
@@ -115,6 +119,12 @@ class Facts:
         if inner is None or not is_const(index) or type(index.data) is not int:
             return None
         return inner if container.op in ("chunk", "split") else inner - 1
+
+    def _indexed(self, v: Value) -> int | None:
+        """`x[:, None, 0]`: None adds a dimension, a number takes one out."""
+        rank = self.rank(v.inputs[0])
+        change = index_change(v.inputs[1])
+        return None if rank is None or change is None else rank + change
 
     def _broadcast(self, v: Value) -> int | None:
         ranks = [0 if self.number(i) else self.rank(i) for i in v.inputs]
@@ -171,6 +181,27 @@ class Facts:
         if v.op in _TENSOR - _NUMERIC or v.op == CALL and isinstance(v.data, tuple) and v.data[0] in TENSOR_CALLS:
             return False
         return None
+
+
+def made_rank(v: Value) -> int | None:
+    """How many dimensions ones(2, 3), ones((2, 3)) and full((2, 3), 0.0) have."""
+    shape = v.inputs[0]
+    if shape.op == TUPLE and len(shape.inputs) == 1 and v.op != "full":
+        shape = shape.inputs[0] if shape.inputs[0].op == TUPLE else shape
+    plain = shape.op == TUPLE and all(i.op in (CONST, ITEM, "size", "add", "sub", "mul") for i in shape.inputs)
+    return len(shape.inputs) if plain else None
+
+
+def index_change(index: Value) -> int | None:
+    """How many dimensions more than before there are after an index by a tuple of slices, numbers, None and `...`."""
+    change = 0
+    for part in index.inputs:
+        if part.op != SLICE and not (part.op == CONST and (part.data is None or part.data is ...)):
+            if type(part.data) is not int or part.op != CONST:
+                return None
+            change -= 1
+        change += part.op == CONST and part.data is None
+    return change
 
 
 def _followed(v: Value, answers: dict[Value, _T], answer: Callable[[Value], _T]) -> _T:

@@ -14,7 +14,7 @@ from autofuse.ir.vocabulary import ACTIVATIONS, OPS
 _FLOATING_NAMES = frozenset("float32 float16 bfloat16 float64 float half double".split())
 # Operations that are not defined on integers.
 NEEDS_FLOATING = frozenset(
-    "mean var std norm vector_norm linear layer_norm rms_norm group_norm softmax log_softmax logsumexp glu normalize "
+    "mean var std norm vector_norm layer_norm rms_norm group_norm softmax log_softmax logsumexp glu normalize "
     "logsigmoid softsign hardsigmoid cross_entropy mse_loss l1_loss".split()
 ) | (ACTIVATIONS.keys() - {"relu", "relu6", "tanh"})
 _GIVES_FLOATING = NEEDS_FLOATING | frozenset(
@@ -22,7 +22,7 @@ _GIVES_FLOATING = NEEDS_FLOATING | frozenset(
     "logit float double half bfloat16 logaddexp atan2 hypot lerp".split()
 )
 _NOT_FLOATING = frozenset("eq ne lt le gt ge invert logical_not and or logical_and logical_or bool long".split())
-_ANY = frozenset("add sub rsub mul maximum minimum matmul addmm baddbmm addcmul addcdiv".split())
+_ANY = frozenset("add sub rsub mul maximum minimum matmul linear addmm baddbmm addcmul addcdiv".split())
 _MADE = frozenset("torch.randn torch.rand torch.linspace torch.hann_window torch.nn.functional.embedding".split())
 _VIEWS = frozenset(name for name, op in OPS.items() if op.effect == "view")
 _LIKE = (_VIEWS | frozenset(name for name, op in OPS.items() if op.keeps_sizes)) - {"to", "type_as", "view_as_complex"}
@@ -32,7 +32,7 @@ def floating(v: Value, of: Callable[[Value], bool | None]) -> bool | None:
     """Whether `v` is floating-point, given the answers for its inputs."""
     if v.op == CONST:
         return isinstance(v.data, float) or None
-    if v.op in _GIVES_FLOATING:
+    if v.op in _GIVES_FLOATING or is_layer(v):
         return True
     if v.op in _NOT_FLOATING:
         return False
@@ -58,6 +58,12 @@ def floating(v: Value, of: Callable[[Value], bool | None]) -> bool | None:
     if v.op == ITEM or v.op in _LIKE and v.inputs:
         return of(v.inputs[0])
     return None
+
+
+def is_layer(v: Value) -> bool:
+    """Whether `v` is what an nn.Linear gives, whose weight is floating: self.proj(x)."""
+    weight = v.inputs[1] if v.op == "linear" else None
+    return weight is not None and weight.op == ATTRIBUTE and weight.inputs[0].op in (ATTRIBUTE, ITEM)
 
 
 def _any(answers: Iterable[bool | None]) -> bool | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from autofuse.canonical import LEAF
 from autofuse.ir.dtypes import CASTS, Dtype
 from autofuse.ir.facts import Facts
-from autofuse.ir.graph import CHOICE, PARAMETER, TUPLE, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, CHOICE, PARAMETER, TUPLE, Value, is_const
 from autofuse.rule import Fails
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.evidence.least_ranks import LeastRanks
@@ -46,10 +46,16 @@ def _is_of_rows(claim: Claim) -> bool:
     of keys that are transposed whatever their rank, are those of sequences; so are those of a module (docs/safety.md).
     """
     given = claim.site.captures
-    if claim.view.rank(given["key"]) == _MATRIX:
+    products = [v for v in _removed(claim) if v.op in _PRODUCTS]
+    matrices = _tensors(products[0]) if products else []
+    if claim.view.rank(given["key"]) == _MATRIX or any(v.op == "t" or _is_attribute(v, "T") for v in matrices):
         return False
     scaled = any(v.op in ("mul", "div") for n in ("query", "key") for v in programs_own(claim, given[n]))
     return claim.defined.owner is not None or scaled or any(name in given for name in _OF_ROWS)
+
+
+def _is_attribute(v: Value, name: str) -> bool:
+    return v.op == ATTRIBUTE and v.data == name
 
 
 def _fits(claim: Claim, mask: Value, dimensions: int) -> bool:

@@ -12,7 +12,7 @@ import ast
 from collections.abc import Iterator
 
 from autofuse.canonical import CAST, LEAF, PERMUTE
-from autofuse.ir.floating import NEEDS_FLOATING
+from autofuse.ir.floating import NEEDS_FLOATING, is_layer
 from autofuse.ir.graph import CALL, CHOICE, ITEM, PARAMETER, Value
 from autofuse.ir.vocabulary import OUR_ACTIVATIONS, SAME_SIZES
 from autofuse.rule import Fails
@@ -52,7 +52,7 @@ def _by_itself(claim: Claim, v: Value) -> bool:
     sources = set(_sources(v))
     if any(_made_by_layer(claim, s) or _is_data(claim, s) for s in sources):
         return True
-    used = (u for u in surely_run(claim.captured, claim.site.root) if u.op in NEEDS_FLOATING)
+    used = (u for u in surely_run(claim.captured, claim.site.root) if u.op in NEEDS_FLOATING or is_layer(u))
     return any(sources & set(_sources(u.inputs[0])) for u in used)
 
 

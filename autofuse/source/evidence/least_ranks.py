@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from autofuse.canonical import CAST, LEAF, PERMUTE, View
 from autofuse.canonical.view import order_of
+from autofuse.ir.facts import index_change
 from autofuse.ir.graph import ATTRIBUTE, CHOICE, CONST, ITEM, SLICE, TUPLE, Value, is_const
 from autofuse.ir.vocabulary import SAME_SIZES
 from autofuse.source.capture.captured import CapturedFunction
@@ -79,6 +80,9 @@ class LeastRanks:
             self._raise(v, max(ranks) if min(ranks) >= 2 else max(max(ranks) - 1, 0))
         elif v.op == ITEM and v.inputs[0].op in ("chunk", "split"):
             self._raise(v, self._least.get(v.inputs[0].inputs[0], 0))
+        elif v.op == ITEM and v.inputs[1].op == TUPLE:
+            change = index_change(v.inputs[1])
+            self._raise(v, 0 if change is None else ranks[0] + change)
         elif v.op == ITEM:
             self._raise(v, ranks[0] - 1 if v.inputs[1].op == CONST else 0)
         elif v.op == "unsqueeze":
