@@ -1,4 +1,4 @@
-"""A norm of a live model keeps the dtype of its result and warns of nothing, whatever the dtypes of input and weight."""
+"""A norm of a live model keeps the dtype of its result and warns of nothing, whatever the operands' dtypes are."""
 
 from __future__ import annotations
 
