@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from autofuse.ir.dtypes import Dtype, dtype_of
+from autofuse.ir.floating import floating
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, SLICE, SYNTAX, TUPLE, Value, is_const
 from autofuse.ir.harmless import TENSOR_CALLS
 from autofuse.ir.steps import spend
@@ -66,11 +68,15 @@ class Facts:
     _ranks: dict[Value, int] = field(default_factory=dict)
     _no_number: set[Value] = field(default_factory=set)  # asked, and not known so far
     _no_rank: set[Value] = field(default_factory=set)
+    _dtypes: dict[Value, Dtype] = field(default_factory=dict)
+    _floating: dict[Value, bool | None] = field(default_factory=dict)
 
     def learned(self) -> None:
         """`known` says more than before: what was not known is asked again."""
         self._no_number.clear()
         self._no_rank.clear()
+        self._dtypes.clear()
+        self._floating.clear()
 
     def rank(self, v: Value) -> int | None:
         """Number of dimensions of `v`."""
@@ -106,7 +112,11 @@ class Facts:
         if v.op in _SAME_RANK:
             return self.rank(v.inputs[0])
         if v.op == ITEM:
-            return self._item(v)
+            return self._item(v) if v.inputs[1].op != TUPLE else self._indexed(v)
+        if v.op in ("ones", "zeros", "full"):
+            return made_rank(v)
+        if v.op == "arange":
+            return 1
         return self._broadcast(v) if v.op in _BROADCAST else None
 
     def _flattened(self, v: Value) -> int | None:
@@ -126,10 +136,34 @@ class Facts:
             return None
         return inner if container.op in ("chunk", "split") else inner - 1
 
+    def _indexed(self, v: Value) -> int | None:
+        """`x[:, None, 0]`: None adds a dimension, a number takes one out."""
+        rank = self.rank(v.inputs[0])
+        change = index_change(v.inputs[1])
+        return None if rank is None or change is None else rank + change
+
     def _broadcast(self, v: Value) -> int | None:
         ranks = [0 if self.number(i) else self.rank(i) for i in v.inputs]
         known = [r for r in ranks if r is not None]
         return max(known) if len(known) == len(ranks) else None
+
+    def dtype(self, v: Value) -> Dtype:
+        """The dtype of `v`, as symbols: see autofuse/ir/dtypes.py."""
+        return _followed(v, self._dtypes, self._dtype)
+
+    def floating(self, v: Value) -> bool | None:
+        """Whether tensor `v` is floating-point: True, False, or None."""
+        return _followed(v, self._floating, self._is_floating)
+
+    def _is_floating(self, v: Value) -> bool | None:
+        if v in self.known and (name := self.known[v].dtype) is not None:
+            return "float" in name
+        return floating(v, self._floating.__getitem__)
+
+    def _dtype(self, v: Value) -> Dtype:
+        if v in self.known and (name := self.known[v].dtype) is not None:
+            return frozenset({name.removeprefix("torch.")})
+        return dtype_of(v, self._dtypes.__getitem__, self.number(v))
 
     def number(self, v: Value) -> bool | None:
         """Whether `v` is a Python number: True, False (a tensor), or None."""
@@ -186,6 +220,41 @@ def _answer(v: Value, answer: _T | None, answers: dict[Value, _T], unknown: set[
         unknown.add(v)
     else:
         answers[v] = answer
+
+
+def made_rank(v: Value) -> int | None:
+    """How many dimensions ones(2, 3), ones((2, 3)) and full((2, 3), 0.0) have."""
+    shape = v.inputs[0]
+    if shape.op == TUPLE and len(shape.inputs) == 1 and v.op != "full":
+        shape = shape.inputs[0] if shape.inputs[0].op == TUPLE else shape
+    plain = shape.op == TUPLE and all(i.op in (CONST, ITEM, "size", "add", "sub", "mul") for i in shape.inputs)
+    return len(shape.inputs) if plain else None
+
+
+def index_change(index: Value) -> int | None:
+    """How many dimensions more than before there are after an index by a tuple of slices, numbers, None and `...`."""
+    change = 0
+    for part in index.inputs:
+        if part.op != SLICE and not (part.op == CONST and (part.data is None or part.data is ...)):
+            if type(part.data) is not int or part.op != CONST:
+                return None
+            change -= 1
+        change += part.op == CONST and part.data is None
+    return change
+
+
+def _followed(v: Value, answers: dict[Value, _T], answer: Callable[[Value], _T]) -> _T:
+    """The answer for `v`, after those for all that it is computed from; no recursion, for programs may be long."""
+    todo = [v]
+    while todo:
+        last = todo[-1]
+        spend()
+        missing = [i for i in last.inputs if i not in answers] if last not in answers else []
+        todo += missing
+        if not missing:
+            if todo.pop() not in answers:
+                answers[last] = answer(last)
+    return answers[v]
 
 
 def _length(v: Value) -> int | None:

@@ -58,7 +58,8 @@ def attention(
 
     Source: Vaswani et al., arXiv:1706.03762; the kernel is Dao's, arXiv:2307.08691. The derivatives that kernels do
     not have, forward mode and those of gradients, are taken of the unfused formula (derivatives.py).
-    Raises ValueError for a scale that differs from key to key, RuntimeError for more or fewer values than keys.
+    Raises ValueError for a scale that differs from key to key and for a query, key or value that is a vector,
+    RuntimeError for more or fewer values than keys.
     """
     if (
         mask is None
@@ -69,7 +70,9 @@ def attention(
         return differentiable_twice(
             F.scaled_dot_product_attention(query, key, value, None, 0.0, is_causal, scale=scale)  # type: ignore[arg-type]
         )
-    if key.ndim > 1 and value.ndim > 1 and key.shape[-2] != value.shape[-2]:  # torch's kernel does not look
+    if min(query.ndim, key.ndim, value.ndim) < 2:
+        raise ValueError(_VECTORS.format(*(tuple(t.shape) for t in (query, key, value))))
+    if key.shape[-2] != value.shape[-2]:  # torch's kernel does not look
         p = dropout_p if training else 0.0
         return attention_step_by_step(
             query, key, value, mask, scale, p, is_causal, fill, kept, dtypes_of(query, key, value)
@@ -87,6 +90,12 @@ def attention(
         fill=fill, mask_is_causal=mask_is_causal,
     )  # fmt: skip
     return result
+
+
+_VECTORS = (
+    "attention was given a query, a key and a value of shapes {}, {} and {}: each needs two dimensions, rows and their "
+    "entries. Give a vector a dimension with unsqueeze, and take it out of the result."
+)
 
 
 def _may_be_causal(

@@ -50,6 +50,12 @@ OPERAND_OF_LINES = Code(
     "an operand cannot be written on one line",
     "assign it to a name first",
 )
+DTYPES_MAY_DIFFER = Code(
+    "dtypes-may-differ",
+    "A norm's weight may have another dtype than its input, or its parts are computed in different dtypes.",
+    "the norm's result may have another dtype than torch's norm gives",
+    "cast the input to the dtype of the result before the norm",
+)
 NAME_REBOUND = Code(
     "name-rebound",
     "A name that the fused call would read holds something else by then.",

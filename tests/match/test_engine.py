@@ -41,7 +41,7 @@ ASSUMING = {
         ATTENTION.format(annotation=""),
         "AF101",
         [
-            "assumes that the scale is one number, or a tensor that is the same for all keys",
+            "assumes that the scale is a number",
             "assumes that the scale is a positive number",
         ],
     ),

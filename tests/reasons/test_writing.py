@@ -36,6 +36,10 @@ CASES = [
         "", TWO_STATEMENTS, "AF203",
     ),
     Refused(
+        "dtypes-may-differ", "return x * torch.rsqrt(x.half().pow(2).mean(-1, keepdim=True) + 1e-6)",
+        "", "cast the input to the dtype of the result before the norm", "AF202",
+    ),
+    Refused(
         "import-too-late",
         "import torch\nq, k, v = torch.randn(3, 2, 4, 8)\nout = torch.softmax(q @ k.mT, -1) @ v\nimport os",
         "", "move the imports to the top of the file", "AF101", "autofuse",

@@ -104,6 +104,8 @@ class FloatFirst(Plain):
 class FloatBeforeProduct(Plain):
     """The product itself is made in float32."""
 
+    safety = "unsafe"  # the value may have another dtype than the query
+
     def forward(self, q, k, v):
         scores = (q.float() @ k.float().transpose(-2, -1)) * self.scale
         return F.softmax(scores, dim=-1).to(v.dtype) @ v
@@ -118,6 +120,8 @@ class MethodWithDtype(Plain):
 
 
 class ToFloat32(Plain):
+    safety = "unsafe"  # the value may have another dtype than the query
+
     def forward(self, q, k, v):
         scores = (q @ k.mT * self.scale).to(torch.float32)
         probs = torch.softmax(scores, dim=-1).to(dtype=v.dtype)

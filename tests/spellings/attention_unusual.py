@@ -263,6 +263,8 @@ class DimensionByRank(nn.Module):
 
 
 class SoftmaxInFloatOfWhere(nn.Module):
+    safety = "unsafe"  # the value may have another dtype than the query
+
     def forward(self, q, k, v, keep):
         s = (q @ k.mT).float() * 8**-0.5
         s = torch.where(keep, s, torch.full((), float("-inf")))

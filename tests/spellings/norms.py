@@ -95,6 +95,8 @@ class WithoutAffine(Affine):
 
 
 class WithoutBias(Affine):
+    safety = "unsafe"  # the weight may have another dtype than the input
+
     def forward(self, x):
         mean = x.mean(-1, keepdim=True)
         var = x.var(-1, keepdim=True, unbiased=False)
@@ -157,6 +159,8 @@ class LastDimensionByNumber(Affine):
 
 
 class LastDimensionInList(Affine):
+    safety = "unsafe"  # the weight may have another dtype than the input
+
     def forward(self, x):
         mean = torch.mean(x, [-1], keepdim=True)
         var = torch.var(x, [-1], unbiased=False, keepdim=True)
@@ -212,6 +216,8 @@ class HuggingFaceRmsNorm(Weighted):
 
 class T5LayerNorm(Weighted):
     """T5 has a layer norm without mean or bias, and casts only where the weight is in half precision."""
+
+    safety = "unsafe"  # the norm is computed in float32, unless the input is float64
 
     def forward(self, x):
         variance = x.to(torch.float32).pow(2).mean(-1, keepdim=True)
@@ -338,6 +344,8 @@ class SumOfSquaresOverShape(Weighted):
 
 
 class SumOfSquaresTimesShare(Weighted):
+    safety = "unsafe"  # the weight may have another dtype than the input
+
     def forward(self, x):
         ms = (x * x).sum(-1, keepdim=True) * (1.0 / x.size(-1))
         return self.weight * x * (ms + self.eps).rsqrt()
@@ -352,6 +360,8 @@ class SquaredNormOverShape(Weighted):
 class SumOfSquaresOverWidth(nn.Module):
     """The width is an attribute; the constructor shows that it is the weight's."""
 
+    safety = "unsafe"  # the weight may have another dtype than the input
+
     rule = "AF202"
 
     def __init__(self, dim=24, eps=1e-6):
@@ -365,6 +375,8 @@ class SumOfSquaresOverWidth(nn.Module):
 
 
 class SumOfSquaresOverWeight(Weighted):
+    safety = "unsafe"  # the weight may have another dtype than the input
+
     def forward(self, x):
         ms = x.square().sum(-1, keepdim=True) / self.weight.shape[0]
         return x / torch.sqrt(ms + self.eps) * self.weight

@@ -25,6 +25,7 @@ from autofuse.ir.rows import Op
 from autofuse.ir.vocabulary import OUR_ACTIVATIONS
 
 _DIGITS = 1e-5  # people write 0.7978845608 and 0.79788 for sqrt(2 / pi)
+_SINGLE = 1.5e-7  # what is closer than that is one number in float32, or the next
 _CUBIC = 0.044715
 _QUICK = 1.702
 _GATES = ("activation", "sigmoid")
@@ -178,26 +179,34 @@ def _gelu_by_hand(view: View, factors: list[Value], constant: float) -> tuple[li
         found = _cdf_of(view, cdf)
         if found is None:
             continue
-        x, name = found
+        x, name, assumed = found
         own = factors_of(x)
         scale = literal(own[-1]) or 1.0
         rest = without(factors, (cdf, *(own[:-1] if literal(own[-1]) is not None else own)))
         if rest is not None:
-            return [*rest, activation(view, x, name)], constant / (0.5 * scale)
+            return [*rest, view.assuming(activation(view, x, name), assumed)], constant / (0.5 * scale)
     return None
 
 
-def _cdf_of(view: View, v: Value) -> tuple[Value, str] | None:
-    """(x, name) where `v` is twice the distribution function at x: 1 + erf(...) or 1 + tanh(...)."""
+def _cdf_of(view: View, v: Value) -> tuple[Value, str, str] | None:
+    """(x, name, what is assumed) where `v` is twice the distribution function at x: 1 + erf(...) or 1 + tanh(...)."""
     if v.op != "add" or len(v.inputs) != 2 or literal(v.inputs[1]) != 1:
         return None
     inner = v.inputs[0]
     if inner.op == "erf" and (x := _scaled_by(view, inner.inputs[0], math.sqrt(0.5))) is not None:
-        return x, "gelu"
+        return x, "gelu", _rounded(inner.inputs[0], math.sqrt(0.5))
     if inner.op == "tanh" and (cubic := _scaled_by(view, inner.inputs[0], math.sqrt(2 / math.pi))) is not None:
         x = _cubic_of(view, cubic)
-        return None if x is None else (x, "gelu_tanh")
+        return None if x is None else (x, "gelu_tanh", _rounded(inner.inputs[0], math.sqrt(2 / math.pi)))
     return None
+
+
+def _rounded(v: Value, factor: float) -> str:
+    """What is assumed where the code has fewer digits of `factor` than a float32 holds."""
+    found = literal(factors_of(v)[-1]) or factor
+    if math.isclose(found, factor, rel_tol=_SINGLE):
+        return ""
+    return f"assumes that {found:.10g} stands for {factor:.10g}, from which it differs by more than float32 rounds"
 
 
 def _scaled_by(view: View, v: Value, factor: float) -> Value | None:

@@ -279,6 +279,7 @@ class Placement:
     ) -> Speller:
         gone = self._gone(site)
         made = Speller(self.text, self.captured, self.view, place, root, gone, imports, self.sizes, bound)
+        made.result = site.root
         made.may_insert = self._begins_line(place.statement)
         made.taken = self._taken(bound)
         return made

@@ -52,7 +52,8 @@ def three_dimensional(a: Arguments, s: Speller) -> bool:
 
 def drops(a: Arguments) -> bool:
     """Whether weights may be dropped."""
-    return "dropout_p" in a and not is_const(a["dropout_p"], 0, 0.0) and not is_const(a["training"], False)
+    drops = "dropout_p" in a and "training" in a  # what is left out does not train
+    return drops and not is_const(a["dropout_p"], 0, 0.0) and not is_const(a["training"], False)
 
 
 def dropout(p: Value, training: Value, s: Speller) -> str:

@@ -9,13 +9,15 @@ from autofuse.ir.graph import ATTRIBUTE, ITEM, PARAMETER, Value, is_const
 from autofuse.rule import Constant, Replacement
 from autofuse.source.targets.call import Arguments, TargetCall, named
 from autofuse.source.targets.express import Speller
-from autofuse.source.targets.masks import is_causal
+from autofuse.source.targets.masks import is_causal, whole_mask_text
+from autofuse.source.targets.norms import norm_input
 from autofuse.source.targets.printing import literal_text
 
 _NUMBERS = ("p", "eps", "training", "normalized_shape")
 
 
 def autofuse_call(replacement: Replacement, captures: Arguments, s: Speller) -> TargetCall:
+    written = norm_input(replacement.operation, captures, s)
     causal = replacement.operation == "attention" and is_causal(named(replacement, captures, s), s)
     arguments, gap = [], False
     for name, given in replacement.arguments:
@@ -28,9 +30,16 @@ def autofuse_call(replacement: Replacement, captures: Arguments, s: Speller) -> 
             gap = gap or not name
         else:
             keyword = name or (given if gap else "")
-            arguments.append(f"{keyword}={s.text(captures[given])}" if keyword else s.text(captures[given]))
+            text = written if given == "x" and written else _text(replacement.operation, given, captures, s)
+            arguments.append(f"{keyword}={text}" if keyword else text)
     function = s.imports.text(f"autofuse.ops.{replacement.operation}", s.place)
     return TargetCall(function, tuple(arguments), unsafe=bypassing(captures, s))
+
+
+def _text(operation: str, name: str, captures: Arguments, s: Speller) -> str:
+    if operation == "attention" and name == "mask":
+        return whole_mask_text(captures[name], captures["query"], s)
+    return s.text(captures[name])
 
 
 def bypassing(captures: Arguments, s: Speller) -> str:

@@ -82,6 +82,7 @@ class Speller:
     assumed: Assumed = ()
     kept: dict[Value, tuple[str, Assumed]] = field(default_factory=dict)  # names that hold values under some tests
     told: dict[Value, tuple[str, bool]] = field(default_factory=dict)  # tests that hold where a name is (not) None
+    result: Value | None = None  # the program's value that the call stands for
     may_insert: bool = False  # whether statements can be put before the one that the call stands in
     taken: set[str] = field(default_factory=set)  # names that are in use
     _moved: set[Value] = field(default_factory=set)

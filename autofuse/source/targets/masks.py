@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autofuse.canonical import CAST
+from autofuse.canonical import CAST, PERMUTE
 from autofuse.canonical.recognise.masks import BOOLEAN
 from autofuse.ir.graph import CHOICE, Value, is_const
 from autofuse.reasons import writing
@@ -51,7 +51,7 @@ def mask_of(a: Arguments, s: Speller) -> WrittenMask:
         return WrittenMask()
     mask = a["mask"]
     filled = not {"mask_is_causal", "kept"} & a.keys() and "fill" in a  # a causal row keeps its first key at least
-    query = s.text(a["query"]) if _has_bias(mask) else ""
+    query = s.text(a["query"]) if _needs_cast(mask, s) else ""
     text = _mask_text(mask, query, s)
     lines: tuple[str, ...] = ()
     if text.count(" if ") > 1 and s.may_insert:
@@ -101,20 +101,43 @@ def _mask_lines(mask: Value, name: str, write: Callable[[Value, Speller], str], 
     return [*start, "else:", *(f"    {line}" for line in rest)]
 
 
-def _has_bias(mask: Value) -> bool:
-    return mask.op in ("where", CAST) or mask.op == CHOICE and any(map(_has_bias, mask.inputs[1:]))
+def _needs_cast(mask: Value, s: Speller) -> bool:
+    """Whether what is added is put into the dtype of the query: torch reads truth values as what is kept."""
+    if mask.op == CHOICE:
+        return any(_needs_cast(side, s) for side in mask.inputs[1:])
+    return mask.op in ("where", CAST) or not boolean(mask) and not is_const(mask, None) and not _floating(mask, s)
+
+
+def whole_mask_text(mask: Value, query: Value, s: Speller) -> str:
+    """A mask for a function that fills and counts by itself: only what may hold integers is cast."""
+    return _mask_text(mask, s.text(query), s) if _has_integers(mask, s) else s.text(mask)
+
+
+def _has_integers(mask: Value, s: Speller) -> bool:
+    if mask.op == CHOICE:
+        return any(_has_integers(side, s) for side in mask.inputs[1:])
+    return mask.op not in ("where", CAST) and _needs_cast(mask, s)
+
+
+def _floating(mask: Value, s: Speller) -> bool:
+    """Whether the text shows that what is added is floating-point, not truth values or integers."""
+    facts, own = s.view.facts, s.view.originals(mask)
+    if any(facts.floating(o) or o in facts.known and facts.known[o].form == "bias" for o in own):
+        return True
+    parts = mask.inputs if mask.op in ("mul", "add", "reciprocal") else mask.inputs[:1] if mask.op == PERMUTE else ()
+    return isinstance(mask.data, float) or any(_floating(part, s) for part in parts)
 
 
 def _mask_text(mask: Value, query: str, s: Speller) -> str:
-    """A boolean mask as it is; a bias that was chosen, or cast to a dtype that is named, in the dtype of the query."""
-    if mask.op == CHOICE and _has_bias(mask):
+    """A boolean mask as it is; a bias that was chosen, cast, or may hold integers, in the dtype of the query."""
+    if mask.op == CHOICE and _needs_cast(mask, s):
         return s.chosen(mask, lambda side, inner: _mask_text(side, query, inner))
     if mask.op == "where" and is_const(mask.inputs[1], 0, 0.0):
         dropped = s.text(s.view.make("invert", mask.inputs[0]))
         return fill("{0}.new_zeros(()).masked_fill({1}, {2})", query, dropped, s.text(mask.inputs[2]))
     text = s.text(mask)
     in_its_dtype = mask.op == CAST and text.endswith(".dtype)")
-    return fill("{0}.to({1}.dtype)", text, query) if mask.op in ("where", CAST) and not in_its_dtype else text
+    return fill("{0}.to({1}.dtype)", text, query) if _needs_cast(mask, s) and not in_its_dtype else text
 
 
 def boolean(mask: Value) -> bool:

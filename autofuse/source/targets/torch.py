@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autofuse.ir.graph import is_const, is_equal_const
+from autofuse.ir.graph import is_equal_const
 from autofuse.ir.rows import Op
 from autofuse.ir.vocabulary import OUR_ACTIVATIONS
 from autofuse.source.targets.attention import attention
 from autofuse.source.targets.call import Arguments, TargetCall
 from autofuse.source.targets.express import Speller
 from autofuse.source.targets.losses import cross_entropy, linear_cross_entropy, log_likelihood
-from autofuse.source.targets.printing import fill
+from autofuse.source.targets.norms import torch_norm
 
 
 def _activation(op: Op) -> Callable[[Arguments, Speller], TargetCall]:
@@ -32,26 +32,14 @@ def _glu(a: Arguments, s: Speller) -> TargetCall:
     return TargetCall(s.imports.text("torch.nn.functional.glu", s.place), (s.text(a["x"]), "dim=-1"))
 
 
-def _norm(function: str) -> Callable[[Arguments, Speller], TargetCall]:
-    def call(a: Arguments, s: Speller) -> TargetCall:
-        affine = [f"{n}={s.text(a[n])}" for n in ("weight", "bias") if n in a and not is_const(a[n], None)]
-        size = fill("{0}.shape[-1:]", s.text(a["x"]))
-        eps = [f"eps={s.text(a['eps'])}"] if "eps" in a else []
-        return TargetCall(
-            s.imports.text(f"torch.nn.functional.{function}", s.place), (s.text(a["x"]), size, *affine, *eps)
-        )
-
-    return call
-
-
 OPERATIONS: dict[str, Callable[[Arguments, Speller], TargetCall]] = {
     "attention": attention,
     "cross_entropy": cross_entropy,
     "linear_cross_entropy": linear_cross_entropy,
     "log_likelihood": log_likelihood,
     "glu": _glu,
-    "layer_norm": _norm("layer_norm"),
-    "rms_norm": _norm("rms_norm"),
+    "layer_norm": torch_norm("layer_norm"),
+    "rms_norm": torch_norm("rms_norm"),
     **{name: _activation(op) for name, op in OUR_ACTIVATIONS.items()},
 }
 

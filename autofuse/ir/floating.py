@@ -1,0 +1,95 @@
+"""Whether a tensor is floating-point, as far as a graph tells it: True, False (integers or truth values), or None.
+
+A result is floating where the operation gives nothing else, or raises an error for anything else: a mean, a root, a
+quotient, a product with 0.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, MODULE, TUPLE, Value
+from autofuse.ir.vocabulary import ACTIVATIONS, OPS
+
+_FLOATING_NAMES = frozenset("float32 float16 bfloat16 float64 float half double".split())
+# Operations that are not defined on integers.
+NEEDS_FLOATING = frozenset(
+    "mean var std norm vector_norm layer_norm rms_norm group_norm softmax log_softmax logsumexp glu normalize "
+    "logsigmoid softsign hardsigmoid cross_entropy mse_loss l1_loss".split()
+) | (ACTIVATIONS.keys() - {"relu", "relu6", "tanh"})
+_GIVES_FLOATING = NEEDS_FLOATING | frozenset(
+    "div reciprocal sqrt rsqrt log exp log1p log2 log10 expm1 exp2 sin cos tan atan sinh cosh erf erfc tanh sigmoid "
+    "logit float double half bfloat16 logaddexp atan2 hypot lerp".split()
+)
+_NOT_FLOATING = frozenset("eq ne lt le gt ge invert logical_not and or logical_and logical_or bool long".split())
+_ANY = frozenset("add sub rsub mul maximum minimum matmul linear addmm baddbmm addcmul addcdiv".split())
+_MADE = frozenset("torch.randn torch.rand torch.linspace torch.hann_window torch.nn.functional.embedding".split())
+_VIEWS = frozenset(name for name, op in OPS.items() if op.effect == "view")
+_LIKE = (_VIEWS | frozenset(name for name, op in OPS.items() if op.keeps_sizes)) - {"to", "type_as", "view_as_complex"}
+
+
+def floating(v: Value, of: Callable[[Value], bool | None]) -> bool | None:
+    """Whether `v` is floating-point, given the answers for its inputs."""
+    if v.op == CONST:
+        return isinstance(v.data, float) or None
+    if v.op in _GIVES_FLOATING or is_layer(v):
+        return True
+    if v.op in _NOT_FLOATING:
+        return False
+    if v.op == "to":
+        return _cast(v, of)
+    if v.op == "type_as":
+        return of(v.inputs[1])
+    if v.op in _ANY:
+        return _any(map(of, v.inputs))
+    if v.op == "pow":
+        return _any((of(v.inputs[0]), of(v.inputs[1]) or None))
+    if v.op in ("where", CHOICE):
+        answers = {of(side) for side in v.inputs[1:]}
+        return True if v.op == "where" and True in answers else answers.pop() if len(answers) == 1 else None
+    if v.op in ("cat", "stack", "einsum", "einops_einsum"):
+        return _any(of(part) for i in v.inputs for part in (i.inputs if i.op == TUPLE else ()))
+    if v.op in ("ones", "zeros", "full", "arange", "tensor"):
+        return _made(v, of)
+    if v.op == CALL and isinstance(v.data, tuple) and v.data[0] in _MADE:
+        return True
+    if v.op == "masked_fill" and of(v.inputs[2]):
+        return True  # -inf has no place among integers
+    if v.op == ITEM or v.op in _LIKE and v.inputs:
+        return of(v.inputs[0])
+    return None
+
+
+def is_layer(v: Value) -> bool:
+    """Whether `v` is what an nn.Linear gives, whose weight is floating: self.proj(x)."""
+    weight = v.inputs[1] if v.op == "linear" else None
+    return weight is not None and weight.op == ATTRIBUTE and weight.inputs[0].op in (ATTRIBUTE, ITEM)
+
+
+def _any(answers: Iterable[bool | None]) -> bool | None:
+    found = set(answers)
+    return True if True in found else False if found == {False} else None
+
+
+def _cast(v: Value, of: Callable[[Value], bool | None]) -> bool | None:
+    targets = (*v.inputs[1].inputs, *v.inputs[2].inputs)
+    named = [t for t in targets if t.op == ATTRIBUTE and t.data != "device"]
+    if len(named) != 1:
+        return of(v.inputs[0]) if not named and all(t.op in (CONST, ATTRIBUTE) for t in targets) else None
+    return of(named[0].inputs[0]) if named[0].data == "dtype" else _names_floating(named[0])
+
+
+def _names_floating(dtype: Value) -> bool | None:
+    if dtype.op == ATTRIBUTE and dtype.inputs[0].op == MODULE:
+        return dtype.data in _FLOATING_NAMES
+    return None
+
+
+def _made(v: Value, of: Callable[[Value], bool | None]) -> bool | None:
+    """Made from nothing: by the dtype that is named, else by what it is filled with."""
+    options = [o for o in v.inputs[-1].inputs if o.op == ATTRIBUTE and o.data not in ("device", "requires_grad")]
+    if options:
+        return _names_floating(options[0]) if len(options) == 1 else None
+    if v.op in ("ones", "zeros"):
+        return True if not v.inputs[-1].inputs or all(o.op == CONST for o in v.inputs[-1].inputs) else None
+    return True if v.op == "full" and of(v.inputs[1]) else None

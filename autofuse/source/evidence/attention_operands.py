@@ -1,0 +1,128 @@
+"""Do the operands of an attention have the dimensions and the dtypes that torch's attention takes?
+
+Written out, attention takes vectors for a query or a value, masks with more dimensions than the scores, and operands
+whose dtypes differ where a cast stands between. scaled_dot_product_attention takes none of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autofuse.canonical import LEAF
+from autofuse.ir.dtypes import CASTS, Dtype
+from autofuse.ir.facts import Facts
+from autofuse.ir.graph import ATTRIBUTE, CHOICE, PARAMETER, TUPLE, Value, is_const
+from autofuse.rule import Fails
+from autofuse.source.evidence.claim import Claim, Missing
+from autofuse.source.evidence.least_ranks import LeastRanks
+from autofuse.source.evidence.reached import named, programs_own
+
+_BATCHED = 4  # batch, heads, queries, keys: what is added to scores has no further dimension
+_MATRIX = 2
+_PRODUCTS = frozenset({"matmul", "einsum", "einops_einsum", "baddbmm"})
+_OF_ROWS = ("mask", "scale", "p", "is_causal")
+
+
+def operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
+    """Each operand has two dimensions or more, the mask no more than the scores, and the values have one dtype."""
+    if claim.site.rule.replacement.operation != "attention":
+        return
+    given, least = claim.site.captures, LeastRanks(claim.captured, claim.view, claim.site.root)
+    few = [] if _is_of_rows(claim) else [n for n in ("query", "key", "value") if least.of(given[n]) < _MATRIX]
+    if few:
+        names = " and ".join(dict.fromkeys(named(claim, given[n], f"the {n}") for n in few))
+        yield Missing(f"assumes that {names} {'have' if ' and ' in names else 'has'} two dimensions or more")
+    scores = max(least.of(given["query"]), least.of(given["key"]))
+    if "mask" in given and scores < _BATCHED and not _fits(claim, given["mask"], max(scores, _MATRIX)):
+        yield Missing(f"assumes that {named(claim, given['mask'], 'the mask')} has no more dimensions than the scores")
+    if not _one_dtype(claim):
+        yield Missing("assumes that the query, the key and the value have one dtype")
+
+
+def _is_of_rows(claim: Claim) -> bool:
+    """Whether this is attention of rows to rows by what else is done with the scores.
+
+    `softmax(q @ k.mT) @ v` alone is also how a vector looks up numbers. Scores that are scaled, masked or dropped out,
+    of keys that are transposed whatever their rank, are those of sequences; so are those of a module (docs/safety.md).
+    """
+    given = claim.site.captures
+    products = [v for v in _removed(claim) if v.op in _PRODUCTS]
+    matrices = _tensors(products[0]) if products else []
+    if claim.view.rank(given["key"]) == _MATRIX or any(v.op == "t" or _is_attribute(v, "T") for v in matrices):
+        return False
+    scaled = any(v.op in ("mul", "div") for n in ("query", "key") for v in programs_own(claim, given[n]))
+    return claim.defined.owner is not None or scaled or any(name in given for name in _OF_ROWS)
+
+
+def _is_attribute(v: Value, name: str) -> bool:
+    return v.op == ATTRIBUTE and v.data == name
+
+
+def _fits(claim: Claim, mask: Value, dimensions: int) -> bool:
+    if mask.op == CHOICE:
+        return all(is_const(side, None) or _fits(claim, side, dimensions) for side in mask.inputs[1:])
+    rank = claim.view.rank(mask)
+    if rank is None:
+        return _is_made_for_scores(claim, mask)
+    return rank <= (_BATCHED if claim.defined.owner is not None and dimensions == _MATRIX else dimensions)
+
+
+def _is_made_for_scores(claim: Claim, mask: Value) -> bool:
+    """Whether a mask of unknown rank is one of these scores.
+
+    masked_fill documents that its mask broadcasts to what is filled; and a module is called with what it masks.
+    """
+    if claim.defined.owner is not None:
+        return True
+    own = {o for part in _parts(mask) for o in programs_own(claim, part)}
+    return not any(v.op in ("add", "sub", "rsub", "where") and own & set(v.inputs) for v in _removed(claim))
+
+
+def _parts(mask: Value) -> Iterator[Value]:
+    yield mask
+    if mask.op not in (LEAF, PARAMETER):
+        for part in mask.inputs:
+            yield from _parts(part)
+
+
+def _one_dtype(claim: Claim) -> bool:
+    """Whether the weights that are multiplied with the values are in the dtype of the scores, or of the query.
+
+    A product of matrices takes operands of one dtype. So query and key have one, and where the weights still have it,
+    or have it again, so has the value.
+    """
+    removed, facts = _removed(claim), claim.view.facts
+    products = [v for v in removed if v.op in _PRODUCTS]
+    if len(products) < 2:
+        return True
+    scores, last = products[0], products[-1]
+    weights = next((i for i in _tensors(last) if i in removed and i is not scores), None)
+    before = [v.inputs[0] for v in _tensors(scores) if v.op in CASTS]
+    own = {facts.dtype(v) for v in (scores, *_tensors(scores), *before)}
+    value = {facts.dtype(v) for v in programs_own(claim, claim.site.captures["value"])}
+    if all(map(_made_by_layers, value)) and any(map(_made_by_layers, own)):
+        own |= value  # a module is converted as a whole: its layers give one dtype
+    return weights is None or _keeps_dtype(weights, own, set(removed), facts)
+
+
+def _keeps_dtype(v: Value, own: set[Dtype], removed: set[Value], facts: Facts) -> bool:
+    """Whether what leads from the scores to `v` leaves them in a dtype of `own`, or casts back to one."""
+    if v.op in CASTS or v.op in ("softmax", "log_softmax") and not is_const(v.inputs[2], None):
+        found = facts.dtype(v)
+        named_dtype = any(isinstance(symbol, str) for symbol in found)
+        return found in own or not named_dtype and any(d <= found for d in own)
+    return v.op in _PRODUCTS or all(_keeps_dtype(i, own, removed, facts) for i in v.inputs if i in removed)
+
+
+def _made_by_layers(dtype: Dtype) -> bool:
+    return bool(dtype) and all(isinstance(symbol, Value) and symbol.op == "linear" for symbol in dtype)
+
+
+def _tensors(product: Value) -> list[Value]:
+    parts = [i for part in product.inputs for i in (part.inputs if part.op == TUPLE else (part,))]
+    return [p for p in parts if not is_const(p)]
+
+
+def _removed(claim: Claim) -> list[Value]:
+    values = {*claim.site.doomed.values, *(r.value for r in claim.site.results)}
+    return sorted(values, key=lambda v: v.serial)

@@ -1,0 +1,130 @@
+"""An activation in a file is safe where the text shows that its input is floating-point.
+
+Each formula is run before and after its edit on tensors of every kind: torch's functions raise an error for integers,
+truth values and complex numbers, which most of the formulas take.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.source.evidence.mixed_dtypes import difference, outcome
+from tests.source.rewriting import findings, rewritten, source
+
+FORMULAS = {
+    "silu": "{0} * torch.sigmoid({0})",
+    "gelu": "0.5 * {0} * (1 + torch.erf({0} * 0.7071067811865476))",
+    "gelu by tanh": "0.5 * {0} * (1 + torch.tanh(0.7978845608 * ({0} + 0.044715 * {0} ** 3)))",
+    "mish": "{0} * torch.tanh(F.softplus({0}))",
+    "hardswish": "{0} * torch.clamp({0} + 3, 0, 6) / 6",
+}
+UNKNOWN = {
+    "an argument of a function": "def f(x):\n    return {F}",
+    "an argument that is called a tensor": "def f(x: torch.Tensor):\n    return {F}",
+    "an absolute value": "def f(x):\n    x = x.abs()\n    return {F}",
+    "what a matrix of unknown kind makes of it": "def f(x, w):\n    x = F.linear(x, w)\n    return {F}",
+    "a view": "def f(x):\n    x = x.reshape(-1)\n    return {F}",
+}
+SHOWN = {
+    "cast": "def f(x):\n    x = x.float()\n    return {F}",
+    "at least its half": "def f(x):\n    x = torch.maximum(x, x.abs() * 0.5)\n    return {F}",
+    "a quotient of two": "def f(x):\n    x = x / x.abs()\n    return {F}",
+    "a product with a float matrix": "def f(x, w):\n    x = F.linear(x.float(), w)\n    return {F}",
+    "a norm of it is taken": "def f(x):\n    y = x.mean(-1, keepdim=True)\n    return {F} + y",
+    "a root": "def f(x):\n    x = torch.exp(x)\n    return {F}",
+    "cast to the dtype of a root": "def f(x):\n    x = x.to(torch.sqrt(x).dtype)\n    return {F}",
+    "a view of a quotient": "def f(x):\n    x = (x / 3).reshape(-1)[1:]\n    return {F}",
+    "joined with a quotient": "def f(x):\n    x = torch.cat((x / 3, x / 2))\n    return {F}",
+}
+KINDS: dict[str, Tensor] = {
+    "float64": torch.linspace(-4, 4, 12, dtype=torch.float64).reshape(3, 4),
+    "float32": torch.linspace(-4, 4, 12).reshape(3, 4),
+    "bfloat16": torch.linspace(-4, 4, 12).reshape(3, 4).bfloat16(),
+    "int64": torch.arange(12).reshape(3, 4),
+    "int32": torch.arange(12, dtype=torch.int32).reshape(3, 4),
+    "uint8": torch.arange(12, dtype=torch.uint8).reshape(3, 4),
+    "bool": torch.arange(12).reshape(3, 4) > 5,
+}
+
+
+def program(text: str, formula: str) -> str:
+    body = text.replace("{F}", "(" + FORMULAS[formula].format("x") + ")")
+    return source("import torch\nimport torch.nn.functional as F\n\n\n") + body + "\n"
+
+
+def changed(before: str, after: str, kind: str) -> str:
+    weight = torch.ones(2, 4, dtype=KINDS[kind].dtype)
+    given = (KINDS[kind], weight) if "F.linear" in before else (KINDS[kind],)
+    one, other = (outcome(text, lambda names: names["f"](*given)) for text in (before, after))  # type: ignore[operator]
+    return difference(one, other, torch.bfloat16 if kind == "bfloat16" else torch.float32)
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+@pytest.mark.parametrize("text", SHOWN)
+def test_a_safe_activation_changes_nothing_for_any_kind_of_tensor(text: str, formula: str) -> None:
+    before = program(SHOWN[text], formula)
+    after = rewritten(before, unsafe=False)
+    assert after != before
+    assert not {kind: why for kind in KINDS if (why := changed(before, after, kind))}, after
+
+
+@pytest.mark.parametrize("formula", [f for f in FORMULAS if f != "mish"])  # F.softplus takes no integers anyway
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_where_the_kind_is_not_shown_the_edit_is_unsafe_and_says_so(text: str, formula: str) -> None:
+    before = program(UNKNOWN[text], formula)
+    found = findings(before)
+    assert {(f.status, "is floating-point" in f.message) for f in found} == {("unsafe", True)}, found
+    after = rewritten(before)
+    assert not any(changed(before, after, kind) for kind in ("float64", "float32", "bfloat16"))
+    assert any(changed(before, after, kind) for kind in ("int64", "bool"))
+
+
+@pytest.mark.parametrize(
+    "head, status",
+    [
+        ("self, x", "safe"),
+        ("self, x: torch.Tensor", "safe"),
+        ("self, x: torch.LongTensor", "unsafe"),
+    ],
+)
+def test_a_module_is_given_floating_point_data_unless_its_annotation_says_otherwise(head: str, status: str) -> None:
+    (found,) = findings(f"""
+        import torch
+        from torch import nn
+
+        class Swish(nn.Module):
+            def forward({head}):
+                return x * torch.sigmoid(x)
+    """)
+    assert found.status == status, found.message
+
+
+def test_what_a_layer_gives_is_floating_point() -> None:
+    (found,) = findings("""
+        import torch
+        from torch import nn
+
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.conv = nn.Conv1d(3, 3, 1)
+
+            def helper(self, x):
+                x = self.conv(x)
+                return x * torch.sigmoid(x)
+    """)
+    assert found.status == "safe", found.message
+
+
+def test_what_is_used_as_an_index_is_not_taken_for_floating_point() -> None:
+    (found,) = findings("""
+        import torch
+        from torch import nn
+
+        class Odd(nn.Module):
+            def forward(self, x, table):
+                return table[x] + x * torch.sigmoid(x)
+    """)
+    assert found.status == "unsafe", found.message
