@@ -19,6 +19,7 @@ from autofuse.project.file_discovery import SourceFile, Trouble, not_python
 from autofuse.project.notebook import NotANotebook
 from autofuse.project.suppress import suppressions
 from autofuse.rule import RuleError
+from autofuse.source.evidence.given_files import ProjectFiles
 from autofuse.source.find.check import Proposal, UnreadFunction, proposals
 from autofuse.source.write.file_edits import CannotWrite, applied
 
@@ -59,6 +60,7 @@ class RewriteRun:
     ignore: tuple[str, ...] = ()
     target: str | None = None
     debug: bool = False  # internal errors come with their traceback
+    files: ProjectFiles | None = None  # of the project, where they are given: they may show that other code runs
     _rules: dict[FileSettings, tuple[LoadedRule, ...]] = field(default_factory=dict)
 
     def rules(self, settings: FileSettings) -> tuple[LoadedRule, ...]:
@@ -114,7 +116,9 @@ class RewriteRun:
             return Checked(file.path, source, (), read.troubles)
         target, unread = self.target or file.settings.target, list[UnreadFunction]()
         rules = self.rules(file.settings)
-        found = proposals(read.program, file.path, rules=rules, target=target, unread=unread, only=only)
+        found = proposals(
+            read.program, file.path, rules=rules, target=target, unread=unread, only=only, files=self.files
+        )
         kept = tuple(_located(p, read) for p in _heard(found, read.program, file))
         return Checked(file.path, source, kept, (*read.troubles, *(_told(u, read) for u in unread)))
 

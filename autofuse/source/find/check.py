@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from autofuse.canonical import PERMUTE, View
@@ -29,6 +30,7 @@ from autofuse.source.capture.scope import Defined, file_scope, functions
 from autofuse.source.capture.symbolic_lengths import record_lengths
 from autofuse.source.capture.toplevel import SYMBOL, top_level
 from autofuse.source.evidence import Claim, examined
+from autofuse.source.evidence.given_files import ProjectFiles
 from autofuse.source.find.call_rules import CallSite, call_sites, may_concern
 from autofuse.source.find.landmarks import Landmarks
 from autofuse.source.find.words import hints_of
@@ -72,10 +74,12 @@ def proposals(
     target: str = DEFAULT,
     unread: list[UnreadFunction] | None = None,
     only: Collection[str] | None = None,
+    files: ProjectFiles | None = None,
 ) -> list[Proposal]:
     """What autofuse would do to one file, in the order of its lines. Raises SyntaxError if it does not parse.
 
     Functions that cannot be followed are left alone, and added to `unread`. With `only`, other symbols are not read.
+    `files` are those of the project, as far as they are given: they may show that other code runs than stands here.
     """
     if b"torch" not in source:
         return []
@@ -95,7 +99,7 @@ def proposals(
         if only is not None and d.symbol not in only or not landmarks.near(d.function):
             continue
         try:
-            found += _in_function(d, text, path, of_dataflow, target)
+            found += _in_function(d, _Door(text, path, of_dataflow, target, files))
         except RecursionError:
             (unread if unread is not None else []).append(UnreadFunction(d.function.lineno, d.symbol))
     if of_calls:
@@ -145,7 +149,20 @@ def _title(rule: LoadedRule) -> str:
     return (rule.rule.__doc__ or rule.rule.__name__).splitlines()[0].rstrip(".")
 
 
-def _in_function(d: Defined, text: SourceText, path: str, rules: tuple[LoadedRule, ...], target: str) -> list[Proposal]:
+@dataclass(frozen=True)
+class _Door:
+    """What all functions of one file are read with. `again`: a function is read anew, as another program has it."""
+
+    text: SourceText
+    path: str
+    rules: tuple[LoadedRule, ...]
+    target: str
+    files: ProjectFiles | None = None
+    again: bool = False
+
+
+def _in_function(d: Defined, door: _Door) -> list[Proposal]:
+    text, path, rules, target = door.text, door.path, door.rules, door.target
     captured = capture(d.function, d.scope, d.owner, d.me)
     sizes = record_lengths(captured)
     view = View(Facts(captured.known))
@@ -163,13 +180,20 @@ def _in_function(d: Defined, text: SourceText, path: str, rules: tuple[LoadedRul
         outcome = edits.get(_key(site), site.verdict)
         assumed: tuple[str, ...] = ()
         if isinstance(outcome, Edit) and isinstance(site.verdict, Holds):
-            answer = examined(Claim(site, outcome, captured, view, d, target))
+            again = None if door.again else partial(_comes_out_again, outcome, door, site.verdict.safety == "safe")
+            answer = examined(Claim(site, outcome, captured, view, d, target, door.files, again))
             outcome, assumed = (answer, ()) if isinstance(answer, Fails) else (outcome, answer)
         return _proposal(path, d.symbol, captured, text, site, outcome, assumed)
 
     every = every_site(captured.graph, view, rules)
     found = [(s, proposed(s)) for s in chosen(every, usable) if not _only_follows(view, s.root) and _place(captured, s)]
     return _taking_turns([*(p for _, p in found), *_within_unsafe(found, every, usable, proposed)], text)
+
+
+def _comes_out_again(edit: Edit, door: _Door, safe: bool, other: Defined) -> bool:
+    """Whether the same edit, no less safe, comes out where the function is read as `other`."""
+    found = [p for p in _in_function(other, replace(door, again=True)) if p.edit == edit]
+    return any(p.finding.status == "safe" or not safe for p in found)
 
 
 def _taking_turns(found: list[Proposal], text: SourceText) -> list[Proposal]:
