@@ -115,8 +115,8 @@ def _stored(target: ast.expr, value: ast.expr | None, node: ast.stmt, place: _Pl
         case ast.Attribute(value=receiver, attr=name):
             yield Change("assigned", name, receiver, node, value, "", *at)
         case ast.Subscript(value=ast.Attribute(value=receiver, attr=table), slice=key) if table in _TABLES:
-            if (name := _text(key)) is not None or table == "_modules" or _walks(place.function):
-                yield Change("assigned", name, receiver, node, value, "", *at)
+            if (known := _text(key)) is not None or table == "_modules" or _walks(place.function):
+                yield Change("assigned", known, receiver, node, value, "", *at)
         case ast.Subscript(value=ast.Call(func=ast.Name(id="vars"), args=[receiver]), slice=ast.Constant(str(name))):
             yield Change("assigned", name, receiver, node, value, "", *at)
         case ast.Subscript(value=ast.Call(func=ast.Name(id="globals")) as receiver, slice=ast.Constant(str(name))):

@@ -101,7 +101,7 @@ def lines_of(owner: ClassScope, name: str) -> int:
         stored = isinstance(n, ast.Attribute) and n.attr == name and not isinstance(n.ctx, ast.Load)
         plain = isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
         if named or stored or plain:
-            return n.lineno  # type: ignore[attr-defined]
+            return int(getattr(n, "lineno", 0))
     return owner.node.lineno
 
 

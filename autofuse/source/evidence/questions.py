@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from autofuse.rule import Fails
 from autofuse.source.evidence.claim import Claim, Question
+from autofuse.source.evidence.handed_on import handed_on
 from autofuse.source.evidence.which_code import which_code
 
 # One entry for each question of this package, in the order in which a message names what is missing.
-QUESTIONS: tuple[Question, ...] = (which_code,)
+QUESTIONS: tuple[Question, ...] = (handed_on, which_code)
 
 
 def examined(claim: Claim) -> Fails | tuple[str, ...]:

@@ -21,7 +21,7 @@ def without(d: Defined, name: str) -> Defined:
 
 
 def with_value(d: Defined, scope: FileScope, name: str, value: ast.expr | None) -> Defined:
-    """`d` where `self.name` is assigned `value`, written in the file of `scope`; unknown where it means another thing."""
+    """`d` where `self.name` is assigned `value` of the file of `scope`; unknown where that means another thing here."""
     return _given(d, name, value if value is not None and _portable(value, scope, d.scope) else None)
 
 
@@ -52,7 +52,7 @@ def as_method_of(d: Defined, found: Subclass) -> Defined:
     node = ast.copy_location(ast.ClassDef(found.name, known, [], found.owner.node.body, []), found.owner.node)
     foreign = [b for b in bases_of(found) if b.scope.tree is not d.scope.tree]
     unknown = {n for b in foreign for n in defines(b.owner)} - defines(d.owner) - {"__init__", "forward"}
-    attributes = {**found.owner.attributes, **{n: [None, None] for n in unknown}}
+    attributes = dict(found.owner.attributes) | {n: _unknown() for n in unknown}
     return replace(d, scope=scope, owner=replace(found.owner, node=node, attributes=attributes))
 
 
@@ -94,7 +94,7 @@ def _given(d: Defined, name: str, value: ast.expr | None) -> Defined:
     owner = d.owner
     if owner is None:
         return d
-    values = [value] if value is not None else [None, None]
+    values: list[ast.expr | None] = [value] if value is not None else _unknown()
     scope = replace(d.scope, classes=dict(d.scope.classes))
     for c in list(d.scope.lineage(owner)):
         if c is not owner and c.node.name in scope.classes:
@@ -102,6 +102,11 @@ def _given(d: Defined, name: str, value: ast.expr | None) -> Defined:
     return replace(
         d, scope=scope, owner=replace(_assigning_less(owner, {name}), attributes={**owner.attributes, name: values})
     )
+
+
+def _unknown() -> list[ast.expr | None]:
+    """What an attribute is assigned that may be anything: two things, of which no expression gives either."""
+    return [None, None]
 
 
 def _portable(value: ast.expr, home: FileScope, other: FileScope) -> bool:

@@ -73,8 +73,8 @@ def _classes(
         case ast.Call(func=ast.Attribute(attr="parse_args" | "parse_known_args")):
             return frozenset({SETTINGS})
         case ast.Call(func=made):
-            name = _class_name(scope, made)
-            return frozenset({name}) if name and name.rpartition(".")[2][:1].isupper() else None
+            kind = _class_name(scope, made)
+            return frozenset({kind}) if kind and kind.rpartition(".")[2][:1].isupper() else None
     return None
 
 

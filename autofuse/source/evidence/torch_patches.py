@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 
-from autofuse.reasons.evidence import OTHER_CODE_RUNS
+from autofuse.reasons import code_that_runs
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.capture.scope import FileScope
@@ -30,7 +30,7 @@ def patched(claim: Claim, read: NamesRead) -> Fails | dict[str, Change]:
                     where = f"in {other.file} " if other is not scope else ""
                     text = ast.unparse(change.node).splitlines()[0]
                     how = f"{where}may replace" if name.endswith("*") else f"{where}replaces"
-                    why = because(OTHER_CODE_RUNS, name=_called(name, claim), how=how)
+                    why = because(code_that_runs.OTHER_CODE_RUNS, name=_called(name, claim), how=how)
                     return Fails(why, enables=False, text=text, line=change.line)
                 found |= dict.fromkeys(_made_of(name, read), change)
     return found

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autofuse.reasons.evidence import OTHER_CODE_RUNS
+from autofuse.reasons import code_that_runs
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.capture.scope import Defined, FileScope
@@ -59,7 +59,7 @@ def which_code(claim: Claim) -> Iterator[Missing | Fails]:
 
 
 def _fails(r: Reading) -> Fails:
-    why = because(OTHER_CODE_RUNS, name=r.name, how=r.how)
+    why = because(code_that_runs.OTHER_CODE_RUNS, name=r.name, how=r.how)
     return Fails(why, enables=False, text=r.text, line=r.line)
 
 

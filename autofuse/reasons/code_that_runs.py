@@ -9,7 +9,7 @@ OTHER_CODE_RUNS = Code(
     "A helper, child, attribute or function that the edit reads through is overridden in a subclass, or is assigned, "
     "patched or hooked elsewhere in the files that were given.",
     "`{name}` is not always the code that stands here",
-    "give the class that changes `{name}` a method of its own, and leave this one to the others",
+    "rewrite it by hand where nothing changes `{name}`",
     "`{name}` is not always the code that stands here: {value} {how} it",
     IN_SENTENCE,
 )
