@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from autofuse.reasons import code_that_runs
 from autofuse.reasons.reason import because
@@ -38,46 +39,59 @@ _HARMLESS = re.compile(
 
 def handed_on(claim: Claim) -> Iterator[Missing | Fails]:
     """Fails where the function is given to something that does more than call it; Missing where that is not known."""
-    d, own = claim.defined, claim.edit.becomes.partition(".")[0]
-    for taker, given in _takers(d):
-        text = ast.unparse(taker).splitlines()[0]
-        name = _name(taker, d.scope)
-        if _SCRIPTS.search(name):
-            if own not in ("torch", "F") and not _is_torch(claim.edit.becomes, d.scope):
-                yield _fails(text, "compiles it, and does not know the new call", taker)
+    d = claim.defined
+    for taker in _takers(d):
+        if _SCRIPTS.search(taker.name):
+            if not _is_torch(claim.edit.becomes, d.scope):
+                yield _fails(taker, "compiles it, and does not know the new call")
                 return
-        elif _takes_over(name, given, d.scope):
-            yield _fails(text, "takes it for more", taker)
+        elif _takes_over(taker, d.scope):
+            yield _fails(taker, "takes it for more")
             return
-        elif _REGISTERS.search(name.rpartition(".")[2]) and not _HARMLESS.search(name):
-            if not _only_keeps(name, d.scope):
-                yield Missing(f"assumes that `{text}` does no more than call the function")
+        elif _REGISTERS.search(taker.name.rpartition(".")[2]) and not _HARMLESS.search(taker.name):
+            if not _only_keeps(taker.name, d.scope):
+                yield Missing(f"assumes that `{taker.text}` does no more than call the function")
 
 
-def _fails(text: str, how: str, node: ast.expr) -> Fails:
-    return Fails(because(code_that_runs.OTHER_MEANING, how=how), enables=False, text=text, line=node.lineno)
+@dataclass(frozen=True, eq=False)
+class _Taker:
+    """What a function is handed to: its name, in full where it is imported, and what it is told besides."""
+
+    node: ast.expr
+    name: str
+    told: list[ast.expr]
+
+    @property
+    def text(self) -> str:
+        return ast.unparse(self.node).splitlines()[0]
 
 
-def _takers(d: Defined) -> Iterator[tuple[ast.expr, list[ast.expr]]]:
-    """What the function is handed to, by decorators and by calls, and what that is told besides."""
+def _fails(taker: _Taker, how: str) -> Fails:
+    why = because(code_that_runs.OTHER_MEANING, how=how)
+    return Fails(why, enables=False, text=taker.text, line=taker.node.lineno)
+
+
+def _takers(d: Defined) -> Iterator[_Taker]:
+    """What the function is handed to: by decorators, by calls, and as an entry of a table."""
     for decorator in getattr(d.function, "decorator_list", ()):
-        yield decorator, _arguments(decorator)
+        yield _Taker(decorator, _name(decorator, d.scope), _arguments(decorator))
     around = _classes_around(d)
     for decorator in (x for c in around for x in c.decorator_list):
-        if _SCRIPTS.search(_name(decorator, d.scope)):
-            yield decorator, _arguments(decorator)
+        if _SCRIPTS.search(name := _name(decorator, d.scope)):
+            yield _Taker(decorator, name, [])
     names = _names_for(d, around)
     for n in walk(d.scope.tree):
-        if isinstance(n, ast.Call) and any(_mentions(a, names) for a in [*n.args, *(k.value for k in n.keywords)]):
-            yield n.func, [a for a in (*n.args, *_arguments(n.func)) if not _mentions(a, names)]
+        if isinstance(n, ast.Call):
+            given = [*n.args, *(k.value for k in n.keywords)]
+            name = _name(n.func, d.scope)
+            scripted = d.owner is not None and any(isinstance(a, ast.Name) for a in given) and _SCRIPTS.search(name)
+            if scripted or any(_mentions(a, names) for a in given):
+                yield _Taker(n.func, name, _arguments(n.func))
         elif isinstance(n, ast.Dict):
-            for key, value in zip(n.keys, n.values, strict=True):
-                if key is not None and _mentions(value, names):
-                    yield value, [key]
+            keys = [k for k, v in zip(n.keys, n.values, strict=True) if k is not None and _mentions(v, names)]
+            yield from (_Taker(k, "", [k]) for k in keys)
         elif isinstance(n, ast.Assign) and _mentions(n.value, names):
-            for target in n.targets:
-                if isinstance(target, ast.Subscript):
-                    yield n.value, [target.slice]
+            yield from (_Taker(t, "", [t.slice]) for t in n.targets if isinstance(t, ast.Subscript))
 
 
 def _classes_around(d: Defined) -> list[ast.ClassDef]:
@@ -115,14 +129,12 @@ def _arguments(node: ast.expr) -> list[ast.expr]:
     return [*node.args, *(k.value for k in node.keywords)] if isinstance(node, ast.Call) else []
 
 
-def _takes_over(name: str, given: list[ast.expr], scope: FileScope) -> bool:
+def _takes_over(taker: _Taker, scope: FileScope) -> bool:
     """Whether the function is taken for an operation: by the name of what takes it, or by an operation beside it."""
-    last = name.rpartition(".")[2]
-    if _HARMLESS.search(name):
+    if taker.name and _HARMLESS.search(taker.name):
         return False
-    if _TAKES_OVER.search(name.lower()) or last in _EXACT:
-        return True
-    return any(_is_operation(g, scope) for g in given) and not name.startswith(("torch.testing", "torch.allclose"))
+    by_name = _TAKES_OVER.search(taker.name.lower()) or taker.name.rpartition(".")[2] in _EXACT
+    return bool(by_name) or any(_is_operation(t, scope) for t in taker.told)
 
 
 def _is_operation(node: ast.expr, scope: FileScope) -> bool:
@@ -184,5 +196,7 @@ def _stores(statement: ast.stmt) -> bool:
         return True
     called = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(called, ast.Constant) or (
-        isinstance(called, ast.Call) and isinstance(called.func, ast.Attribute) and called.func.attr in ("append", "add")
+        isinstance(called, ast.Call)
+        and isinstance(called.func, ast.Attribute)
+        and called.func.attr in ("append", "add")
     )

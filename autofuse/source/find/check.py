@@ -29,7 +29,7 @@ from autofuse.source.capture.lambdas import expression_functions
 from autofuse.source.capture.scope import Defined, file_scope, functions
 from autofuse.source.capture.symbolic_lengths import record_lengths
 from autofuse.source.capture.toplevel import SYMBOL, top_level
-from autofuse.source.evidence import Claim, examined
+from autofuse.source.evidence import Claim, examined, read_as
 from autofuse.source.evidence.given_files import ProjectFiles
 from autofuse.source.find.call_rules import CallSite, call_sites, may_concern
 from autofuse.source.find.landmarks import Landmarks
@@ -178,22 +178,25 @@ def _in_function(d: Defined, door: _Door) -> list[Proposal]:
 
     def proposed(site: Site) -> Proposal:
         outcome = edits.get(_key(site), site.verdict)
-        assumed: tuple[str, ...] = ()
+        assumed, through = tuple[str, ...](), ""
         if isinstance(outcome, Edit) and isinstance(site.verdict, Holds):
-            again = None if door.again else partial(_comes_out_again, outcome, door, site.verdict.safety == "safe")
-            answer = examined(Claim(site, outcome, captured, view, d, target, door.files, again))
+            again = None if door.again else partial(_comes_out_again, outcome, door, d)
+            claim = Claim(site, outcome, captured, view, d, target, door.files, again)
+            answer, through = examined(claim), read_as(claim)
             outcome, assumed = (answer, ()) if isinstance(answer, Fails) else (outcome, answer)
-        return _proposal(path, d.symbol, captured, text, site, outcome, assumed)
+        return _proposal(path, d.symbol, captured, text, site, outcome, assumed, through)
 
     every = every_site(captured.graph, view, rules)
     found = [(s, proposed(s)) for s in chosen(every, usable) if not _only_follows(view, s.root) and _place(captured, s)]
     return _taking_turns([*(p for _, p in found), *_within_unsafe(found, every, usable, proposed)], text)
 
 
-def _comes_out_again(edit: Edit, door: _Door, safe: bool, other: Defined) -> bool:
-    """Whether the same edit, no less safe, comes out where the function is read as `other`."""
-    found = [p for p in _in_function(other, replace(door, again=True)) if p.edit == edit]
-    return any(p.finding.status == "safe" or not safe for p in found)
+def _comes_out_again(edit: Edit, door: _Door, d: Defined, other: Defined) -> bool:
+    """Whether the same edit, that assumes no more, comes out where the function `d` is read as `other`."""
+    found, before = (
+        [p.finding for p in _in_function(each, replace(door, again=True)) if p.edit == edit] for each in (other, d)
+    )
+    return any(f.status == "safe" or f.reason in {b.reason for b in before if b.status == "unsafe"} for f in found)
 
 
 def _taking_turns(found: list[Proposal], text: SourceText) -> list[Proposal]:
@@ -269,7 +272,7 @@ def _crossed(captured: CapturedFunction, site: Site) -> Fails | None:
 
 def _proposal(
     path: str, symbol: str, captured: CapturedFunction, text: SourceText, site: Site, outcome: Edit | Verdict,
-    missing: tuple[str, ...],
+    missing: tuple[str, ...], through: str,
 ) -> Proposal:  # fmt: skip
     edit = outcome if isinstance(outcome, Edit) else None
     assumed = "; ".join(filter(None, (site.rule.assumes, edit.unsafe if edit else "", *missing)))
@@ -280,8 +283,8 @@ def _proposal(
     told = _told(site, verdict, captured, text)
     finding = Finding(
         site.rule.rule.code, site.rule.rule.__name__, path, line, end_line, column, symbol, _status(verdict),
-        _message(site, verdict, edit.becomes if edit else "", told), told.reason, told.advice, told.value, told.line,
-        "; ".join(site.notes), told.code,
+        _message(site, verdict, edit.becomes if edit else "", told, through), told.reason, told.advice, told.value,
+        told.line, "; ".join(site.notes), told.code,
     )  # fmt: skip
     return Proposal(finding, edit)
 
@@ -293,9 +296,10 @@ def _told(site: Site, verdict: Verdict, captured: CapturedFunction, text: Source
     return refusal(verdict, site.rule.rule.code, lambda v: written(captured, text, v))
 
 
-def _message(site: Site, verdict: Verdict, becomes: str, told: Refusal) -> str:
+def _message(site: Site, verdict: Verdict, becomes: str, told: Refusal, through: str) -> str:
     if isinstance(verdict, Holds):
-        return f"{_title(site.rule)}: becomes {becomes}" + (f" ({verdict.why})" if verdict.why else "")
+        clauses = "; ".join(filter(None, (verdict.why, through)))
+        return f"{_title(site.rule)}: becomes {becomes}" + (f" ({clauses})" if clauses else "")
     return f"{_title(site.rule)}, not rewritten: {told.reason}"
 
 
