@@ -46,7 +46,7 @@ def handed_on(claim: Claim) -> Iterator[Missing | Fails]:
                 yield _fails(taker, "compiles it, and does not know the new call")
                 return
         elif _takes_over(taker, d.scope):
-            yield _fails(taker, "takes it for more")
+            yield _fails(taker, "takes it for an operation, a pattern or a kernel")
             return
         elif _REGISTERS.search(taker.name.rpartition(".")[2]) and not _HARMLESS.search(taker.name):
             if not _only_keeps(taker.name, d.scope):

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from autofuse.loading.registry import load_rules
-from autofuse.results.findings import Finding
 from autofuse.source.evidence.given_files import ProjectFiles
 from autofuse.source.find.check import Proposal, proposals
 from autofuse.source.write.file_edits import applied
-from tests.source.evidence.changed_programs import HEAD, PARTS, WAYS, Part, Way, fits
+from tests.source.evidence.changed_programs import HEAD, PARTS, Part, fits
+from tests.source.evidence.ways_of_change import WAYS, Way
 
 CASES = [(part, way) for part in PARTS for way in WAYS if fits(part, way)]
 SAFE = "safe", "unsafe"
