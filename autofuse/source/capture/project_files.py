@@ -40,12 +40,12 @@ def _imported_class(found: ast.ImportFrom, name: str, file: Path, hops: int) -> 
     imported = next((a.name for a in found.names if (a.asname or a.name) == name), None)
     if imported is None or (found.module or "").partition(".")[0] in _LIBRARIES and not found.level:
         return None
-    scopes = (_scope_of(f, imported) for f in _files_of(found, file))
+    scopes = (_scope_of(f, imported) for f in files_of(found, file))
     owns = [own for s in scopes if s is not None and (own := _class_called(s, imported, hops - 1)) is not None]
     return owns[0] if len({id(owner.node) for owner, _ in owns}) == 1 else None
 
 
-def _files_of(found: ast.ImportFrom, file: Path) -> Iterator[Path]:
+def files_of(found: ast.ImportFrom, file: Path) -> Iterator[Path]:
     """Where the module of an import in `file` may stand, the nearest first."""
     parts = found.module.split(".") if found.module else []
     if found.level:

@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autofuse.source.capture.project_files import files_of
 from autofuse.source.capture.scope import FileScope, file_scope
+from autofuse.source.capture.syntax import walk
 
 _LARGEST = 1 << 20  # bytes; larger files are generated
 _MOST = 64  # files that are parsed for the sake of one
@@ -42,7 +44,8 @@ class ProjectFiles:
             mentioned = self._mentioned(path)
             if mentioned is None or not mentioned.may_concern(stem.encode(), names) or Path(path).resolve() == here:
                 continue
-            if (other := self._scope(path)) is not None:
+            other = self._scope(path)
+            if other is not None and imports_from(other, scope.file):
                 found.append(other)
             if len(found) >= _MOST:
                 break
@@ -66,6 +69,41 @@ class ProjectFiles:
             except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
                 self._scopes[path] = None
         return self._scopes[path]
+
+
+def imports_from(scope: FileScope, file: Path) -> bool:
+    """Whether the file of `scope` imports `file`, or a class or function of it by way of its package."""
+    home = file.resolve()
+    for node in walk(scope.tree):
+        if isinstance(node, ast.ImportFrom) and scope.file is not None:
+            if any(_brings(node, a.name, scope.file, home) for a in node.names):
+                return True
+        elif isinstance(node, ast.Import) and scope.file is not None:
+            for a in node.names:
+                named = ast.ImportFrom(a.name, [], 0)
+                if any(f.resolve() == home or _holds(f, home) for f in files_of(named, scope.file)):
+                    return True
+    return False
+
+
+def _brings(node: ast.ImportFrom, name: str, here: Path, home: Path) -> bool:
+    """Whether `from x import name` brings in the file `home`, or what it defines by way of its package."""
+    within = ast.ImportFrom(f"{node.module}.{name}" if node.module else name, [], node.level)
+    if any(f.resolve() == home for f in (*files_of(node, here), *files_of(within, here))):
+        return True
+    return any(_holds(f, home) and (name == "*" or _defines(home, name)) for f in files_of(node, here))
+
+
+def _holds(package: Path, file: Path) -> bool:
+    """Whether `package` is the __init__.py of a folder that holds `file`."""
+    return package.name == "__init__.py" and package.resolve().parent in file.parents
+
+
+def _defines(file: Path, name: str) -> bool:
+    try:
+        return re.search(rb"^(?:class|def)\s+%s\b" % name.encode(), file.read_bytes(), re.MULTILINE) is not None
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True)

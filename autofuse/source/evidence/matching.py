@@ -36,7 +36,12 @@ def concerns(change: Change, scope: FileScope, read: NameRead, family: frozenset
     if change.name is None and not _may_be_renewed(change, scope, read):
         return False
     classes = classes_of(scope, change)
-    return classes is None or any(c.rpartition(".")[2] in family for c in classes)
+    return classes is None or any(_in_family(c, family) for c in classes)
+
+
+def _in_family(name: str, family: frozenset[str]) -> bool:
+    """Whether a class, with its module in front where it is imported, is one of `family`."""
+    return name in family or "." in name and f".{name.rpartition('.')[2]}" in family
 
 
 def whole_modules(change: Change, scope: FileScope, d: Defined, read: NamesRead) -> Iterator[str]:

@@ -102,7 +102,7 @@ def _changed(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> It
     for scope in (d.scope, *others):
         for change in changes_in(scope.tree):
             for r in read.names:
-                if concerns(change, scope, r, families.of(r)):
+                if concerns(change, scope, r, families.of(r, scope)):
                     yield _reading(d, read, scope, change, r)
             if change.name is None and change.kind == "hooked":
                 for via in whole_modules(change, scope, d, read):
@@ -110,21 +110,29 @@ def _changed(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> It
 
 
 class _Families:
-    """The names of a class, its bases and its subclasses, for each class that is read."""
+    """A class, its bases and its subclasses, for each class that is read: by the names that each file has for them."""
 
     def __init__(self, d: Defined, others: tuple[FileScope, ...]) -> None:
         self.others = others
-        self.known: dict[int, frozenset[str]] = {}
+        self.known: dict[tuple[int, int], frozenset[str]] = {}
 
-    def of(self, r: NameRead) -> frozenset[str]:
-        """The classes an instance of which may have the name; empty for a name of a file."""
+    def of(self, r: NameRead, scope: FileScope) -> frozenset[str]:
+        """The classes an instance of which may have the name; those of other files with their module in front."""
         if r.owner is None:
             return frozenset()
-        if id(r.owner.node) not in self.known:
-            bases = {c.node.name for c in r.scope.lineage(r.owner)}
-            below = {s.name for s in subclasses(r.scope, r.owner, self.others)}
-            self.known[id(r.owner.node)] = frozenset(bases | below)
-        return self.known[id(r.owner.node)]
+        key = id(r.owner.node), id(scope.tree)
+        if key not in self.known:
+            every = [(c.node.name, r.scope) for c in r.scope.lineage(r.owner)]
+            every += [(s.name, s.scope) for s in subclasses(r.scope, r.owner, self.others)]
+            here = {name for name, home in every if home.tree is scope.tree}
+            abroad = {name for name, home in every if home.tree is not scope.tree}
+            imported = {
+                n
+                for n, i in scope.imports.items()
+                if any((a.asname or a.name) == n and a.name in abroad for a in i.names)
+            }
+            self.known[key] = frozenset(here | imported | {f".{name}" for name in abroad})
+        return self.known[key]
 
 
 def _reading(d: Defined, read: NamesRead, scope: FileScope, change: Change, r: NameRead) -> Reading:
