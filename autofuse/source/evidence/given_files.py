@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autofuse.source.capture.project_files import files_of
+from autofuse.source.capture.project_files import LIBRARIES, files_of, own_class
 from autofuse.source.capture.scope import FileScope, file_scope
 from autofuse.source.capture.syntax import walk
 
 _LARGEST = 1 << 20  # bytes; larger files are generated
 _MOST = 64  # files that are parsed for the sake of one
-_NAMED = re.compile(rb"\b(?:import|from|class)\s[^\n]*")  # where names of other files are brought in, or inherited from
 _CHANGES = re.compile(
     rb"(?<!self)\.(\w+)\s*(?:\[[^\]\n]*\])?\s*(?:,[^=\n]*)?=(?!=)|(setattr|_modules|_hook|patch|__dict__|set_submodule)\b"
 )
@@ -31,25 +30,31 @@ class ProjectFiles:
     paths: tuple[str, ...]
     _texts: dict[str, _Mentioned | None] = field(default_factory=dict)
     _scopes: dict[str, FileScope | None] = field(default_factory=dict)
+    _imported: dict[str, tuple[_Import, ...]] = field(default_factory=dict)
+    _found: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
 
     def concerning(self, scope: FileScope) -> tuple[FileScope, ...]:
-        """Other files that import from the file of `scope`, and inherit from its classes or change attributes."""
+        """Other files that import from the file of `scope`, and inherit from classes or change attributes."""
         if scope.file is None or len(self.paths) < 2:
             return ()
-        names = {*(n.encode() for n in (*scope.classes, *scope.functions))}
-        stem = scope.file.stem if scope.file.stem != "__init__" else scope.file.parent.name
-        here = scope.file.resolve()
-        found = list[FileScope]()
+        if scope.file not in self._found:
+            self._found[scope.file] = tuple(self._concerning(scope, scope.file))
+        return self._found[scope.file]
+
+    def _concerning(self, scope: FileScope, file: Path) -> Iterator[FileScope]:
+        names = {n.encode() for n in (*scope.classes, *scope.functions)}
+        names.add((file.stem if file.stem != "__init__" else file.parent.name).encode())
+        home, found = file.resolve(), 0
         for path in self.paths:
             mentioned = self._mentioned(path)
-            if mentioned is None or not mentioned.may_concern(stem.encode(), names) or Path(path).resolve() == here:
+            if found >= _MOST or mentioned is None or not mentioned.may_concern(names, file.parent.name.encode()):
                 continue
             other = self._scope(path)
-            if other is not None and imports_from(other, scope.file):
-                found.append(other)
-            if len(found) >= _MOST:
-                break
-        return tuple(found)
+            if other is None or not any(i.brings(home) for i in self._imports(path, other)):
+                continue
+            if Path(path).resolve() != home:
+                found += 1
+                yield other
 
     def patching(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that replace functions of torch's, which are one for the whole program."""
@@ -70,60 +75,63 @@ class ProjectFiles:
                 self._scopes[path] = None
         return self._scopes[path]
 
+    def _imports(self, path: str, scope: FileScope) -> tuple[_Import, ...]:
+        if path not in self._imported:
+            self._imported[path] = tuple(_imports(scope, Path(path)))
+        return self._imported[path]
 
-def imports_from(scope: FileScope, file: Path) -> bool:
-    """Whether the file of `scope` imports `file`, or a class or function of it by way of its package."""
-    home = file.resolve()
+
+@dataclass(frozen=True)
+class _Import:
+    """The files that an import may mean, and the name that it takes from them; "" where it takes the module."""
+
+    files: frozenset[Path]
+    name: str
+
+    def brings(self, home: Path) -> bool:
+        """Whether it imports the file `home`, a class that is defined there, or all of its package."""
+        packages = (f for f in self.files if f.name == "__init__.py" and f.parent in home.parents)
+        return home in self.files or self.name in ("", "*") and any(packages)
+
+
+def _imports(scope: FileScope, file: Path) -> Iterator[_Import]:
     for node in walk(scope.tree):
-        if isinstance(node, ast.ImportFrom) and scope.file is not None:
-            if any(_brings(node, a.name, scope.file, home) for a in node.names):
-                return True
-        elif isinstance(node, ast.Import) and scope.file is not None:
-            for a in node.names:
-                named = ast.ImportFrom(a.name, [], 0)
-                if any(f.resolve() == home or _holds(f, home) for f in files_of(named, scope.file)):
-                    return True
-    return False
-
-
-def _brings(node: ast.ImportFrom, name: str, here: Path, home: Path) -> bool:
-    """Whether `from x import name` brings in the file `home`, or what it defines by way of its package."""
-    within = ast.ImportFrom(f"{node.module}.{name}" if node.module else name, [], node.level)
-    if any(f.resolve() == home for f in (*files_of(node, here), *files_of(within, here))):
-        return True
-    return any(_holds(f, home) and (name == "*" or _defines(home, name)) for f in files_of(node, here))
-
-
-def _holds(package: Path, file: Path) -> bool:
-    """Whether `package` is the __init__.py of a folder that holds `file`."""
-    return package.name == "__init__.py" and package.resolve().parent in file.parents
-
-
-def _defines(file: Path, name: str) -> bool:
-    try:
-        return re.search(rb"^(?:class|def)\s+%s\b" % name.encode(), file.read_bytes(), re.MULTILINE) is not None
-    except OSError:
-        return False
+        if isinstance(node, ast.Import):
+            modules = [(a.name, "", 0) for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            own = node.module or ""
+            modules = [(own, a.name, node.level) for a in node.names]
+            modules += [(f"{own}.{a.name}".lstrip("."), a.asname or a.name, node.level) for a in node.names]
+        else:
+            continue
+        for module, name, level in modules:
+            if level or module.partition(".")[0] not in LIBRARIES:
+                found = list(files_of(ast.ImportFrom(module, [], level), file))
+                defined = own_class(scope, ast.Name(name)) if name else None
+                if defined is not None and defined[1].file is not None:
+                    found.append(defined[1].file)
+                yield _Import(frozenset(f.resolve() for f in found), name)
 
 
 @dataclass(frozen=True)
 class _Mentioned:
-    """What the bytes of a file say: the words of its imports and bases, and whether it changes attributes of others."""
+    """What the bytes of a file say: the words of its imports, and whether it inherits or changes attributes."""
 
     words: frozenset[bytes]
-    inherits: bool
-    changes: bool
+    modules: frozenset[bytes]  # of those that are imported whole
+    concerns_others: bool
     patches_torch: bool
 
-    def may_concern(self, stem: bytes, names: Iterable[bytes]) -> bool:
-        if not self.inherits and not self.changes:
-            return False
-        return stem in self.words or not self.words.isdisjoint(names)
+    def may_concern(self, names: Collection[bytes], package: bytes) -> bool:
+        return self.concerns_others and (package in self.modules or not self.words.isdisjoint(names))
 
 
 _PATCHES = re.compile(
     rb"(?:\bF|\btorch|functional|\bTensor|nn\.\w+)\.\w+\s*=(?!=)|(?:setattr|patch(?:\.object)?)\(\s*[\"']?(?:F|torch)\b"
 )
+_IMPORTS = re.compile(rb"^[ \t]*(import|from)\b((?:[^\n(]*\([^)]*\))|[^\n]*)", re.MULTILINE)
+_INHERITS = re.compile(rb"^[ \t]*class\s+\w+\s*\(", re.MULTILINE)
+_WORD = re.compile(rb"\w+")
 
 
 def _mentioned(path: str) -> _Mentioned | None:
@@ -134,9 +142,8 @@ def _mentioned(path: str) -> _Mentioned | None:
         source = Path(path).read_bytes()
     except OSError:
         return None
-    lines = _NAMED.findall(source)
-    words = frozenset(w for line in lines for w in re.findall(rb"\w+", line))
-    imported = re.findall(rb"\bimport\s*\(([^)]*)\)", source)
-    words |= {w for part in imported for w in re.findall(rb"\w+", part)}
-    inherits = any(line.startswith(b"class") and b"(" in line for line in lines)
-    return _Mentioned(words, inherits, _CHANGES.search(source) is not None, _PATCHES.search(source) is not None)
+    imports = _IMPORTS.findall(source)
+    words = frozenset(w for _, text in imports for w in _WORD.findall(text))
+    modules = frozenset(w for kind, text in imports if kind == b"import" for w in _WORD.findall(text))
+    others = _INHERITS.search(source) is not None or _CHANGES.search(source) is not None
+    return _Mentioned(words, modules, others, _PATCHES.search(source) is not None)

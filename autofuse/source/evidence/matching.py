@@ -33,7 +33,7 @@ def concerns(change: Change, scope: FileScope, read: NameRead, family: frozenset
         return False
     if is_self(change):
         return change.owner is not None and change.owner.name in family and _unseen(change, scope)
-    if change.name is None and not _may_be_renewed(change, scope, read):
+    if change.name is None and (_is_somebodys_self(change) or not _may_be_renewed(change, scope, read)):
         return False
     classes = classes_of(scope, change)
     return classes is None or any(_in_family(c, family) for c in classes)
@@ -107,6 +107,11 @@ def _is_plain(value: ast.expr) -> bool:
         case ast.BinOp(left=left, right=right):
             return _is_plain(left) or _is_plain(right)
     return False
+
+
+def _is_somebodys_self(change: Change) -> bool:
+    """Whether a function that decorates methods keeps something in the instance, under a name that it is given."""
+    return isinstance(change.receiver, ast.Name) and change.receiver.id == "self"
 
 
 def _may_be_renewed(change: Change, scope: FileScope, read: NameRead) -> bool:
