@@ -7,11 +7,14 @@ others. Knows changes and what a function reads.
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 
 from autofuse.reasons import code_that_runs
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails
+from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import FileScope
+from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.changes import Change, changes_in
 from autofuse.source.evidence.claim import Claim
 from autofuse.source.evidence.names_read import NamesRead
@@ -42,9 +45,16 @@ def _replaced(change: Change, scope: FileScope) -> list[str]:
         return []
     if change.receiver is None:
         return [change.path] if change.path.startswith("torch.") else []
-    seen = scope.within(change.function) if change.function is not None else scope
+    inside = change.function is not None and _imports(change.function)
+    seen = scope.within(change.function) if inside and change.function is not None else scope
     owner = seen.name_of(change.receiver) or ""
     return [f"{owner}.{change.name or '*'}"] if owner == "torch" or owner.startswith("torch.") else []
+
+
+@lru_cache(maxsize=256)
+def _imports(function: Function) -> bool:
+    """Whether a function imports anything by itself."""
+    return any(isinstance(n, (ast.Import, ast.ImportFrom)) for n in walk(function))
 
 
 def _is_read(name: str, claim: Claim, read: NamesRead) -> bool:

@@ -18,27 +18,73 @@ import torch.nn.functional as F
 SILU = "def silu(x: torch.Tensor) -> torch.Tensor:\n    return x * torch.sigmoid(x)\n"
 
 TAKEN = {
-    "a decomposition": "from torch._decomp import register_decomposition\n\n@register_decomposition(torch.ops.aten.silu)\n{f}",
-    "a decomposition by call": "from torch._decomp import register_decomposition\n\n{f}\nregister_decomposition(torch.ops.aten.silu)(silu)\n",
-    "a lowering": "from torch._inductor.lowering import register_lowering\n\n@register_lowering(torch.ops.aten.silu)\n{f}",
+    "a decomposition": (
+        'from torch._decomp import register_decomposition\n'
+        '\n'
+        '@register_decomposition(torch.ops.aten.silu)\n'
+        '{f}'
+    ),
+    "a decomposition by call": (
+        'from torch._decomp import register_decomposition\n'
+        '\n'
+        '{f}\n'
+        'register_decomposition(torch.ops.aten.silu)(silu)\n'
+    ),
+    "a lowering": (
+        'from torch._inductor.lowering import register_lowering\n'
+        '\n'
+        '@register_lowering(torch.ops.aten.silu)\n'
+        '{f}'
+    ),
     "an implementation": "@torch.library.impl('aten::silu', 'cpu')\n{f}",
-    "an implementation of a library": "lib = torch.library.Library('mine', 'DEF')\n\n@torch.library.impl(lib, 'silu', 'CPU')\n{f}",
+    "an implementation of a library": (
+        "lib = torch.library.Library('mine', 'DEF')\n"
+        '\n'
+        "@torch.library.impl(lib, 'silu', 'CPU')\n"
+        '{f}'
+    ),
     "an implementation by call": "lib = torch.library.Library('aten', 'IMPL')\n{f}\nlib.impl('silu', silu, 'CPU')\n",
     "a custom op": "@torch.library.custom_op('mine::silu', mutates_args=())\n{f}",
     "a fake of one": "@torch.library.register_fake('mine::silu')\n{f}",
     "py_impl": "@torch.ops.aten.silu.default.py_impl(torch._C.DispatchKey.CPU)\n{f}",
-    "a handler of __torch_function__": "HANDLED = {{}}\n\ndef handles(op):\n    def keep(f):\n        HANDLED[op] = f\n        return f\n    return keep\n\n@handles(torch.nn.functional.silu)\n{f}",
+    "a handler of __torch_function__": (
+        'HANDLED = {{}}\n'
+        '\n'
+        'def handles(op):\n'
+        '    def keep(f):\n'
+        '        HANDLED[op] = f\n'
+        '        return f\n'
+        '    return keep\n'
+        '\n'
+        '@handles(torch.nn.functional.silu)\n'
+        '{f}'
+    ),
     "a table of handlers": "{f}\nHANDLED = {{torch.nn.functional.silu: silu}}\n",
     "an entry of a table of handlers": "{f}\nHANDLED = {{}}\nHANDLED[F.silu] = silu\n",
-    "a pattern": "from torch._inductor.pattern_matcher import register_replacement\n\n{f}\nregister_replacement(silu, None, [], None, [])\n",
+    "a pattern": (
+        'from torch._inductor.pattern_matcher import register_replacement\n'
+        '\n'
+        '{f}\n'
+        'register_replacement(silu, None, [], None, [])\n'
+    ),
     "a pattern of fx": "{f}\ndef change(gm):\n    torch.fx.replace_pattern(gm, silu, silu)\n",
-    "a symbolic of onnx": "from torch.onnx import register_custom_op_symbolic\n\n{f}\nregister_custom_op_symbolic('aten::silu', silu, 9)\n",
+    "a symbolic of onnx": (
+        'from torch.onnx import register_custom_op_symbolic\n'
+        '\n'
+        '{f}\n'
+        "register_custom_op_symbolic('aten::silu', silu, 9)\n"
+    ),
     "a kernel of numba": "import numba\n\n@numba.njit\n{f}",
     "a kernel of triton": "import triton\n\n@triton.jit\n{f}",
     "a text that is read": "import inspect\n\n{f}\nTEXT = inspect.getsource(silu)\n",
     "torch's own": "{f}\ntorch.nn.functional.silu = silu\n",
     "torch's own, by its name": "{f}\nsetattr(F, 'silu', silu)\n",
-    "torch's own, by a mock": "from unittest import mock\n\n{f}\nmock.patch('torch.nn.functional.silu', silu).start()\n",
+    "torch's own, by a mock": (
+        'from unittest import mock\n'
+        '\n'
+        '{f}\n'
+        "mock.patch('torch.nn.functional.silu', silu).start()\n"
+    ),
 }  # fmt: skip
 CALLED = {
     "no_grad": "@torch.no_grad()\n{f}",
@@ -47,9 +93,29 @@ CALLED = {
     "script": "@torch.jit.script\n{f}",
     "script by call": "{f}\nfast = torch.jit.script(silu)\n",
     "cache": "@functools.lru_cache(maxsize=None)\n{f}",
-    "a registry of the file": "KNOWN = {{}}\n\ndef register(name):\n    def keep(f):\n        KNOWN[name] = f\n        return f\n    return keep\n\n@register('silu')\n{f}",
+    "a registry of the file": (
+        'KNOWN = {{}}\n'
+        '\n'
+        'def register(name):\n'
+        '    def keep(f):\n'
+        '        KNOWN[name] = f\n'
+        '        return f\n'
+        '    return keep\n'
+        '\n'
+        "@register('silu')\n"
+        '{f}'
+    ),
     "a table of activations": "{f}\nKNOWN = {{'silu': silu, 'relu': torch.relu}}\n",
-    "a wrapper of the file": "def logged(f):\n    @functools.wraps(f)\n    def inner(*a):\n        return f(*a)\n    return inner\n\n@logged\n{f}",
+    "a wrapper of the file": (
+        'def logged(f):\n'
+        '    @functools.wraps(f)\n'
+        '    def inner(*a):\n'
+        '        return f(*a)\n'
+        '    return inner\n'
+        '\n'
+        '@logged\n'
+        '{f}'
+    ),
     "a comparison": "{f}\ndef check(x):\n    torch.testing.assert_close(silu(x), F.silu(x))\n",
     "another function of torch's is patched": "{f}\ntorch.nn.functional.layer_norm = silu\n",
     "partial": "{f}\nhalf = functools.partial(silu)\n",
