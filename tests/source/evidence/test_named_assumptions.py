@@ -36,10 +36,12 @@ CASES = (
     ),
     Assumed(
         "AF201",
-        "def f(x, weight):\n    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight\n",
+        "class Norm(nn.Module):\n    def __init__(self, weight):\n        super().__init__()\n"
+        "        self.weight = nn.Parameter(weight)\n\n    def forward(self, x):\n"
+        "        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight\n",
         "assumes that the weight has the shape of the last dimension",
-        "f(T(1, 3, 5, 4)[0], torch.linspace(0.1, 1.0, 4, dtype=torch.float64))",
-        "f(T(1, 3, 5, 4)[0], torch.linspace(0.1, 1.0, 5, dtype=torch.float64)[:, None])",
+        "Norm(torch.linspace(0.1, 1.0, 4, dtype=torch.float64))(T(1, 3, 5, 4)[0])",
+        "Norm(torch.linspace(0.1, 1.0, 5, dtype=torch.float64)[:, None])(T(1, 3, 5, 4)[0])",
     ),
     Assumed(
         "AF201",
