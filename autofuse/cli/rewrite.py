@@ -21,6 +21,7 @@ from autofuse.project.run import Checked, RewriteRun, Rewritten
 from autofuse.project.workers import each
 from autofuse.results.findings import Finding, as_json
 from autofuse.results.visible_text import visible
+from autofuse.source.evidence.given_files import ProjectFiles
 
 _Done = TypeVar("_Done")
 
@@ -122,6 +123,7 @@ class FilesRun:
             files = self._files()
             for settings in dict.fromkeys(f.settings for f in files):
                 self.run.rules(settings)
+            self.run.files = ProjectFiles(tuple(f.path for f in files))
         if told:
             self.failed = True
             return

@@ -35,6 +35,8 @@ class Refusal:
 def refusal(verdict: Fails | Unknown, rule: str, written: Callable[[Value], AuthorText]) -> Refusal:
     """What to tell of a verdict of the rule with the code `rule`; `written` is asked for the values that it names."""
     culprit = written(verdict.culprit) if verdict.culprit is not None else AuthorText()
+    if isinstance(verdict, Fails) and verdict.text:
+        culprit = AuthorText(verdict.text, verdict.line)
     use = written(verdict.use) if isinstance(verdict, Fails) and verdict.use is not None else AuthorText()
     line, reason = use.line or culprit.line, verdict.reason
     told = reason.sentence(culprit.text, line)

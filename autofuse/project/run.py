@@ -22,6 +22,7 @@ from autofuse.project.suppress import suppressions
 from autofuse.results.regular_files import read
 from autofuse.results.visible_text import visible
 from autofuse.rule import RuleError
+from autofuse.source.evidence.given_files import ProjectFiles
 from autofuse.source.find.check import Proposal, proposals
 from autofuse.source.find.unread import UnreadFunction
 from autofuse.source.write.file_edits import CannotWrite, applied
@@ -65,6 +66,7 @@ class RewriteRun:
     target: str | None = None
     debug: bool = False  # internal errors come with their traceback
     permission: RulesPermission = field(default_factory=lambda: RulesPermission(_LOG.info, _LOG.warning))
+    files: ProjectFiles | None = None  # of the project, where they are given: they may show that other code runs
     _rules: dict[FileSettings, tuple[LoadedRule, ...]] = field(default_factory=dict)
 
     def rules(self, settings: FileSettings) -> tuple[LoadedRule, ...]:
@@ -133,7 +135,9 @@ class RewriteRun:
             return Checked(file.path, source, (), read.troubles)
         target, unread = self.target or file.settings.target, list[UnreadFunction]()
         rules = self.rules(file.settings)
-        found = proposals(read.program, file.path, rules=rules, target=target, unread=unread, only=only)
+        found = proposals(
+            read.program, file.path, rules=rules, target=target, unread=unread, only=only, files=self.files
+        )
         kept = tuple(_located(p, read) for p in _heard(found, read.program, file))
         return Checked(file.path, source, kept, (*read.troubles, *(self._told(u, read) for u in unread)))
 

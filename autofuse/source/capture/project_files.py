@@ -16,7 +16,7 @@ from autofuse.source.capture.scope import ClassScope, FileScope, file_scope
 _LARGEST = 1 << 20  # bytes; larger files are generated
 _ABOVE = 6  # folders above a file in which the project may begin
 _HOPS = 3  # files that hand on what they import
-_LIBRARIES = ("torch", "einops", "typing", "functools", "collections", "dataclasses", "math", "numpy")
+LIBRARIES = ("torch", "einops", "typing", "functools", "collections", "dataclasses", "math", "numpy")
 
 
 def own_class(scope: FileScope, function: ast.expr) -> tuple[ClassScope, FileScope] | None:
@@ -38,14 +38,14 @@ def _class_called(scope: FileScope, name: str, hops: int) -> tuple[ClassScope, F
 def _imported_class(found: ast.ImportFrom, name: str, file: Path, hops: int) -> tuple[ClassScope, FileScope] | None:
     """The class that an import in `file` binds to `name`; None where several files may be meant."""
     imported = next((a.name for a in found.names if (a.asname or a.name) == name), None)
-    if imported is None or (found.module or "").partition(".")[0] in _LIBRARIES and not found.level:
+    if imported is None or (found.module or "").partition(".")[0] in LIBRARIES and not found.level:
         return None
-    scopes = (_scope_of(f, imported) for f in _files_of(found, file))
+    scopes = (_scope_of(f, imported) for f in files_of(found, file))
     owns = [own for s in scopes if s is not None and (own := _class_called(s, imported, hops - 1)) is not None]
     return owns[0] if len({id(owner.node) for owner, _ in owns}) == 1 else None
 
 
-def _files_of(found: ast.ImportFrom, file: Path) -> Iterator[Path]:
+def files_of(found: ast.ImportFrom, file: Path) -> Iterator[Path]:
     """Where the module of an import in `file` may stand, the nearest first."""
     parts = found.module.split(".") if found.module else []
     if found.level:

@@ -231,17 +231,17 @@ def _read_method(scope: ClassScope, method: Function, me: str) -> None:
         if not isinstance(n, (ast.Assign, ast.AnnAssign)) or n.value is None:
             continue
         for target in n.targets if isinstance(n, ast.Assign) else [n.target]:
-            for t, value in _pairs(target, n.value):
+            for t, value in target_pairs(target, n.value):
                 if isinstance(t, ast.Attribute) and _is_name(t.value, me):  # the store counted above has this value
                     scope.attributes[t.attr].remove(None)
                     scope.attributes[t.attr].append(value)
 
 
-def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+def target_pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Each target and what it is given: `self.a, self.b = a, b` are two."""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         for t, v in zip(target.elts, value.elts, strict=True):
-            yield from _pairs(t, v)
+            yield from target_pairs(t, v)
     else:
         yield target, value
 

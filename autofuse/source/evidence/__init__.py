@@ -8,5 +8,6 @@ counter-evidence the edit is declined.
 
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.evidence.questions import examined
+from autofuse.source.evidence.read_as import read_as
 
-__all__ = ["Claim", "Missing", "examined"]
+__all__ = ["Claim", "Missing", "examined", "read_as"]

@@ -10,6 +10,7 @@ from autofuse.match.site import Site
 from autofuse.rule import Fails
 from autofuse.source.capture.captured import CapturedFunction
 from autofuse.source.capture.scope import Defined
+from autofuse.source.evidence.given_files import ProjectFiles
 from autofuse.source.place.edits import Edit
 
 
@@ -23,6 +24,8 @@ class Claim:
     view: View
     defined: Defined  # the function, its class, and the scope that it sees
     target: str
+    files: ProjectFiles | None = None  # the other files of the project, where they are given
+    again: Callable[[Defined], bool] | None = None  # whether the same edit, as safe, comes out of another reading
 
 
 @dataclass(frozen=True)

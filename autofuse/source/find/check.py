@@ -29,7 +29,8 @@ from autofuse.source.capture.lambdas import expression_functions
 from autofuse.source.capture.scope import Defined, FileScope, file_scope, functions
 from autofuse.source.capture.symbolic_lengths import record_lengths
 from autofuse.source.capture.toplevel import SYMBOL, top_level
-from autofuse.source.evidence import Claim, examined
+from autofuse.source.evidence import Claim, examined, read_as
+from autofuse.source.evidence.given_files import ProjectFiles
 from autofuse.source.find.call_rules import CallSite, call_sites, may_concern
 from autofuse.source.find.landmarks import Landmarks
 from autofuse.source.find.unread import FileReading, UnreadFunction
@@ -66,10 +67,12 @@ def proposals(
     target: str = DEFAULT,
     unread: list[UnreadFunction] | None = None,
     only: Collection[str] | None = None,
+    files: ProjectFiles | None = None,
 ) -> list[Proposal]:
     """What autofuse would do to one file, in the order of its lines. Raises SyntaxError if it does not parse.
 
     Functions that cannot be read are left alone, and added to `unread`. With `only`, other symbols are not read.
+    `files` are those of the project, as far as they are given: they may show that other code runs than stands here.
     """
     if b"torch" not in source:
         return []
@@ -89,7 +92,7 @@ def proposals(
     for d in filter(None, (*defined, *inner, top_level(scope))):
         if only is not None and d.symbol not in only or not landmarks.near(d.function):
             continue
-        read = partial(_in_function, d, text, path, of_dataflow, target)
+        read = partial(_in_function, d, _Door(text, path, of_dataflow, target, files))
         found += reading.read(read, d.function.lineno, d.symbol, text.size_of(d.function))
     if of_calls:
         read = partial(_of_calls, scope, of_calls, path, only)
@@ -143,7 +146,20 @@ def _title(rule: LoadedRule) -> str:
     return (rule.rule.__doc__ or rule.rule.__name__).splitlines()[0].rstrip(".")
 
 
-def _in_function(d: Defined, text: SourceText, path: str, rules: tuple[LoadedRule, ...], target: str) -> list[Proposal]:
+@dataclass(frozen=True)
+class _Door:
+    """What all functions of one file are read with. `again`: a function is read anew, as another program has it."""
+
+    text: SourceText
+    path: str
+    rules: tuple[LoadedRule, ...]
+    target: str
+    files: ProjectFiles | None = None
+    again: bool = False
+
+
+def _in_function(d: Defined, door: _Door) -> list[Proposal]:
+    text, path, rules, target = door.text, door.path, door.rules, door.target
     captured = capture(d.function, d.scope, d.owner, d.me)
     sizes = record_lengths(captured)
     view = View(Facts(captured.known))
@@ -159,15 +175,25 @@ def _in_function(d: Defined, text: SourceText, path: str, rules: tuple[LoadedRul
 
     def proposed(site: Site) -> Proposal:
         outcome = edits.get(_key(site), site.verdict)
-        assumed: tuple[str, ...] = ()
+        assumed, through = tuple[str, ...](), ""
         if isinstance(outcome, Edit) and isinstance(site.verdict, Holds):
-            answer = examined(Claim(site, outcome, captured, view, d, target))
+            again = None if door.again else partial(_comes_out_again, outcome, door, d)
+            claim = Claim(site, outcome, captured, view, d, target, door.files, again)
+            answer, through = examined(claim), read_as(claim)
             outcome, assumed = (answer, ()) if isinstance(answer, Fails) else (outcome, answer)
-        return _proposal(path, d.symbol, captured, text, site, outcome, assumed)
+        return _proposal(path, d.symbol, captured, text, site, outcome, assumed, through)
 
     every = every_site(captured.graph, view, rules)
     found = [(s, proposed(s)) for s in chosen(every, usable) if not _only_follows(view, s.root) and _place(captured, s)]
     return _taking_turns([*(p for _, p in found), *_within_unsafe(found, every, usable, proposed)], text)
+
+
+def _comes_out_again(edit: Edit, door: _Door, d: Defined, other: Defined) -> bool:
+    """Whether the same edit, that assumes no more, comes out where the function `d` is read as `other`."""
+    found, before = (
+        [p.finding for p in _in_function(each, replace(door, again=True)) if p.edit == edit] for each in (other, d)
+    )
+    return any(f.status == "safe" or f.reason in {b.reason for b in before if b.status == "unsafe"} for f in found)
 
 
 def _taking_turns(found: list[Proposal], text: SourceText) -> list[Proposal]:
@@ -243,7 +269,7 @@ def _crossed(captured: CapturedFunction, site: Site) -> Fails | None:
 
 def _proposal(
     path: str, symbol: str, captured: CapturedFunction, text: SourceText, site: Site, outcome: Edit | Verdict,
-    missing: tuple[str, ...],
+    missing: tuple[str, ...], through: str,
 ) -> Proposal:  # fmt: skip
     edit = outcome if isinstance(outcome, Edit) else None
     assumed = "; ".join(filter(None, (site.rule.assumes, edit.unsafe if edit else "", *missing)))
@@ -254,8 +280,8 @@ def _proposal(
     told = _told(site, verdict, captured, text)
     finding = Finding(
         site.rule.rule.code, site.rule.rule.__name__, path, line, end_line, column, symbol, _status(verdict),
-        _message(site, verdict, edit.becomes if edit else "", told), told.reason, told.advice, told.value, told.line,
-        "; ".join(site.notes), told.code,
+        _message(site, verdict, edit.becomes if edit else "", told, through), told.reason, told.advice, told.value,
+        told.line, "; ".join(site.notes), told.code,
     )  # fmt: skip
     return Proposal(finding, edit)
 
@@ -267,9 +293,10 @@ def _told(site: Site, verdict: Verdict, captured: CapturedFunction, text: Source
     return refusal(verdict, site.rule.rule.code, lambda v: written(captured, text, v))
 
 
-def _message(site: Site, verdict: Verdict, becomes: str, told: Refusal) -> str:
+def _message(site: Site, verdict: Verdict, becomes: str, told: Refusal, through: str) -> str:
     if isinstance(verdict, Holds):
-        return f"{_title(site.rule)}: becomes {becomes}" + (f" ({verdict.why})" if verdict.why else "")
+        clauses = "; ".join(filter(None, (verdict.why, through)))
+        return f"{_title(site.rule)}: becomes {becomes}" + (f" ({clauses})" if clauses else "")
     return f"{_title(site.rule)}, not rewritten: {told.reason}"
 
 

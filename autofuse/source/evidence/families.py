@@ -1,0 +1,137 @@
+"""Which classes inherit from a class, in its own file and in the files of its project, and what they define anew.
+
+A base is followed by name in one file, and by imports in others. Knows classes; knows nothing of edits.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.project_files import own_class
+from autofuse.source.capture.scope import ClassScope, FileScope
+from autofuse.source.capture.syntax import walk
+
+
+@dataclass(frozen=True, eq=False)
+class Subclass:
+    """A class that inherits from another, in the file of `scope`."""
+
+    owner: ClassScope
+    scope: FileScope
+
+    @property
+    def name(self) -> str:
+        return self.owner.node.name
+
+    def lineage(self) -> list[Subclass]:
+        """The class and all its bases that the project has, the nearest first."""
+        todo, found = [self], list[Subclass]()
+        while todo:
+            at = todo.pop(0)
+            if not any(at.owner.node is f.owner.node for f in found):
+                found.append(at)
+                todo += bases_of(at)
+        return found
+
+
+def subclasses(scope: FileScope, owner: ClassScope, files: tuple[FileScope, ...]) -> Iterator[Subclass]:
+    """Every class that inherits from `owner`, directly or not, in its file and in `files`, each once."""
+    todo, seen = [Subclass(owner, scope)], {id(owner.node)}
+    while todo:
+        base = todo.pop(0)
+        for file in (base.scope, *(f for f in files if f is not base.scope)):
+            for node in _classes(file.tree):
+                if id(node) not in seen and any(_is(b, base, file) for b in node.bases):
+                    seen.add(id(node))
+                    found = Subclass(file.class_scope(node), file)
+                    todo.append(found)
+                    yield found
+
+
+@lru_cache(maxsize=64)
+def _classes(tree: ast.Module) -> tuple[ast.ClassDef, ...]:
+    """Every class of a file, those in functions too."""
+    found = [n for n in walk(tree) if isinstance(n, ast.ClassDef)]
+    return tuple(sorted(found, key=lambda n: n.lineno))
+
+
+def _is(written: ast.expr, base: Subclass, file: FileScope) -> bool:
+    """Whether a base written in `file` is the class `base`."""
+    if isinstance(written, ast.Subscript):
+        written = written.value
+    if file is base.scope:
+        return isinstance(written, ast.Name) and written.id == base.name
+    if isinstance(written, ast.Attribute):  # model.Attention
+        return written.attr == base.name
+    if not isinstance(written, ast.Name) or written.id in file.classes:
+        return False
+    found = own_class(file, written)
+    if found is not None:
+        return found[0].node.name == base.name and found[1].file == base.scope.file
+    imported = file.imports.get(written.id)
+    return imported is not None and any(
+        a.name == base.name and (a.asname or a.name) == written.id for a in imported.names
+    )
+
+
+def defines(owner: ClassScope) -> set[str]:
+    """Every name that a class gives its instances anew."""
+    return {*owner.attributes, *owner.defaults, *owner.buffers, *owner.methods}
+
+
+def bases_of(found: Subclass) -> Iterator[Subclass]:
+    """The bases of a class that the project has, the nearest first, whichever file they stand in."""
+    for base in found.owner.node.bases:
+        if isinstance(base, ast.Subscript):
+            base = base.value
+        if isinstance(base, ast.Name) and base.id in found.scope.classes:
+            yield Subclass(found.scope.classes[base.id], found.scope)
+        elif (other := own_class(found.scope, base)) is not None:
+            yield Subclass(*other)
+
+
+def lines_of(owner: ClassScope, name: str) -> int:
+    """The line where a class defines `name`."""
+    for n in walk(owner.node):
+        named = isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and n.name == name
+        stored = isinstance(n, ast.Attribute) and n.attr == name and not isinstance(n.ctx, ast.Load)
+        plain = isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
+        if named or stored or plain:
+            return int(getattr(n, "lineno", 0))
+    return owner.node.lineno
+
+
+def runs(found: Subclass, base: ClassScope, function: str) -> bool:
+    """Whether an instance of a subclass may run `function` of `base`: it has no other, or one that calls it too.
+
+    Where a subclass of `found` inherits from both, its own answer counts.
+    """
+    seen, todo = set[int](), [found]
+    while todo:
+        at = todo.pop(0)
+        if at.owner.node is base.node or (at.name == base.node.name and at.owner is not found.owner):
+            return True
+        if id(at.owner.node) in seen:
+            continue
+        seen.add(id(at.owner.node))
+        own = at.owner.methods.get(function)
+        if own is not None:
+            return _calls_on(own, function)
+        if function in defines(at.owner):
+            return True
+        todo = [*bases_of(at), *todo]
+    return True
+
+
+def _calls_on(method: Function, function: str) -> bool:
+    """Whether a method runs that of a base as well: by `super()`, or by the name of a class."""
+    return any(isinstance(n, ast.Attribute) and n.attr == function and not _of_child(n) for n in walk(method))
+
+
+def _of_child(n: ast.Attribute) -> bool:
+    """`self.child.forward`."""
+    return isinstance(n.value, ast.Attribute) or isinstance(n.value, ast.Name) and n.value.id in ("self",)

@@ -1,0 +1,149 @@
+"""The other files of a project, as far as one command was given them: which of them may concern a class of one file.
+
+Files are searched as bytes first, and parsed where they mention what is asked for. What is found is kept for as long
+as the command runs. Knows files and names; what they do to a class is the business of changes.py and families.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autofuse.source.capture.project_files import LIBRARIES, files_of, own_class
+from autofuse.source.capture.scope import FileScope, file_scope
+from autofuse.source.capture.syntax import walk
+
+_LARGEST = 1 << 20  # bytes; larger files are generated
+_MOST = 64  # files that are parsed for the sake of one
+_CHANGES = re.compile(
+    rb"(?<!self)\.(\w+)\s*(?:\[[^\]\n]*\])?\s*(?:,[^=\n]*)?=(?!=)|(setattr|_modules|_hook|patch|__dict__|set_submodule)\b"
+)
+
+
+@dataclass
+class ProjectFiles:
+    """The files that a command was given. Reads each once."""
+
+    paths: tuple[str, ...]
+    _texts: dict[str, _Mentioned | None] = field(default_factory=dict)
+    _scopes: dict[str, FileScope | None] = field(default_factory=dict)
+    _imported: dict[str, tuple[_Import, ...]] = field(default_factory=dict)
+    _found: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
+
+    def concerning(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Other files that import from the file of `scope`, and inherit from classes or change attributes."""
+        if scope.file is None or len(self.paths) < 2:
+            return ()
+        if scope.file not in self._found:
+            self._found[scope.file] = tuple(self._concerning(scope, scope.file))
+        return self._found[scope.file]
+
+    def _concerning(self, scope: FileScope, file: Path) -> Iterator[FileScope]:
+        names = {n.encode() for n in (*scope.classes, *scope.functions)}
+        names.add((file.stem if file.stem != "__init__" else file.parent.name).encode())
+        home, found = file.resolve(), 0
+        for path in self.paths:
+            mentioned = self._mentioned(path)
+            if found >= _MOST or mentioned is None or not mentioned.may_concern(names, file.parent.name.encode()):
+                continue
+            other = self._scope(path)
+            if other is None or not any(i.brings(home) for i in self._imports(path, other)):
+                continue
+            if Path(path).resolve() != home:
+                found += 1
+                yield other
+
+    def patching(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Other files that replace functions of torch's, which are one for the whole program."""
+        here = scope.file.resolve() if scope.file is not None else None
+        paths = [p for p in self.paths if (m := self._mentioned(p)) is not None and m.patches_torch]
+        return tuple(s for p in paths if Path(p).resolve() != here and (s := self._scope(p)) is not None)
+
+    def _mentioned(self, path: str) -> _Mentioned | None:
+        if path not in self._texts:
+            self._texts[path] = _mentioned(path)
+        return self._texts[path]
+
+    def _scope(self, path: str) -> FileScope | None:
+        if path not in self._scopes:
+            try:
+                self._scopes[path] = file_scope(ast.parse(Path(path).read_bytes()), Path(path))
+            except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+                self._scopes[path] = None
+        return self._scopes[path]
+
+    def _imports(self, path: str, scope: FileScope) -> tuple[_Import, ...]:
+        if path not in self._imported:
+            self._imported[path] = tuple(_imports(scope, Path(path)))
+        return self._imported[path]
+
+
+@dataclass(frozen=True)
+class _Import:
+    """The files that an import may mean, and the name that it takes from them; "" where it takes the module."""
+
+    files: frozenset[Path]
+    name: str
+
+    def brings(self, home: Path) -> bool:
+        """Whether it imports the file `home`, a class that is defined there, or all of its package."""
+        packages = (f for f in self.files if f.name == "__init__.py" and f.parent in home.parents)
+        return home in self.files or self.name in ("", "*") and any(packages)
+
+
+def _imports(scope: FileScope, file: Path) -> Iterator[_Import]:
+    for node in walk(scope.tree):
+        if isinstance(node, ast.Import):
+            modules = [(a.name, "", 0) for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            own = node.module or ""
+            modules = [(own, a.name, node.level) for a in node.names]
+            modules += [(f"{own}.{a.name}".lstrip("."), a.asname or a.name, node.level) for a in node.names]
+        else:
+            continue
+        for module, name, level in modules:
+            if level or module.partition(".")[0] not in LIBRARIES:
+                found = list(files_of(ast.ImportFrom(module, [], level), file))
+                defined = own_class(scope, ast.Name(name)) if name else None
+                if defined is not None and defined[1].file is not None:
+                    found.append(defined[1].file)
+                yield _Import(frozenset(f.resolve() for f in found), name)
+
+
+@dataclass(frozen=True)
+class _Mentioned:
+    """What the bytes of a file say: the words of its imports, and whether it inherits or changes attributes."""
+
+    words: frozenset[bytes]
+    modules: frozenset[bytes]  # of those that are imported whole
+    concerns_others: bool
+    patches_torch: bool
+
+    def may_concern(self, names: Collection[bytes], package: bytes) -> bool:
+        return self.concerns_others and (package in self.modules or not self.words.isdisjoint(names))
+
+
+_PATCHES = re.compile(
+    rb"(?:\bF|\btorch|functional|\bTensor|nn\.\w+)\.\w+\s*=(?!=)|(?:setattr|patch(?:\.object)?)\(\s*[\"']?(?:F|torch)\b"
+)
+_IMPORTS = re.compile(rb"^[ \t]*(import|from)\b((?:[^\n(]*\([^)]*\))|[^\n]*)", re.MULTILINE)
+_INHERITS = re.compile(rb"^[ \t]*class\s+\w+\s*\(", re.MULTILINE)
+_WORD = re.compile(rb"\w+")
+
+
+def _mentioned(path: str) -> _Mentioned | None:
+    """The words of a file; None where it cannot be read, or is no Python."""
+    try:
+        if not path.endswith((".py", ".pyi")) or Path(path).stat().st_size > _LARGEST:
+            return None
+        source = Path(path).read_bytes()
+    except OSError:
+        return None
+    imports = _IMPORTS.findall(source)
+    words = frozenset(w for _, text in imports for w in _WORD.findall(text))
+    modules = frozenset(w for kind, text in imports if kind == b"import" for w in _WORD.findall(text))
+    others = _INHERITS.search(source) is not None or _CHANGES.search(source) is not None
+    return _Mentioned(words, modules, others, _PATCHES.search(source) is not None)

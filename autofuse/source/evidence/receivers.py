@@ -1,0 +1,157 @@
+"""Whose attribute it is that a file changes: which classes `model.attn` in `model.attn.drop = f` may be an instance of.
+
+A name is what it is assigned, annotated or tested to be. Where the text does not say, it may be anything. Knows
+syntax and the scope of one file.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.scope import FileScope, self_name
+from autofuse.source.capture.syntax import walk
+from autofuse.source.evidence.changes import Change
+
+# What people call settings, which are no modules: assigning config.dropout replaces no child.
+_SETTINGS = re.compile(r"(.*_)?(config|conf|cfg|args|arguments|hparams|opts?|options|settings|namespace|ctx|kwargs)$")
+_SAME_OBJECT = frozenset("to cuda cpu eval train half float double bfloat16 requires_grad_ apply".split())
+_ANYTHING = ("torch.nn.Module", "torch.nn.modules.Module", "typing.Any", "object")
+SETTINGS = "<settings>"
+
+
+def classes_of(scope: FileScope, change: Change) -> frozenset[str] | None:
+    """The names of the classes, in full where imported, whose attribute is changed; None where it may be any."""
+    if change.receiver is None:
+        return None
+    tested = _tested(scope, change.around, change.receiver)
+    return tested if tested is not None else _classes(scope, change.receiver, change.function, change.owner, 0)
+
+
+def is_self(change: Change) -> bool:
+    """Whether a method changes what belongs to its own instance or class."""
+    me = self_name(change.function) if change.function is not None and change.owner is not None else None
+    receiver = change.receiver
+    if isinstance(receiver, ast.Call) and isinstance(receiver.func, ast.Name) and receiver.func.id == "type":
+        receiver = receiver.args[0] if receiver.args else None
+    if isinstance(receiver, ast.Attribute) and receiver.attr == "__class__":
+        receiver = receiver.value
+    return me is not None and isinstance(receiver, ast.Name) and receiver.id == me
+
+
+def _tested(scope: FileScope, tests: tuple[ast.expr, ...], receiver: ast.expr) -> frozenset[str] | None:
+    """The classes that an `if isinstance(m, nn.Softmax)` around leaves."""
+    found, text = frozenset[str](), ast.unparse(receiver)
+    for test in tests:
+        for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else (test,):
+            match part:
+                case ast.Call(func=ast.Name(id="isinstance"), args=[asked, kinds]) if ast.unparse(asked) == text:
+                    each = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
+                    named = [_class_name(scope, k) for k in each]
+                    if all(named) and not any(n in _ANYTHING for n in named):
+                        found |= {n for n in named if n}
+    return found or None
+
+
+def _classes(
+    scope: FileScope, node: ast.expr, function: Function | None, owner: ast.ClassDef | None, depth: int
+) -> frozenset[str] | None:
+    if depth > 4:
+        return None
+    match node:
+        case ast.Name(id=name):
+            return _of_name(scope, name, function, owner, depth)
+        case ast.Attribute(attr=name) if _SETTINGS.match(name):
+            return frozenset({SETTINGS})
+        case ast.Attribute(value=ast.Name(id=me), attr=name) if owner is not None and function is not None:
+            if me == self_name(function):
+                return _together(scope, _given_to(scope, owner, name), function, owner, depth)
+        case ast.Call(func=ast.Attribute(value=inner, attr=name)) if name in _SAME_OBJECT:
+            return _classes(scope, inner, function, owner, depth + 1)
+        case ast.Call(func=ast.Attribute(attr="parse_args" | "parse_known_args")):
+            return frozenset({SETTINGS})
+        case ast.Call(func=made):
+            kind = _class_name(scope, made)
+            return frozenset({kind}) if kind and kind.rpartition(".")[2][:1].isupper() else None
+    return None
+
+
+def _of_name(
+    scope: FileScope, name: str, function: Function | None, owner: ast.ClassDef | None, depth: int
+) -> frozenset[str] | None:
+    if name in scope.classes:
+        return frozenset({name})  # an attribute of the class itself
+    if _SETTINGS.match(name):
+        return frozenset({SETTINGS})
+    if function is not None and owner is not None and name in (self_name(function), "cls"):
+        return frozenset({owner.name})
+    if (annotation := _annotation(function, name)) is not None:
+        return _annotated(scope, annotation)
+    return _together(scope, list(_assigned(scope, name, function)), function, owner, depth)
+
+
+def _together(
+    scope: FileScope, given: list[ast.expr | None], function: Function | None, owner: ast.ClassDef | None, depth: int
+) -> frozenset[str] | None:
+    """What something is that is assigned each of `given`: known only if all of them are."""
+    found = [None if g is None else _classes(scope, g, function, owner, depth + 1) for g in given]
+    return frozenset[str]().union(*(f or () for f in found)) if found and None not in found else None
+
+
+def _given_to(scope: FileScope, owner: ast.ClassDef, name: str) -> list[ast.expr | None]:
+    known = scope.class_scope(owner)
+    return [] if known.opaque else [*known.attributes.get(name, ())]
+
+
+def _assigned(scope: FileScope, name: str, function: Function | None) -> Iterator[ast.expr | None]:
+    """What a name is assigned, in the function or else in the file; None for what no expression gives."""
+    own = list(_stores(function, name)) if function is not None else []
+    if own:
+        yield from own
+    elif function is None or name not in {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}:
+        for statement in scope.tree.body:
+            yield from _stores(statement, name)
+
+
+def _stores(node: ast.AST, name: str) -> Iterator[ast.expr | None]:
+    for n in walk(node):
+        if isinstance(n, ast.Assign):
+            for target in n.targets:
+                if isinstance(target, ast.Name) and target.id == name:
+                    yield n.value
+                elif any(isinstance(t, ast.Name) and t.id == name for t in walk(target)) and _binds(target, name):
+                    yield None
+        elif isinstance(n, (ast.For, ast.comprehension)) and _binds(n.target, name):
+            yield None
+        elif isinstance(n, ast.withitem) and n.optional_vars is not None and _binds(n.optional_vars, name):
+            yield None
+
+
+def _binds(target: ast.expr, name: str) -> bool:
+    return any(isinstance(t, ast.Name) and t.id == name and isinstance(t.ctx, ast.Store) for t in walk(target))
+
+
+def _annotation(function: Function | None, name: str) -> ast.expr | None:
+    arguments = function.args if function is not None else None
+    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs) if arguments is not None else ()
+    return next((a.annotation for a in every if a.arg == name), None)
+
+
+def _annotated(scope: FileScope, annotation: ast.expr) -> frozenset[str] | None:
+    """The class of an annotation; None where it says nothing, or several."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        try:
+            annotation = ast.parse(annotation.value, mode="eval").body
+        except SyntaxError:
+            return None
+    name = _class_name(scope, annotation)
+    return frozenset({name}) if name and name not in _ANYTHING and name[:1] != "_" else None
+
+
+def _class_name(scope: FileScope, node: ast.expr) -> str | None:
+    """The name of a class: of this file as it is written, of another in full."""
+    if isinstance(node, ast.Name):
+        return scope.qualified.get(node.id, node.id)
+    return scope.name_of(node) or (node.attr if isinstance(node, ast.Attribute) else None)

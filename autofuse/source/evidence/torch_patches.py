@@ -1,0 +1,84 @@
+"""Functions and classes of torch's that the given files replace: `F.softmax = mine`, `nn.Softmax.forward = mine`.
+
+They are one for the whole program, so the code that was read, and the code that the edit would call, may both be
+others. Knows changes and what a function reads.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+
+from autofuse.reasons import code_that_runs
+from autofuse.reasons.reason import because
+from autofuse.rule import Fails
+from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.scope import FileScope
+from autofuse.source.capture.syntax import walk
+from autofuse.source.evidence.changes import Change, changes_in
+from autofuse.source.evidence.claim import Claim
+from autofuse.source.evidence.names_read import NamesRead
+
+_EVERY_MODULE = ("torch.nn.Module.", "torch.nn.modules.Module.", "torch.nn.modules.module.Module.")
+
+
+def patched(claim: Claim, read: NamesRead) -> Fails | dict[str, Change]:
+    """Fails where a function that is read or would be called is replaced; else the children whose class is."""
+    found = dict[str, Change]()
+    scope = claim.defined.scope
+    for other in (scope, *(claim.files.patching(scope) if claim.files is not None else ())):
+        for change in changes_in(other.tree):
+            for name in _replaced(change, other):
+                if _is_read(name, claim, read):
+                    where = f"in {other.file} " if other is not scope else ""
+                    text = ast.unparse(change.node).splitlines()[0]
+                    how = f"{where}may replace" if name.endswith("*") else f"{where}replaces"
+                    why = because(code_that_runs.OTHER_CODE_RUNS, name=_called(name, claim), how=how)
+                    return Fails(why, enables=False, text=text, line=change.line)
+                found |= dict.fromkeys(_made_of(name, read), change)
+    return found
+
+
+def _replaced(change: Change, scope: FileScope) -> list[str]:
+    """The full name of what a change replaces, if it is torch's; it ends in `*` where the name is computed."""
+    if change.kind != "assigned":
+        return []
+    if change.receiver is None:
+        return [change.path] if change.path.startswith("torch.") else []
+    inside = change.function is not None and _imports(change.function)
+    seen = scope.within(change.function) if inside and change.function is not None else scope
+    owner = seen.name_of(change.receiver) or ""
+    return [f"{owner}.{change.name or '*'}"] if owner == "torch" or owner.startswith("torch.") else []
+
+
+@lru_cache(maxsize=256)
+def _imports(function: Function) -> bool:
+    """Whether a function imports anything by itself."""
+    return any(isinstance(n, (ast.Import, ast.ImportFrom)) for n in walk(function))
+
+
+def _is_read(name: str, claim: Claim, read: NamesRead) -> bool:
+    """Whether the function reads what is replaced, or the edit would call it."""
+    owner, _, last = name.rpartition(".")
+    becomes = claim.edit.becomes.rpartition(".")[2]
+    if last == "*":
+        ours = owner in ("torch", "torch.nn.functional") and not claim.edit.becomes.startswith("ops.")
+        return ours or any(n.startswith(owner + ".") and not vias for n, vias in read.torch.items())
+    if owner in ("torch.Tensor", "torch._C.TensorBase"):
+        return last in read.methods
+    return name in read.torch and not read.torch[name] or becomes == last and owner in _HOMES
+
+
+_HOMES = ("torch", "torch.nn.functional", "torch.nn", "torch._C._nn")
+
+
+def _called(name: str, claim: Claim) -> str:
+    return claim.edit.becomes if name.endswith("*") else name
+
+
+def _made_of(name: str, read: NamesRead) -> set[str]:
+    """The children that are made by a class that is replaced, or one of whose methods is."""
+    if name.startswith(_EVERY_MODULE):
+        return {via for vias in read.torch.values() for via in vias}
+    owner = name.rpartition(".")[0]
+    return {*read.torch.get(name, ()), *read.torch.get(owner, ())}

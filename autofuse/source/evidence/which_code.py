@@ -1,0 +1,166 @@
+"""Which code will run? What an edit reads through is what the given files say, for every instance they show.
+
+Where a subclass overrides a helper, a child or an attribute, or something assigns, patches or hooks it from outside,
+the function is read again as it is then. If the same edit comes out, and is as safe, it does not rest on that;
+otherwise the files show that other code runs, and the edit is declined.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autofuse.reasons import code_that_runs
+from autofuse.reasons.reason import because
+from autofuse.rule import Fails
+from autofuse.source.capture.scope import Defined, FileScope
+from autofuse.source.evidence.changes import Change, changes_in
+from autofuse.source.evidence.claim import Claim, Missing
+from autofuse.source.evidence.families import Subclass, defines, lines_of, runs, subclasses
+from autofuse.source.evidence.matching import concerns, whole_modules
+from autofuse.source.evidence.names_read import NameRead, NamesRead, names_read
+from autofuse.source.evidence.readings import as_method_of, with_value, without, without_helper
+from autofuse.source.evidence.torch_patches import patched
+
+_MOST = 24  # readings for the sake of one edit; where more would be needed, it is declined
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """The function as it is read where something has changed: what has, where, and in which words."""
+
+    key: str
+    defined: Defined
+    name: str
+    text: str
+    how: str
+    line: int
+
+
+def which_code(claim: Claim) -> Iterator[Missing | Fails]:
+    """Fails where the given files show that an edit reads through something that is not always the same."""
+    if claim.again is None:
+        return
+    read = names_read(claim.defined)
+    patches = patched(claim, read)
+    if isinstance(patches, Fails):
+        yield patches
+        return
+    others = _other_files(claim, read)
+    tried = set[str]()
+    for reading in (*_overridden(claim, read, others), *_changed(claim, read, others), *_by_patch(claim, patches)):
+        if reading.key in tried:
+            continue
+        tried.add(reading.key)
+        if len(tried) > _MOST or not claim.again(reading.defined):
+            yield _fails(reading)
+            return
+
+
+def _fails(r: Reading) -> Fails:
+    why = because(code_that_runs.OTHER_CODE_RUNS, name=r.name, how=r.how)
+    return Fails(why, enables=False, text=r.text, line=r.line)
+
+
+def _other_files(claim: Claim, read: NamesRead) -> tuple[FileScope, ...]:
+    return claim.files.concerning(claim.defined.scope) if claim.files is not None and read.names else ()
+
+
+def _overridden(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> Iterator[Reading]:
+    """The function as a method of each subclass that runs it and overrides what it reads."""
+    d = claim.defined
+    if d.owner is None:
+        return
+    names = {r.name for r in read.names if r.owner is d.owner and not r.inner}
+    for found in subclasses(d.scope, d.owner, others):
+        own = names & _anew(found, d)
+        if own and runs(found, d.owner, d.function.name):
+            name = min(own)
+            home = next((c for c in _lineage(found, d) if name in defines(c.owner)), found)
+            where = f"in {found.scope.file} " if found.scope.tree is not d.scope.tree else ""
+            yield Reading(
+                f"class {found.name} {id(found.owner.node)}", as_method_of(d, found), f"self.{name}",
+                f"class {found.name}", f"{where}overrides", lines_of(home.owner, name),
+            )  # fmt: skip
+
+
+def _anew(found: Subclass, d: Defined) -> set[str]:
+    return {n for c in _lineage(found, d) for n in defines(c.owner)}
+
+
+def _lineage(found: Subclass, d: Defined) -> list[Subclass]:
+    """A subclass and its other bases, without the class itself and its bases."""
+    own = {c.node.name for c in d.scope.lineage(d.owner)}
+    return [c for c in found.lineage() if c.name not in own]
+
+
+def _changed(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> Iterator[Reading]:
+    """The function with each name that something assigns, patches or hooks from outside."""
+    d = claim.defined
+    families = _Families(d, others)
+    for scope in (d.scope, *others):
+        for change in changes_in(scope.tree):
+            for r in read.names:
+                if concerns(change, scope, r, families.of(r, scope)):
+                    yield _reading(d, read, scope, change, r)
+            if change.name is None and change.kind == "hooked":
+                for via in whole_modules(change, scope, d, read):
+                    yield _unknown(d, scope, change, via)
+
+
+class _Families:
+    """A class, its bases and its subclasses, for each class that is read: by the names that each file has for them."""
+
+    def __init__(self, d: Defined, others: tuple[FileScope, ...]) -> None:
+        self.others = others
+        self.known: dict[tuple[int, int], frozenset[str]] = {}
+
+    def of(self, r: NameRead, scope: FileScope) -> frozenset[str]:
+        """The classes an instance of which may have the name; those of other files with their module in front."""
+        if r.owner is None:
+            return frozenset()
+        key = id(r.owner.node), id(scope.tree)
+        if key not in self.known:
+            every = [(c.node.name, r.scope) for c in r.scope.lineage(r.owner)]
+            every += [(s.name, s.scope) for s in subclasses(r.scope, r.owner, self.others)]
+            here = {name for name, home in every if home.tree is scope.tree}
+            abroad = {name for name, home in every if home.tree is not scope.tree}
+            imported = {
+                n
+                for n, i in scope.imports.items()
+                if any((a.asname or a.name) == n and a.name in abroad for a in i.names)
+            }
+            self.known[key] = frozenset(here | imported | {f".{name}" for name in abroad})
+        return self.known[key]
+
+
+def _reading(d: Defined, read: NamesRead, scope: FileScope, change: Change, r: NameRead) -> Reading:
+    """`d` as it is after a change of `r`."""
+    if r.owner is None and not r.inner and r.via == r.name:
+        return _made(d, scope, change, r.name, without_helper(d, r.name), "")
+    if r.inner or r.owner is not d.owner or change.kind != "assigned" or r.name != r.via:
+        return _unknown(d, scope, change, r.via, r.name)
+    value = None if d.scope.method(d.owner, r.name) is not None else change.value
+    told = ast.dump(value) if value is not None else ""
+    return _made(d, scope, change, f"self.{r.name}", with_value(d, scope, r.name, value), told)
+
+
+def _unknown(d: Defined, scope: FileScope, change: Change, via: str, name: str = "") -> Reading:
+    """`d` where nothing is known of what it reads by the name `via`."""
+    helper = via in d.scope.functions or via in d.scope.variables
+    made = without_helper(d, via) if helper else without(d, via)
+    return _made(d, scope, change, via if helper else f"self.{via}", made, "")
+
+
+def _made(d: Defined, scope: FileScope, change: Change, name: str, made: Defined, told: str) -> Reading:
+    where = f"in {scope.file} " if scope.tree is not d.scope.tree else ""
+    text = ast.unparse(change.node).splitlines()[0]
+    how = "hooks" if change.kind == "hooked" else "may replace" if change.name is None else "replaces"
+    return Reading(f"{name} {told}", made, name, text, where + how, change.line)
+
+
+def _by_patch(claim: Claim, patches: dict[str, Change]) -> Iterator[Reading]:
+    """The function without each child that is made by a class of torch's that is patched."""
+    for via, change in patches.items():
+        yield _unknown(claim.defined, claim.defined.scope, change, via)

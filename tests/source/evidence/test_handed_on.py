@@ -1,0 +1,175 @@
+"""Functions that are handed to something that reads them, or takes them for torch's own, are left alone."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from tests.source.rewriting import findings, module_of, rewritten
+
+HEAD = """
+import functools
+import torch
+from torch import nn
+import torch.nn.functional as F
+"""
+SILU = "def silu(x: torch.Tensor) -> torch.Tensor:\n    return x * torch.sigmoid(x)\n"
+
+TAKEN = {
+    "a decomposition": (
+        'from torch._decomp import register_decomposition\n'
+        '\n'
+        '@register_decomposition(torch.ops.aten.silu)\n'
+        '{f}'
+    ),
+    "a decomposition by call": (
+        'from torch._decomp import register_decomposition\n'
+        '\n'
+        '{f}\n'
+        'register_decomposition(torch.ops.aten.silu)(silu)\n'
+    ),
+    "a lowering": (
+        'from torch._inductor.lowering import register_lowering\n'
+        '\n'
+        '@register_lowering(torch.ops.aten.silu)\n'
+        '{f}'
+    ),
+    "an implementation": "@torch.library.impl('aten::silu', 'cpu')\n{f}",
+    "an implementation of a library": (
+        "lib = torch.library.Library('mine', 'DEF')\n"
+        '\n'
+        "@torch.library.impl(lib, 'silu', 'CPU')\n"
+        '{f}'
+    ),
+    "an implementation by call": "lib = torch.library.Library('aten', 'IMPL')\n{f}\nlib.impl('silu', silu, 'CPU')\n",
+    "a custom op": "@torch.library.custom_op('mine::silu', mutates_args=())\n{f}",
+    "a fake of one": "@torch.library.register_fake('mine::silu')\n{f}",
+    "py_impl": "@torch.ops.aten.silu.default.py_impl(torch._C.DispatchKey.CPU)\n{f}",
+    "a handler of __torch_function__": (
+        'HANDLED = {{}}\n'
+        '\n'
+        'def handles(op):\n'
+        '    def keep(f):\n'
+        '        HANDLED[op] = f\n'
+        '        return f\n'
+        '    return keep\n'
+        '\n'
+        '@handles(torch.nn.functional.silu)\n'
+        '{f}'
+    ),
+    "a table of handlers": "{f}\nHANDLED = {{torch.nn.functional.silu: silu}}\n",
+    "an entry of a table of handlers": "{f}\nHANDLED = {{}}\nHANDLED[F.silu] = silu\n",
+    "a pattern": (
+        'from torch._inductor.pattern_matcher import register_replacement\n'
+        '\n'
+        '{f}\n'
+        'register_replacement(silu, None, [], None, [])\n'
+    ),
+    "a pattern of fx": "{f}\ndef change(gm):\n    torch.fx.replace_pattern(gm, silu, silu)\n",
+    "a symbolic of onnx": (
+        'from torch.onnx import register_custom_op_symbolic\n'
+        '\n'
+        '{f}\n'
+        "register_custom_op_symbolic('aten::silu', silu, 9)\n"
+    ),
+    "a kernel of numba": "import numba\n\n@numba.njit\n{f}",
+    "a kernel of triton": "import triton\n\n@triton.jit\n{f}",
+    "a text that is read": "import inspect\n\n{f}\nTEXT = inspect.getsource(silu)\n",
+    "torch's own": "{f}\ntorch.nn.functional.silu = silu\n",
+    "torch's own, by its name": "{f}\nsetattr(F, 'silu', silu)\n",
+    "torch's own, by a mock": (
+        'from unittest import mock\n'
+        '\n'
+        '{f}\n'
+        "mock.patch('torch.nn.functional.silu', silu).start()\n"
+    ),
+}  # fmt: skip
+CALLED = {
+    "no_grad": "@torch.no_grad()\n{f}",
+    "inference_mode": "@torch.inference_mode\n{f}",
+    "compile": "@torch.compile(dynamic=True)\n{f}",
+    "script": "@torch.jit.script\n{f}",
+    "script by call": "{f}\nfast = torch.jit.script(silu)\n",
+    "cache": "@functools.lru_cache(maxsize=None)\n{f}",
+    "a registry of the file": (
+        'KNOWN = {{}}\n'
+        '\n'
+        'def register(name):\n'
+        '    def keep(f):\n'
+        '        KNOWN[name] = f\n'
+        '        return f\n'
+        '    return keep\n'
+        '\n'
+        "@register('silu')\n"
+        '{f}'
+    ),
+    "a table of activations": "{f}\nKNOWN = {{'silu': silu, 'relu': torch.relu}}\n",
+    "a wrapper of the file": (
+        'def logged(f):\n'
+        '    @functools.wraps(f)\n'
+        '    def inner(*a):\n'
+        '        return f(*a)\n'
+        '    return inner\n'
+        '\n'
+        '@logged\n'
+        '{f}'
+    ),
+    "a comparison": "{f}\ndef check(x):\n    torch.testing.assert_close(silu(x), F.silu(x))\n",
+    "another function of torch's is patched": "{f}\ntorch.nn.functional.layer_norm = silu\n",
+    "partial": "{f}\nhalf = functools.partial(silu)\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TAKEN.values(), ids=list(TAKEN))
+def test_a_function_that_is_taken_for_more_is_left_alone(text: str) -> None:
+    found = [f for f in findings(HEAD + text.format(f=SILU)) if f.code == "AF302"]
+    assert [f.status for f in found] == ["declined"], found
+    assert found[0].reason_code in ("other-meaning", "other-code-runs") and found[0].value_line
+
+
+@pytest.mark.parametrize("text", CALLED.values(), ids=list(CALLED))
+def test_a_function_that_is_called_or_kept_is_rewritten(text: str) -> None:
+    before = HEAD + text.format(f=SILU)
+    assert [f.status for f in findings(before) if f.code == "AF302"] == ["safe"]
+    after = rewritten(before, unsafe=False)
+    assert "F.silu(x)" in after
+    if "script" not in text and "compile" not in text and "layer_norm" not in text:
+        x = torch.randn(4, dtype=torch.float64)
+        torch.testing.assert_close(module_of(before).silu(x), module_of(after).silu(x))
+
+
+def test_a_registration_of_another_package_is_an_assumption_that_is_named() -> None:
+    (found,) = findings(HEAD + "from somewhere import register\n\n@register('silu')\n" + SILU)
+    assert found.status == "unsafe" and "assumes that `register('silu')` does no more than call" in found.message
+
+
+@pytest.mark.parametrize("scripted", ["@torch.jit.script\n{f}", "{f}\nfast = torch.jit.script(attend)\n"])
+def test_what_is_compiled_to_a_script_gets_calls_that_scripts_know(scripted: str) -> None:
+    text = HEAD + scripted.format(
+        f="def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:\n"
+        "    return torch.softmax(q @ k.transpose(-2, -1) / 2.0, dim=-1) @ v\n"
+    )
+    assert [f.status for f in findings(text)] == ["safe"]
+    assert [f.status for f in findings(text, "autofuse")] == ["declined"]
+
+
+def test_a_module_that_is_compiled_to_a_script_gets_calls_that_scripts_know() -> None:
+    text = HEAD + (
+        "class Block(nn.Module):\n    def forward(self, q, k, v):\n        return (q @ k.mT).softmax(-1) @ v\n\n\n"
+        "fast = torch.jit.script(Block())\n"
+    )
+    assert [f.status for f in findings(text)] == ["safe"]
+    assert [f.status for f in findings(text, "autofuse")] == ["declined"]
+
+
+def test_a_function_that_is_torchs_own_silu_does_not_call_itself() -> None:
+    text = HEAD + TAKEN["torch's own"].format(f=SILU)
+    kept = torch.nn.functional.silu
+    try:
+        x = torch.randn(4, dtype=torch.float64)
+        torch.testing.assert_close(module_of(rewritten(text)).silu(x), kept(x))
+    finally:
+        torch.nn.functional.silu = kept
+        sys.modules.pop("rewritten", None)

@@ -1,0 +1,89 @@
+"""What an unsafe edit assumes is in its message: under it the edit is right, and without it, it would be wrong.
+
+Each program is called twice: as its message assumes, where nothing may differ, and otherwise, where something does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from tests.source.rewriting import findings, module_of, rewritten
+
+HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\n\n"
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """A program, the clause of its message, a call for which the clause holds, and one for which it does not."""
+
+    code: str
+    text: str
+    clause: str
+    holds: str
+    fails: str
+
+
+CASES = (
+    Assumed(
+        "AF101",
+        "def f(q, k, v, scale):\n    return (q @ k.mT * scale).softmax(-1) @ v\n",
+        "assumes that the scale is one number, or a tensor that is the same for all keys",
+        "f(*T(2, 3, 5, 4), 0.5)",
+        "f(*T(2, 3, 5, 4), torch.linspace(0.1, 1.0, 5, dtype=torch.float64))",
+    ),
+    Assumed(
+        "AF201",
+        "class Norm(nn.Module):\n    def __init__(self, weight):\n        super().__init__()\n"
+        "        self.weight = nn.Parameter(weight)\n\n    def forward(self, x):\n"
+        "        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight\n",
+        "assumes that the weight has the shape of the last dimension",
+        "Norm(torch.linspace(0.1, 1.0, 4, dtype=torch.float64))(T(1, 3, 5, 4)[0])",
+        "Norm(torch.linspace(0.1, 1.0, 5, dtype=torch.float64)[:, None])(T(1, 3, 5, 4)[0])",
+    ),
+    Assumed(
+        "AF201",
+        "def f(x, eps):\n    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)\n",
+        "assumes that eps is a number",
+        "f(T(1, 3, 5, 4)[0], 1e-6)",
+        "f(T(1, 3, 5, 4)[0], torch.linspace(0.1, 1.0, 5, dtype=torch.float64)[:, None])",
+    ),
+    Assumed(
+        "AF302",
+        "from functools import singledispatch as register\n\n@register\ndef f(x: torch.Tensor) -> torch.Tensor:\n"
+        "    return x * torch.sigmoid(x)\n",
+        "assumes that `register` does no more than call the function",
+        "f(T(1, 3, 5, 4)[0])",
+        "",
+    ),
+)  # fmt: skip
+
+
+def run(text: str, call: str) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+
+    def tensors(count: int, *size: int) -> list[torch.Tensor]:
+        return [torch.randn(*size, dtype=torch.float64, generator=generator) for _ in range(count + 1)]
+
+    result = eval(call, {**vars(module_of(text)), "T": tensors, "torch": torch})
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.clause)
+def test_an_unsafe_edit_is_right_where_what_it_assumes_holds_and_only_there(case: Assumed) -> None:
+    text = HEAD + case.text
+    found = [f for f in findings(text) if f.code.startswith(case.code[:3]) and f.status == "unsafe"]
+    assert found and any(case.clause in f.message for f in found), findings(text)
+    after = rewritten(text)
+    assert after != rewritten(text, unsafe=False)
+    torch.testing.assert_close(run(text, case.holds), run(after, case.holds))
+    if case.fails:
+        before = run(text, case.fails)
+        try:
+            same = torch.allclose(before, run(after, case.fails))
+        except (RuntimeError, TypeError):
+            same = False
+        assert not same, "the assumption is not needed: the edit is right without it"

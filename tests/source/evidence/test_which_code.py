@@ -1,0 +1,124 @@
+"""Which code will run: an edit is made only where every file that is given shows the code that was read.
+
+Programs are executed before and after. Where something changes what an edit reads through, nothing may differ; where
+it is changed to what it was, or another class is changed, the edit stays safe.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from autofuse.loading.registry import load_rules
+from autofuse.source.evidence.given_files import ProjectFiles
+from autofuse.source.find.check import Proposal, proposals
+from autofuse.source.write.file_edits import applied
+from tests.source.evidence.changed_programs import HEAD, PARTS, Part, fits
+from tests.source.evidence.ways_of_change import WAYS, Way
+
+CASES = [(part, way) for part in PARTS for way in WAYS if fits(part, way)]
+SAFE = "safe", "unsafe"
+
+
+def name_of(value: object) -> str:
+    return str(value.name) if isinstance(value, (Part, Way)) else ""
+
+
+@pytest.fixture(autouse=True)
+def no_modules_left() -> Iterator[None]:
+    yield
+    for name in ("model", "other"):
+        sys.modules.pop(name, None)
+
+
+def written(folder: Path, part: Part, way: Way, value: str) -> list[Path]:
+    """The files of a program, the first of which is the one that is edited."""
+    text = way.text.format(name=part.read, value=value)
+    files = {"model.py": HEAD + part.base + ("" if way.outside else "\n\n" + text)}
+    if way.outside:
+        files["other.py"] = HEAD + "import model\n" + text
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    return [folder / name for name in files]
+
+
+def found(files: list[Path], target: str) -> list[Proposal]:
+    given = ProjectFiles(tuple(map(str, files)))
+    return proposals(files[0].read_bytes(), str(files[0]), rules=load_rules(), target=target, files=given)
+
+
+def rewritten(files: list[Path], target: str) -> bool:
+    """Whether the first file changes; every edit is made, safe or not."""
+    changed = False
+    for _ in range(4):
+        made = [p for p in found(files, target) if p.edit is not None and p.finding.status in SAFE and not p.within]
+        if not made:
+            return changed
+        files[0].write_bytes(applied(files[0].read_bytes(), made))
+        changed = True
+    return changed
+
+
+def result(files: list[Path], made: str, inputs: str) -> list[torch.Tensor]:
+    """What the program computes, and its gradients."""
+    for path in files:
+        module = ModuleType(path.stem)
+        sys.modules[path.stem] = module
+        exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    torch.manual_seed(0)
+    model = eval(made, module.__dict__).double()
+    given = [torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in eval(f"[{inputs}]")]
+    output = model(*given)
+    grads = torch.autograd.grad(output.square().sum(), given, allow_unused=True)
+    return [output, *(g for g in grads if g is not None)]
+
+
+def assert_same(before: list[torch.Tensor], after: list[torch.Tensor]) -> None:
+    for a, b in zip(before, after, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-8)
+
+
+@pytest.mark.parametrize(("part", "way"), CASES, ids=name_of)
+def test_what_is_changed_computes_the_same_afterwards(part: Part, way: Way, tmp_path: Path) -> None:
+    files = written(tmp_path, part, way, part.other)
+    before = result(files, way.made, part.inputs)
+    declined = [p.finding for p in found(files, part.target) if p.finding.status == "declined"]
+    rewritten(files, part.target)
+    assert_same(before, result(files, way.made, part.inputs))
+    if way.name != "a global statement rebinds it":  # then the name means nothing, and nothing is found
+        assert all(f.reason_code in ("other-code-runs", "value-returned") for f in declined)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=name_of)
+def test_without_a_change_the_edit_is_made_and_says_what_it_reads_through(part: Part, tmp_path: Path) -> None:
+    files = written(tmp_path, part, WAYS[0], part.same)
+    files[0].write_text(HEAD + part.base)
+    edits = [p.finding for p in found(files, part.target) if p.edit is not None]
+    assert edits and all(f.status == "safe" or part.target != "torch" for f in edits), edits
+    if part.kind in ("child", "method", "helper"):
+        assert any(f"`self.{part.read}` as the " in f.message or f"{part.read}` as the" in f.message for f in edits)
+    before = result(files, "Base()", part.inputs)
+    assert rewritten(files, part.target)
+    assert_same(before, result(files, "Base()", part.inputs))
+
+
+SAME = [(p, w) for p, w in CASES if p.same and p.kind in ("child", "attribute") and "hook" not in w.name]
+STAYS = [(p, w) for p, w in SAME if "{value}" in w.text and w.name not in (
+    "a subclass has it as a property", "every child of a kind is replaced", "setattr with a name that is given",
+    "a mixin assigns it", "mock gives the class another",
+) and "Own" not in p.same]  # fmt: skip
+
+
+@pytest.mark.parametrize(("part", "way"), STAYS, ids=name_of)
+def test_what_is_changed_to_the_same_stays_safe(part: Part, way: Way, tmp_path: Path) -> None:
+    files = written(tmp_path, part, way, part.same)
+    before = result(files, way.made, part.inputs)
+    edits = [p.finding for p in found(files, part.target) if p.edit is not None]
+    assert edits and all(f.status == "safe" or part.target != "torch" for f in edits)
+    assert rewritten(files, part.target)
+    assert_same(before, result(files, way.made, part.inputs))
