@@ -198,6 +198,7 @@ class Calls(Inlining, Elements):
         op, inputs = like_another(self.graph, op, inputs)
         self.know_ranks(op, inputs)
         made = (self.graph.fresh if op.effect == "random" else self.graph.value)(op.name, *inputs)
+        self.out.spelled.setdefault(made, set()).update({name, *(f"{name}({k}=)" for k in named)})
         rank, multiplied = _DIMENSIONS.get(name.removeprefix("torch").removeprefix("."), (0, ()))
         for v in (made, *(inputs[i] for i in multiplied)) if rank else ():
             self.has_rank(v, rank)

@@ -7,13 +7,15 @@ defined twice, means nothing. Knows one file's syntax tree (binding.py reads it)
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from autofuse.source.capture.bindings import Function, bindings, bound_names
 from autofuse.source.capture.constants import constants_of
 from autofuse.source.capture.helpers import inlinable
+from autofuse.source.capture.lasting_imports import Doubt, doubts, star_modules
 from autofuse.source.capture.syntax import walk
 
 _PLAIN_BASES = ("torch.nn.", "torch.autograd.", "abc.", "typing.")
@@ -44,11 +46,17 @@ class FileScope:
     bound: frozenset[str] = frozenset()  # every name that the module binds, and so hides a builtin
     local: frozenset[str] = frozenset()  # names of the functions around, whatever the module calls so
     file: Path | None = None  # where it stands, if other files of its project may be asked
+    doubtful: Mapping[str, Doubt] = field(default_factory=dict)  # imported names that may not be bound when code runs
     imports: dict[str, ast.ImportFrom] = field(default_factory=dict)  # names and the one import that binds each
     elsewhere: dict[str, tuple[ClassScope, FileScope] | None] = field(default_factory=dict)  # classes so imported
     _class_scopes: dict[int, ClassScope] = field(default_factory=dict)
     _straight: dict[int, bool] = field(default_factory=dict)
     _constants: dict[str, float] | None = None
+
+    @cached_property
+    def hides_names(self) -> bool:
+        """Whether the file binds names that its text does not show, by `from x import *`."""
+        return star_modules(self.tree)
 
     def class_scope(self, node: ast.ClassDef) -> ClassScope:
         """What is known of a class of this file, wherever it is defined."""
@@ -137,6 +145,7 @@ class FileScope:
             classes={k: v for k, v in self.classes.items() if k not in hidden},
             imports={k: v for k, v in self.imports.items() if k not in hidden},
             variables={k: v for k, v in self.variables.items() if k not in hidden},
+            doubtful={k: v for k, v in self.doubtful.items() if k not in hidden} | doubts(function.body),
             bound=self.bound | hidden,
             local=self.local | (hidden - imported.keys()),
         )
@@ -148,7 +157,7 @@ def file_scope(tree: ast.Module, file: Path | None = None) -> FileScope:
     reassigned = {n for node in walk(tree) if isinstance(node, ast.Global) for n in node.names}
     scope.qualified = {k: v for k, v in _imported(tree.body).items() if k not in reassigned}
     module_level = _bindings(tree.body)
-    scope.bound = frozenset(module_level) | reassigned
+    scope.bound, scope.doubtful = frozenset(module_level) | reassigned, doubts(tree.body)
     for name, nodes in module_level.items():
         if len(nodes) != 1 or name in reassigned:
             continue

@@ -25,6 +25,7 @@ from autofuse.rule import Fails, Holds, Unknown, Verdict
 from autofuse.source.capture.captured import CapturedFunction, Chain, ValuePosition
 from autofuse.source.capture.function_capture import capture
 from autofuse.source.capture.lambdas import expression_functions
+from autofuse.source.capture.lasting_imports import imports_torch
 from autofuse.source.capture.scope import Defined, file_scope, functions
 from autofuse.source.capture.symbolic_lengths import record_lengths
 from autofuse.source.capture.toplevel import SYMBOL, top_level
@@ -80,6 +81,8 @@ def proposals(
     if b"torch" not in source:
         return []
     tree = ast.parse(source)  # first, so that a syntax error is told whatever the file is about
+    if not imports_torch(tree):
+        return []
     of_calls = [r for r in rules if may_concern(r, source)]
     of_dataflow = tuple(r for r in rules if r.change is None)
     hints = hints_of(of_dataflow)
