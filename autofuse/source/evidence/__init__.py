@@ -6,6 +6,7 @@ what is gone. Where a piece of evidence is missing the edit is `unsafe`, and its
 counter-evidence the edit is declined.
 """
 
-from autofuse.source.evidence.claim import Claim, Missing, examined
+from autofuse.source.evidence.claim import Claim, Missing
+from autofuse.source.evidence.questions import examined
 
 __all__ = ["Claim", "Missing", "examined"]

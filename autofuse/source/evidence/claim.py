@@ -33,17 +33,3 @@ class Missing:
 
 
 Question = Callable[[Claim], Iterator[Missing | Fails]]
-
-# One entry for each file of this package, in the order in which a message names what is missing.
-QUESTIONS: tuple[Question, ...] = ()
-
-
-def examined(claim: Claim) -> Fails | tuple[str, ...]:
-    """What the edit assumes, a clause for each missing piece of evidence; Fails where the text shows it wrong."""
-    missing: list[str] = []
-    for question in QUESTIONS:
-        for answer in question(claim):
-            if isinstance(answer, Fails):
-                return answer
-            missing.append(answer.why)
-    return tuple(dict.fromkeys(missing))

@@ -1,0 +1,21 @@
+"""Every question that an edit has to answer before it is called safe."""
+
+from __future__ import annotations
+
+from autofuse.rule import Fails
+from autofuse.source.evidence.claim import Claim, Question
+from autofuse.source.evidence.is_torch import is_torch
+
+# One entry for each file of this package that asks one, in the order in which a message names what is missing.
+QUESTIONS: tuple[Question, ...] = (is_torch,)
+
+
+def examined(claim: Claim) -> Fails | tuple[str, ...]:
+    """What the edit assumes, a clause for each missing piece of evidence; Fails where the text shows it wrong."""
+    missing: list[str] = []
+    for question in QUESTIONS:
+        for answer in question(claim):
+            if isinstance(answer, Fails):
+                return answer
+            missing.append(answer.why)
+    return tuple(dict.fromkeys(missing))
