@@ -51,6 +51,8 @@ _NO_VALUES = frozenset({SINK, IS_NONE, NOT, MODULE, SLICE})
 _OF_NUMBERS = frozenset("number_sqrt number_pow number finfo".split())
 _TWO_OPERANDS = frozenset("add sub rsub mul div floordiv mod pow".split())
 _BOTH_OPERANDS = frozenset({"matmul"})
+_LOSSES = frozenset({"nll_loss", "cross_entropy", "linear"})
+_UNARY = frozenset("neg reciprocal sqrt rsqrt square exp log abs".split())
 _CONTAINERS = frozenset({"cat", "stack", "einsum"})
 _ANY_INPUT = frozenset("tensor ones zeros full arange where finfo number pow add mul sub div activation".split())
 _JOINS = ("an element", "changed", "assigned", "one of several", "computed in", "shares memory", "written by")
@@ -211,7 +213,7 @@ class Origins:
                 return
             if v.op in _CONTAINERS:
                 yield from (i for part in v.inputs if part.op == TUPLE for i in _flat(part))
-            elif v.op in _BOTH_OPERANDS:
+            elif v.op in _BOTH_OPERANDS or v.op in _LOSSES:
                 yield from v.inputs[:2]
             elif v.inputs:
                 yield v.inputs[0]
@@ -235,14 +237,30 @@ class Origins:
         if v.op in _BOTH_OPERANDS:
             yield from v.inputs[:2]
         elif v.op in _TWO_OPERANDS:
-            rest = [i for i in v.inputs[:2] if not self._is_number(i, known)]
-            if len(rest) == 1:
-                yield rest[0]
+            rest = self._terms(v, known)
+            if len(rest) == 1 and not any(known.get(t) for t in rest):
+                yield from rest
         elif v.op in OPS and v.op not in _ANY_INPUT and v.op not in _CONTAINERS and v.inputs:
             if OPS[v.op].effect != "metadata" and (spelled or v.op == "mT"):
                 yield v.inputs[0]
         elif v.op == CHOICE:
             yield from (i for i in v.inputs[1:] if not self._is_number(i, known))
+
+    def _terms(self, v: Value, known: Mapping[Value, Origin]) -> set[Value]:
+        """What arithmetic is about, numbers aside: x of `0.8 * (x + 0.04 * x**3)`."""
+        found, seen, todo = set[Value](), set[Value](), [v]
+        while todo:
+            t = todo.pop()
+            if t in seen or self._is_number(t, known):
+                continue
+            seen.add(t)
+            if t.op in _TWO_OPERANDS:
+                todo += t.inputs[:2]
+            elif t.op in _UNARY:
+                todo.append(t.inputs[0])
+            else:
+                found.add(t)
+        return found
 
     def _is_number(self, v: Value, known: Mapping[Value, Origin]) -> bool:
         fact = self.captured.known.get(v)
@@ -287,9 +305,12 @@ def _function_of_torch(name: str) -> bool:
 
 
 def _numbered(v: Value, spelled: set[str]) -> bool:
-    """`x.transpose(-2, -1)` and `x.view(2, 3)`: numpy takes every axis, or a dtype, there."""
+    """`x.transpose(-2, -1)`, `x.mean(-1, True)`, `x.view(2, 3)`: numpy takes every axis, or a dtype, there."""
     if v.op == "transpose":
         return ".transpose" in spelled and all(type(i.data) is int for i in v.inputs[1:])
+    if "keepdim" in OPS[v.op].parameters:  # the second argument of numpy's is a dtype
+        at = list(OPS[v.op].parameters).index("keepdim")
+        return v.inputs[at].data is True and f".{v.op}" in spelled and f".{v.op}(keepdims=)" not in spelled
     return v.op == "view" and ".view" in spelled
 
 
