@@ -11,3 +11,16 @@ OTHER_ARRAY = Code(
     "",
     "{value} is an array of another library, not a torch tensor",
 )
+TEXT_SHOWN = Code(
+    "text-is-shown",
+    'An f-string prints the text of an expression that would change: `f"{scores.shape=}"`.',
+    "an f-string prints the text of an expression that would change",
+    "write the text out and print the value alone",
+)
+GRADIENT_ASKED = Code(
+    "gradient-asked",
+    "Whether an intermediate value needs a gradient is asked, which no single operand tells.",
+    "an intermediate value is asked whether it needs a gradient",
+    "ask the operands, and ask whether gradients are on",
+    "{value} is asked whether it needs a gradient",
+)

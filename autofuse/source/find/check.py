@@ -153,7 +153,7 @@ def _in_function(d: Defined, text: SourceText, path: str, rules: tuple[LoadedRul
     sizes = record_lengths(captured)
     view = View(Facts(captured.known))
     seen = replace(d.scope, qualified={}) if d.symbol == SYMBOL else d.scope  # there, a name holds what it does so far
-    placement = Placement(text, captured, view, sizes, seen, target)
+    placement = Placement(text, captured, view, sizes, seen, target, d.owner)
     edits: dict[tuple[int, Value], Edit | Verdict] = {}
 
     def usable(site: Site) -> bool:

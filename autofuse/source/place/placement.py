@@ -23,11 +23,13 @@ from autofuse.source.capture.bindings import bindings
 from autofuse.source.capture.captured import CapturedFunction, ValuePosition, unconditional
 from autofuse.source.capture.imports import Imports
 from autofuse.source.capture.lambdas import is_expression
-from autofuse.source.capture.scope import FileScope, blocks_of
+from autofuse.source.capture.scope import ClassScope, FileScope, blocks_of
 from autofuse.source.capture.symbolic_lengths import GraphSizes
 from autofuse.source.capture.toplevel import SYMBOL, imported_after
 from autofuse.source.place.branches import Branch, KeptName, branches_before, wanted
 from autofuse.source.place.edits import Edit, NewText, TextSpan, span_of, start_of
+from autofuse.source.place.layout_reads import callers_ask, layout_reads, returned_as_is
+from autofuse.source.place.shape_reads import any_tuple_will_do, is_tuple
 from autofuse.source.targets import TargetCall, call_of
 from autofuse.source.targets.express import Speller, Unwritable, layer_text, places_of, root_places
 from autofuse.source.targets.printing import SourceText, permuted_text, unused
@@ -43,6 +45,7 @@ class Placement:
     sizes: GraphSizes
     scope: FileScope
     target: str
+    owner: ClassScope | None = None  # the class whose method the function is
     blocks: dict[int, tuple[list[ast.stmt], int]] = field(
         default_factory=dict
     )  # statement -> its block and place in it
@@ -210,7 +213,8 @@ class Placement:
         speller.told = {k.branch.test: (k.name, k.branch.truth) for k in reversed(kept)}
         try:
             call = call_of(self.target, site.rule.replacement, site.captures, speller)
-            call, becomes = self._followed(call, place, site.root), call.function
+            call, becomes = self._laid_out(call, site), call.function
+            call = self._followed(call, place, site.root)
             text = permuted_text(call.text(), site.results[-1].permutation)
             replacements = [(span_of(place.node), NewText(text, call))]
             if place is not root:
@@ -256,6 +260,15 @@ class Placement:
         body = self.captured.function.body
         if imports.needed and self.captured.function.name == SYMBOL and imported_after(body, place.statement.lineno):
             raise Unwritable(because(writing.IMPORT_TOO_LATE))
+
+    def _laid_out(self, call: TargetCall, site: Site) -> TargetCall:
+        """`call`, made contiguous where the code relies on that: the product that it stands for is."""
+        if not call.function.endswith(("scaled_dot_product_attention", "ops.attention")) or call.tail:
+            return call
+        read = any(True for _ in layout_reads(self.captured, site.root))
+        if not read and returned_as_is(self.captured, site.root):
+            read = callers_ask(self.scope.tree, self.captured.function, self.owner)
+        return replace(call, tail=".contiguous()") if read else call
 
     def _followed(self, call: TargetCall, place: ValuePosition, root: Value) -> TargetCall:
         """`call`, and around it the layers of the Sequential that come after what it stands for."""
@@ -358,7 +371,10 @@ class Placement:
                 value, node = self._indexed(read, place)
                 there = self.speller(site, place, speller.root, imports, {})
                 there.used, there.removed = speller.used, speller.removed
-                found.append((span_of(node), NewText(there.text(self.view.of(value)))))
+                text = there.text(self.view.of(value))
+                if is_tuple(text) and value is read and not any_tuple_will_do(node, place.statement):
+                    text = f"{imports.text('torch.Size', place)}({text})"
+                found.append((span_of(node), NewText(text)))
         return found
 
     def _indexed(self, read: Value, place: ValuePosition) -> tuple[Value, ast.expr]:
