@@ -24,3 +24,9 @@ GRADIENT_ASKED = Code(
     "ask the operands, and ask whether gradients are on",
     "{value} is asked whether it needs a gradient",
 )
+CALLED_TWICE = Code(
+    "called-twice",
+    "A call that may do more than return a value would be made twice.",
+    "`{call}()` would be called more often than it is",
+    "give what it returns a name first",
+)

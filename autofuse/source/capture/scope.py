@@ -17,6 +17,7 @@ from autofuse.source.capture.constants import constants_of
 from autofuse.source.capture.helpers import inlinable
 from autofuse.source.capture.lasting_imports import Doubt, doubts, star_modules
 from autofuse.source.capture.syntax import walk
+from autofuse.source.capture.writes import written_roots
 
 _PLAIN_BASES = ("torch.nn.", "torch.autograd.", "abc.", "typing.")
 
@@ -47,6 +48,7 @@ class FileScope:
     local: frozenset[str] = frozenset()  # names of the functions around, whatever the module calls so
     file: Path | None = None  # where it stands, if other files of its project may be asked
     doubtful: Mapping[str, Doubt] = field(default_factory=dict)  # imported names that may not be bound when code runs
+    reassigned: frozenset[str] = frozenset()  # names that some function assigns: `global step`
     imports: dict[str, ast.ImportFrom] = field(default_factory=dict)  # names and the one import that binds each
     elsewhere: dict[str, tuple[ClassScope, FileScope] | None] = field(default_factory=dict)  # classes so imported
     _class_scopes: dict[int, ClassScope] = field(default_factory=dict)
@@ -155,6 +157,7 @@ def file_scope(tree: ast.Module, file: Path | None = None) -> FileScope:
     """The scope of a whole file, which stands at `file` where others of its project may be asked."""
     scope = FileScope(tree, file=file)
     reassigned = {n for node in walk(tree) if isinstance(node, ast.Global) for n in node.names}
+    scope.reassigned = frozenset(reassigned)
     scope.qualified = {k: v for k, v in _imported(tree.body).items() if k not in reassigned}
     module_level = _bindings(tree.body)
     scope.bound, scope.doubtful = frozenset(module_level) | reassigned, doubts(tree.body)
@@ -218,7 +221,20 @@ def _class_scope(node: ast.ClassDef) -> ClassScope:
     for method in scope.methods.values():
         if method is not None and (me := self_name(method)) is not None:
             _read_method(scope, method, me)
+            scope.writes |= {method.name} if me in written_roots(method) else set()
+    _pass_on_writes(scope)
     return scope
+
+
+def _pass_on_writes(scope: ClassScope) -> None:
+    """A method that calls one that writes, writes too."""
+    calls = {
+        m.name: {n.attr for n in walk(m) if isinstance(n, ast.Attribute) and _is_name(n.value, self_name(m) or "")}
+        for m in scope.methods.values()
+        if m is not None and scope.writes
+    }
+    while more := {name for name, called in calls.items() if called & scope.writes and name not in scope.writes}:
+        scope.writes |= more
 
 
 def self_name(method: Function) -> str | None:

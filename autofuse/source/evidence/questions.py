@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from autofuse.rule import Fails
+from autofuse.source.evidence.calls_once import calls_are_made_once
 from autofuse.source.evidence.claim import Claim, Question
 from autofuse.source.evidence.dtype_reads import dtypes_agree_with_operands
+from autofuse.source.evidence.in_between import nothing_writes_in_between
 from autofuse.source.evidence.is_torch import is_torch
 from autofuse.source.evidence.memory_layout import layout_is_not_read
 from autofuse.source.evidence.shown_text import shows_no_text
 
 # One entry for each file of this package that asks one, in the order in which a message names what is missing.
-QUESTIONS: tuple[Question, ...] = (is_torch, shows_no_text, dtypes_agree_with_operands, layout_is_not_read)
+QUESTIONS: tuple[Question, ...] = (
+    is_torch,
+    nothing_writes_in_between,
+    calls_are_made_once,
+    shows_no_text,
+    dtypes_agree_with_operands,
+    layout_is_not_read,
+)
 
 
 def examined(claim: Claim) -> Fails | tuple[str, ...]:

@@ -225,7 +225,8 @@ class Placement:
         except SyntaxError as error:
             raise Unwritable(because(writing.OPERAND_OF_LINES)) from error
         self._check_in_place(root)
-        dead = self._dead(site, speller.used | set(bound), root, place, [at for _, at in bound.values()])
+        moved = [*(at for _, at in bound.values()), *self._moved_to_branches(kept)]
+        dead = self._dead(site, speller.used | set(bound), root, place, moved)
         self._check_names(dead, root, place, {*site.doomed.metadata, *self._shape_reads(speller)})
         if place is not root and _gives_the_same_name(place, root):
             dead.add(root.statement)  # it would say `x = x`
@@ -432,6 +433,14 @@ class Placement:
             elif any(v in bound for v in values):
                 raise Unwritable(because(writing.DELETED_TOGETHER))
         return found
+
+    def _moved_to_branches(self, kept: Sequence[KeptName]) -> Iterator[ValuePosition]:
+        """The expressions that new names take over, in the statements that they stood in."""
+        for k in kept:
+            for part in (k.value, *ancestors(k.value)):
+                for original in self.view.originals(part):
+                    places = self.captured.places.get(original, ())
+                    yield from (p for p in places if p.statement is k.branch.place.statement)
 
     def _moved_out(self, statement: ast.stmt, moved: Sequence[ValuePosition]) -> bool:
         """Whether all that a statement does but bind names is done by expressions that move to one before it."""

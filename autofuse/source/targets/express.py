@@ -252,7 +252,7 @@ class Speller:
 
     def same_names(self, place: ValuePosition, value: Value) -> bool:
         """Whether the expression at `place` reads the same things here."""
-        reads_self = any(v.op == ATTRIBUTE and v.inputs[0].op == PARAMETER for v in ancestors(value))
+        reads_self = any(self._may_change(v) for v in ancestors(value))
         if reads_self and place.forgets != self.place.forgets:
             return False
         inner = {a.arg for n in ast.walk(place.node) if isinstance(n, ast.Lambda) for a in n.args.args}
@@ -261,6 +261,15 @@ class Speller:
             return False
         self.removed |= {s for n in read for s in self._relied.get(n, ())}
         return True
+
+    def _may_change(self, v: Value) -> bool:
+        """Whether a call may change what `v` read: an attribute of an argument or of the file's, a global name."""
+        if v.op == GLOBAL:
+            return v.data in self.imports.scope.reassigned
+        if v.op == ITEM:
+            return v.inputs[0].op == GLOBAL
+        own = v.op == ATTRIBUTE and v.inputs[0].op == GLOBAL and v.inputs[0].data in self.imports.scope.variables
+        return own or v.op == ATTRIBUTE and v.inputs[0].op == PARAMETER
 
     # From its parts.
 
@@ -352,10 +361,11 @@ class Speller:
 
     def _check_current(self, v: Value) -> None:
         """Raises Unwritable where an attribute was assigned after `v` was read from one."""
-        reads = [o for o in self._originals(v) if o.op == ATTRIBUTE and not is_metadata(o)]
-        held = [o for o in reads if any(a.op == PARAMETER for a in ancestors(o))]
+        reads = [o for o in self._originals(v) if o.op in (ATTRIBUTE, ITEM, GLOBAL) and not is_metadata(o)]
+        held = [o for o in reads if o.op == ATTRIBUTE and any(a.op == PARAMETER for a in ancestors(o))]
+        held += [o for o in reads if o not in held and self._may_change(o)]
         if held and not any(self.captured.current(o, self.place) for o in held):
-            raise Unwritable(because(writing.ATTRIBUTE_CHANGES, name=held[0].data), held[0])
+            raise Unwritable(because(writing.ATTRIBUTE_CHANGES, name=held[0].data or held[0].inputs[0].data), held[0])
 
     def spelled(self, template: str, parts: list[str]) -> str:
         """`template` of the shared table filled in, its functions spelled as this file spells them."""
