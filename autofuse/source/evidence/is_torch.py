@@ -28,12 +28,12 @@ def is_torch(claim: Claim) -> Iterator[Missing | Fails]:
     for name, needed in _operands(claim):
         v = claim.site.captures[name]
         origin = _origin(claim, v, known)
-        if origin is Origin.TENSOR or claim.view.number(v):
+        if origin is Origin.TENSOR or not needed and claim.view.number(v):
             continue
         culprit = next(iter(claim.view.originals(v)), None)
         if origin is Origin.ARRAY or culprit is not None and evidence_against(claim.captured, culprit):
             yield Fails(because(tensors.OTHER_ARRAY), culprit)
-        elif needed and origin is None:
+        elif needed:
             yield Missing(f"assumes that {_written(claim, culprit, name)} is a torch tensor")
 
 

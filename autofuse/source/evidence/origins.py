@@ -52,7 +52,6 @@ _OF_NUMBERS = frozenset("number_sqrt number_pow number finfo".split())
 _TWO_OPERANDS = frozenset("add sub rsub mul div floordiv mod pow".split())
 _BOTH_OPERANDS = frozenset({"matmul"})
 _LOSSES = frozenset({"nll_loss", "cross_entropy", "linear"})
-_UNARY = frozenset("neg reciprocal sqrt rsqrt square exp log abs".split())
 _CONTAINERS = frozenset({"cat", "stack", "einsum"})
 _ANY_INPUT = frozenset("tensor ones zeros full arange where finfo number pow add mul sub div activation".split())
 _JOINS = ("an element", "changed", "assigned", "one of several", "computed in", "shares memory", "written by")
@@ -76,13 +75,13 @@ class Origins:
 
     def at(self, uses: Iterable[Value], told: Mapping[Value, Origin]) -> dict[Value, Origin]:
         """What is known where all of `uses` are computed and `told` holds, such as the outcome of a test."""
-        known = {**self.made, **told}
+        known, together = {**self.made, **told}, list(uses)
         while True:
             before = len(known)
-            for v in uses:
+            for v in together:
                 for used in self._used_by(v):
                     known.setdefault(used, Origin.TENSOR)
-            for v in reversed(self.captured.graph.values):
+            for v in reversed(together):
                 if known.get(v) is Origin.TENSOR:
                     for source in self._sources(v, known):
                         known.setdefault(source, Origin.TENSOR)
@@ -256,7 +255,7 @@ class Origins:
             seen.add(t)
             if t.op in _TWO_OPERANDS:
                 todo += t.inputs[:2]
-            elif t.op in _UNARY:
+            elif t.op in OPS and OPS[t.op].keeps_sizes:
                 todo.append(t.inputs[0])
             else:
                 found.add(t)
