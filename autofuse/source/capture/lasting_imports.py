@@ -45,6 +45,13 @@ class _Reading:
         self.sure: set[str] = set()
         self.within: dict[str, list[Lines]] = {}
         self.hidden: dict[str, str] = {}
+        self.falls_back = False  # in what runs where an import failed
+
+    def unbound(self, names: Iterable[str]) -> None:
+        """`F = None`, which is no fallback of a failed import."""
+        for name in names:
+            self.sure.discard(name)
+            self.within.setdefault(name, [])
 
     def found(self) -> dict[str, Doubt]:
         unsure = {n: Doubt(within=tuple(w)) for n, w in self.within.items() if n not in self.sure}
@@ -55,6 +62,8 @@ class _Reading:
             match statement:
                 case ast.Import() | ast.ImportFrom():
                     self.imported(statement, condition)
+                case ast.Assign(targets=targets, value=ast.Constant(value=None)) if not self.falls_back:
+                    self.unbound(n.id for t in targets for n in walk(t) if isinstance(n, ast.Name))
                 case ast.If():
                     self.branches(statement, condition)
                 case ast.Try() | ast.TryStar():
@@ -98,8 +107,10 @@ class _Reading:
         for s in (*statement.body, *statement.orelse):
             plain = plain and isinstance(s, (ast.Import, ast.ImportFrom)) and _cannot_fail(s)
             self.block([s], condition if raised or plain else _lines([*statement.body, *statement.orelse]))
+        outer, self.falls_back = self.falls_back, True
         for handler in statement.handlers:
             self.block(handler.body, _lines(handler.body))
+        self.falls_back = outer
         self.block(statement.finalbody, condition)
 
 

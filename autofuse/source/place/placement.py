@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from autofuse.canonical import View
-from autofuse.ir.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK, Value, ancestors
+from autofuse.ir.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK, SLICE, Value, ancestors
 from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.vocabulary import MODULES, OPS
 from autofuse.match.legality import is_metadata, written_in_place
@@ -381,7 +381,8 @@ class Placement:
     def _indexed(self, read: Value, place: ValuePosition) -> tuple[Value, ast.expr]:
         """`scores.shape[-1]` rather than `scores.shape`, where it is followed by an index."""
         for user in self.captured.graph.users[read]:
-            for p in self.captured.places.get(user, []) if user.op == ITEM else ():
+            whole = user.op == ITEM and user.inputs[1].op != SLICE
+            for p in self.captured.places.get(user, []) if whole else ():
                 if isinstance(p.node, ast.Subscript) and p.node.value is place.node:
                     return user, p.node
         return read, place.node

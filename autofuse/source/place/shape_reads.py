@@ -29,8 +29,10 @@ def any_tuple_will_do(node: ast.expr, statement: ast.stmt) -> bool:
         match around:
             case ast.Assign(targets=[ast.Tuple() | ast.List()], value=value) if value is node:
                 return True
-            case ast.Starred(value=value) | ast.Subscript(value=value) if value is node:
+            case ast.Starred(value=value) if value is node:
                 return True
+            case ast.Subscript(value=value, slice=index) if value is node:
+                return not isinstance(index, ast.Slice)
             case ast.Call(func=function, args=arguments) if any(a is node for a in arguments):
                 return _name(function) in _TAKE_TUPLES
             case ast.Compare(left=left, comparators=others) if left is node or any(o is node for o in others):

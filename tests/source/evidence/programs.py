@@ -147,15 +147,18 @@ def _compared(one: Outcome, other: Outcome, tolerance: float) -> Iterator[str]:
         yield f"prints {one[2]!r}, and then {other[2]!r}"
     if len(one[0]) != len(other[0]):
         yield "gives another number of results"
-    pairs = [("result", a, b) for a, b in zip(one[0], other[0], strict=False)]
-    pairs += [("gradient", a, b) for a, b in zip(one[1], other[1], strict=False)]
-    for what, a, b in pairs:
-        wider = tolerance * (4 if what == "gradient" and tolerance > 1e-3 else 1)
-        if (how := _unlike(a, b, wider)) is not None:
-            yield f"{what}: {how}"
+    largest = max((float(g.abs().max()) for g in one[1] if g is not None), default=0.0)
+    for what, pairs, scale, wider in (
+        ("result", (one[0], other[0]), 0.0, 1),
+        ("gradient", (one[1], other[1]), largest, 4),
+    ):
+        for a, b in zip(*pairs, strict=False):
+            if (how := _unlike(a, b, tolerance * (wider if tolerance > 1e-3 else 1), scale)) is not None:
+                yield f"{what}: {how}"
 
 
-def _unlike(a: Any, b: Any, tolerance: float) -> str | None:
+def _unlike(a: Any, b: Any, tolerance: float, least: float) -> str | None:
+    """How two results differ; numbers may by `tolerance` of the largest entry, or of `least` where that is more."""
     if type(a) is not type(b):
         return f"{type(a).__name__}, and then {type(b).__name__}"
     if not isinstance(a, Tensor):
@@ -164,12 +167,10 @@ def _unlike(a: Any, b: Any, tolerance: float) -> str | None:
         return f"{a.dtype} {tuple(a.shape)}, and then {b.dtype} {tuple(b.shape)}"
     if not a.is_floating_point():
         return None if torch.equal(a, b) else "other numbers"
-    scale = a.detach().double().nan_to_num(0, 0, 0).abs().max().clamp(min=1e-3)
-    apart = (
-        (a.detach().double() - b.detach().double())[~a.isnan() & (a != b)].abs().nan_to_num(1e9).max()
-        if a.ne(b).any()
-        else 0
-    )
+    a, b = a.detach().double(), b.detach().double()
+    differ = (a != b) & ~a.isnan()
+    apart = float((a - b)[differ].abs().nan_to_num(1e9).max()) if differ.any() else 0.0
+    scale = max(least, 1e-3, float(a.nan_to_num(0, 0, 0).abs().max()) if a.numel() else 0.0)
     return None if apart <= tolerance * scale else f"apart by {apart:.3g}"
 
 

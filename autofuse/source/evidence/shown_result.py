@@ -1,0 +1,26 @@
+"""Does anybody see which operation made the result? Printing a tensor shows it: `grad_fn=<MulBackward0>`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autofuse.ir.graph import ATTRIBUTE, CALL, SYNTAX, Value
+from autofuse.rule import Fails
+from autofuse.source.evidence.claim import Claim, Missing
+
+_PRINT = frozenset({"print", "str", "repr", "format", ".format", "pprint.pprint"})
+
+
+def result_is_not_shown(claim: Claim) -> Iterator[Missing | Fails]:
+    """What is assumed where a result is printed whole, or asked for what made it."""
+    for result in claim.site.results:
+        if any(_shows(user) for user in claim.captured.graph.users[result.value]):
+            yield Missing("assumes that nobody minds which operation is printed with the result, as its grad_fn")
+
+
+def _shows(user: Value) -> bool:
+    if user.op == ATTRIBUTE:
+        return user.data == "grad_fn"
+    if user.op == CALL:
+        return isinstance(user.data, tuple) and user.data[0] in _PRINT
+    return user.op == SYNTAX and user.data in ("JoinedStr", "FormattedValue")
