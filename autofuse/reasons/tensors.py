@@ -17,13 +17,6 @@ TEXT_SHOWN = Code(
     "an f-string prints the text of an expression that would change",
     "write the text out and print the value alone",
 )
-GRADIENT_ASKED = Code(
-    "gradient-asked",
-    "Whether an intermediate value needs a gradient is asked, which no single operand tells.",
-    "an intermediate value is asked whether it needs a gradient",
-    "ask the operands, and ask whether gradients are on",
-    "{value} is asked whether it needs a gradient",
-)
 CALLED_TWICE = Code(
     "called-twice",
     "A call that may do more than return a value would be made twice.",

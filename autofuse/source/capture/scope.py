@@ -147,7 +147,7 @@ class FileScope:
             classes={k: v for k, v in self.classes.items() if k not in hidden},
             imports={k: v for k, v in self.imports.items() if k not in hidden},
             variables={k: v for k, v in self.variables.items() if k not in hidden},
-            doubtful={k: v for k, v in self.doubtful.items() if k not in hidden} | doubts(function.body),
+            doubtful={**{k: v for k, v in self.doubtful.items() if k not in hidden}, **doubts(function.body)},
             bound=self.bound | hidden,
             local=self.local | (hidden - imported.keys()),
         )

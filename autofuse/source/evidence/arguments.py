@@ -15,6 +15,7 @@ from autofuse.source.evidence.annotations import Origin, annotated
 from autofuse.source.evidence.libraries import ARRAYS, LIKE_TORCH, root
 
 _FUNCTIONS = ("torch.autograd.Function", "torch.autograd.function.Function")
+_OPERATORS = frozenset({"__matmul__", "__mul__", "__add__", "__truediv__", "softmax", "transpose", "__getattr__"})
 _OF_FUNCTION = ("forward", "backward", "setup_context", "jvp", "vmap")
 
 
@@ -116,4 +117,4 @@ def has_lookalikes(scope: FileScope) -> bool:
     foreign = scope.bound | scope.imports.keys()
     if "Tensor" in foreign and not (scope.qualified.get("Tensor") or "").startswith("torch."):
         return True
-    return any({"__matmul__", "softmax", "transpose"} & c.methods.keys() for c in scope.classes.values())
+    return any(_OPERATORS & c.methods.keys() for c in scope.classes.values())

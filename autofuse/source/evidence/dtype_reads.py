@@ -6,21 +6,17 @@ import ast
 from collections.abc import Iterator
 
 from autofuse.ir.graph import ATTRIBUTE, Value
-from autofuse.reasons import tensors
-from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.place.edits import span_of
 
 
 def dtypes_agree_with_operands(claim: Claim) -> Iterator[Missing | Fails]:
-    """What a dtype that is read off an operand instead assumes; Fails for what an operand does not tell."""
+    """What a dtype that is read off an operand instead assumes."""
     for read in claim.site.doomed.metadata:
-        if read.op != ATTRIBUTE or not (text := _rewritten(claim, read)):
+        if read.op != ATTRIBUTE or read.data != "dtype" or _cast(read.inputs[0]):
             continue
-        if read.data == "requires_grad":
-            yield Fails(because(tensors.GRADIENT_ASKED), read.inputs[0])
-        elif read.data == "dtype" and not _cast(read.inputs[0]):
+        if text := _rewritten(claim, read):
             yield Missing(f"assumes that autocast is off, under which `{text}` may be another dtype")
 
 

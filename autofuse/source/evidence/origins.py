@@ -7,7 +7,6 @@ tensors have). Reads the captured graph. Decides nothing about edits.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -38,7 +37,6 @@ from autofuse.source.evidence.arguments import argument_origins, has_lookalikes,
 from autofuse.source.evidence.attributes import attribute_origin, child_of_torch, expression_origin, is_child, of_child
 from autofuse.source.evidence.libraries import (
     ARRAYS,
-    KEYWORDS,
     METHODS,
     OF_ARRAYS,
     PLAIN_METHODS,
@@ -46,6 +44,7 @@ from autofuse.source.evidence.libraries import (
     root,
     takes_tensor,
 )
+from autofuse.source.evidence.spellings import function_of_torch, method_of_torch, with_numbers_of_torch
 
 _NO_VALUES = frozenset({SINK, IS_NONE, NOT, MODULE, SLICE})
 _OF_NUMBERS = frozenset("number_sqrt number_pow number finfo".split())
@@ -120,7 +119,7 @@ class Origins:
     def _computed(self, v: Value, known: Mapping[Value, Origin]) -> Origin | None:
         if OPS[v.op].effect == "metadata" or v.op in _OF_NUMBERS:
             return Origin.PLAIN
-        if any(map(_function_of_torch, self.captured.spelled.get(v, ()))):
+        if any(map(function_of_torch, self.captured.spelled.get(v, ()))):
             return Origin.TENSOR
         return _combined([known.get(i) for i in v.inputs])
 
@@ -206,8 +205,8 @@ class Origins:
         """Inputs of `v` that have to be tensors, or it would raise."""
         if v.op in OPS:
             spelled = self.captured.spelled.get(v, set())
-            functions = any(map(_function_of_torch, spelled)) and v.op not in _ANY_INPUT
-            methods = not self._lookalikes and (any(map(_method_of_torch, spelled)) or _numbered(v, spelled))
+            functions = any(map(function_of_torch, spelled)) and v.op not in _ANY_INPUT
+            methods = not self._lookalikes and (any(map(method_of_torch, spelled)) or with_numbers_of_torch(v, spelled))
             if not functions and not methods:
                 return
             if v.op in _CONTAINERS:
@@ -295,30 +294,3 @@ def _agreed(found: Iterable[Origin | None]) -> Origin | None:
 def _combined(found: list[Origin | None]) -> Origin | None:
     """What arithmetic gives: with a tensor in it a tensor, else with an array an array."""
     return next((o for o in (Origin.TENSOR, Origin.ARRAY) if o in found), None)
-
-
-def _function_of_torch(name: str) -> bool:
-    """Whether a spelling is a function of torch, or a layer; methods and operators are anybody's."""
-    own = name[:1].isalpha() and "." not in name and "(" not in name and name != "float"
-    return own or name.startswith("torch.") and "(" not in name
-
-
-def _numbered(v: Value, spelled: set[str]) -> bool:
-    """`x.transpose(-2, -1)`, `x.mean(-1, True)`, `x.view(2, 3)`: numpy takes every axis, or a dtype, there."""
-    if v.op == "transpose":
-        return ".transpose" in spelled and all(type(i.data) is int for i in v.inputs[1:])
-    if "keepdim" in OPS[v.op].parameters:  # the second argument of numpy's is a dtype
-        at = list(OPS[v.op].parameters).index("keepdim")
-        return v.inputs[at].data is True and f".{v.op}" in spelled and f".{v.op}(keepdims=)" not in spelled
-    return v.op == "view" and ".view" in spelled
-
-
-def _method_of_torch(name: str) -> bool:
-    if not name.startswith("."):
-        return False
-    method, _, keyword = name[1:].partition("(")
-    return keyword.rstrip("=)") in KEYWORDS if keyword else method in METHODS
-
-
-def names_of(node: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}

@@ -365,7 +365,8 @@ class Speller:
         held = [o for o in reads if o.op == ATTRIBUTE and any(a.op == PARAMETER for a in ancestors(o))]
         held += [o for o in reads if o not in held and self._may_change(o)]
         if held and not any(self.captured.current(o, self.place) for o in held):
-            raise Unwritable(because(writing.ATTRIBUTE_CHANGES, name=held[0].data or held[0].inputs[0].data), held[0])
+            named = held[0].inputs[0] if held[0].op == ITEM else held[0]
+            raise Unwritable(because(writing.ATTRIBUTE_CHANGES, name=named.data), held[0])
 
     def spelled(self, template: str, parts: list[str]) -> str:
         """`template` of the shared table filled in, its functions spelled as this file spells them."""

@@ -95,35 +95,68 @@ PROGRAMS = [
     function("something is printed", "print(s.shape[-1])", "safe"),
     function("a function of the file looks", "look()", "safe", top="def look():\n    print('looked')\n"),
     function("a function of the file counts", "count()", "safe", top=COUNTED),
-    function("a function of the file writes to the keys", "zero(k)", "kept", top="def zero(x):\n    x.detach().zero_()\n"),
-    function("a function of the file writes to the keys and gives something", "n = zero(k)", "kept", top="def zero(x):\n    x.detach().zero_()\n    return 1\n"),
+    function(
+        "a function of the file writes to the keys", "zero(k)", "kept", top="def zero(x):\n    x.detach().zero_()\n"
+    ),
+    function(
+        "a function of the file writes to the keys and gives something",
+        "n = zero(k)",
+        "kept",
+        top="def zero(x):\n    x.detach().zero_()\n    return 1\n",
+    ),
     Program(
         "a global factor is raised in between",
         "S = 1.0\n\ndef bump():\n    global S\n    S += 1\n\n"
         "def f(q, k, v):\n    s = q @ k.transpose(-2, -1) * S\n    bump()\n    return s.softmax(-1) @ v\n",
-        QKV, "kept",
+        QKV,
+        "kept",
     ),
     Program(
         "a global factor is raised by a call that gives something",
         "S = 1.0\n\ndef bump():\n    global S\n    S += 1\n    return 1\n\n"
         "def f(q, k, v):\n    s = q @ k.transpose(-2, -1) * S\n    n = bump()\n    return s.softmax(-1) @ v\n",
-        QKV, "kept",
+        QKV,
+        "kept",
     ),
     Program(
         "a setting of the file is changed in between",
         "class C:\n    pass\nC1 = C()\nC1.s = 1.0\n\ndef bump():\n    C1.s += 1\n\n"
         "def f(q, k, v):\n    s = q @ k.transpose(-2, -1) * C1.s\n    bump()\n    return s.softmax(-1) @ v\n",
-        QKV, "kept",
+        QKV,
+        "kept",
     ),
     method("a method clears the cache", "self.step()", defined("self.cache.zero_()"), "kept"),
     method("a method clears a part of the cache", "self.step()", defined("self.cache[:, 0] = 0"), "kept"),
-    method("a method clears the cache by another name", "self.step()", defined("c = self.cache\n        c.fill_(0)"), "kept"),
-    method("a method clears the cache through another", "self.step()", defined("self.clear()") + "\n" + defined("self.cache.zero_()", "def clear(self):"), "kept"),
-    method("a method that gives something clears the cache", "n = self.step()", defined("self.cache.zero_()\n        return 1"), "kept"),
+    method(
+        "a method clears the cache by another name",
+        "self.step()",
+        defined("c = self.cache\n        c.fill_(0)"),
+        "kept",
+    ),
+    method(
+        "a method clears the cache through another",
+        "self.step()",
+        defined("self.clear()") + "\n" + defined("self.cache.zero_()", "def clear(self):"),
+        "kept",
+    ),
+    method(
+        "a method that gives something clears the cache",
+        "n = self.step()",
+        defined("self.cache.zero_()\n        return 1"),
+        "kept",
+    ),
     method("a method prints", "self.step()", defined("print('step')"), "safe"),
-    method("a method counts, and keys are copied", "self.step()", defined("self.calls += 1"), "safe", keys="self.cache[:, :5] * 1"),
-    method("a method changes the scale", "self.step()", defined("self.scale = 2.0"), "kept", keys="self.cache[:, :5] * 1"),
-]  # fmt: skip
+    method(
+        "a method counts, and keys are copied",
+        "self.step()",
+        defined("self.calls += 1"),
+        "safe",
+        keys="self.cache[:, :5] * 1",
+    ),
+    method(
+        "a method changes the scale", "self.step()", defined("self.scale = 2.0"), "kept", keys="self.cache[:, :5] * 1"
+    ),
+]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.expected}: {p.name}")

@@ -89,7 +89,7 @@ ARRAYS = [
     ),
     Program(
         "an attribute that numpy made",
-        f"""
+        """
         import numpy as np
 
         class Table:
@@ -220,28 +220,32 @@ SHOWN = [
     ),
     Program(
         "a parameter",
-        "class Act(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.w = nn.Parameter(torch.ones(8))\n"
+        "class Act(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.w = nn.Parameter(torch.ones(8))\n"
         "    def gate(self):\n        return self.w * (self.w + 3).clip(0, 6) / 6",
         "M(Act()).gate()",
         "safe",
     ),
     Program(
         "a buffer",
-        "class Act(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.register_buffer('w', torch.ones(8))\n"
+        "class Act(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.register_buffer('w', torch.ones(8))\n"
         "    def gate(self):\n        return self.w * (self.w + 3).clip(0, 6) / 6",
         "M(Act()).gate()",
         "safe",
     ),
     Program(
         "what a child gives",
-        "class Act(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.fc = nn.Linear(8, 8)\n"
+        "class Act(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.fc = nn.Linear(8, 8)\n"
         "    def run(self, x):\n        y = self.fc(x)\n        return y * (y + 3).clip(0, 6) / 6",
         "M(Act()).run(T(2, 8))",
         "safe",
     ),
     Program(
         "a function of autograd",
-        "class Act(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x):\n        return x * (x + 3).clip(0, 6) / 6\n"
+        "class Act(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x):\n"
+        "        return x * (x + 3).clip(0, 6) / 6\n"
         "    @staticmethod\n    def backward(ctx, g):\n        return g",
         "Act.apply(T(2, 8))",
         "safe",

@@ -131,9 +131,21 @@ LAYOUTS = [
     result("strides", "return o, o.stride()"),
     result("asked whether it is contiguous", "return o, o.is_contiguous()"),
     result("as another's view", "return o.view_as(torch.ones(b * h, t, d))"),
-    result("returned, and viewed by who calls", "return o\n\ndef g(q, k, v):\n    return f(q, k, v).view(6, 5, 4)", drive=HEADS_LAST.replace("f(", "g(")),
-    result("returned, named, and viewed by who calls", "return o\n\ndef g(q, k, v):\n    y = f(q, k, v)\n    return y.view(6, 5, 4)", drive=HEADS_LAST.replace("f(", "g(")),
-    result("returned, added to, and viewed by who calls", "return o\n\ndef g(q, k, v):\n    y = 1 + f(q, k, v)\n    return y.view(6, 5, 4)", drive=HEADS_LAST.replace("f(", "g(")),
+    result(
+        "returned, and viewed by who calls",
+        "return o\n\ndef g(q, k, v):\n    return f(q, k, v).view(6, 5, 4)",
+        drive=HEADS_LAST.replace("f(", "g("),
+    ),
+    result(
+        "returned, named, and viewed by who calls",
+        "return o\n\ndef g(q, k, v):\n    y = f(q, k, v)\n    return y.view(6, 5, 4)",
+        drive=HEADS_LAST.replace("f(", "g("),
+    ),
+    result(
+        "returned, added to, and viewed by who calls",
+        "return o\n\ndef g(q, k, v):\n    y = 1 + f(q, k, v)\n    return y.view(6, 5, 4)",
+        drive=HEADS_LAST.replace("f(", "g("),
+    ),
     Program(
         "a module's result, viewed by its parent",
         """
@@ -151,14 +163,15 @@ LAYOUTS = [
                 y = self.core(q, k, v)
                 return y.view(6, 5, 4)
         """,
-        "M(Outer())(T(2, 5, 3, 4), T(2, 5, 3, 4), T(2, 5, 3, 4))", "safe",
+        "M(Outer())(T(2, 5, 3, 4), T(2, 5, 3, 4), T(2, 5, 3, 4))",
+        "safe",
     ),
     normed("a norm, turned and viewed", "return y.transpose(1, 2).view(b, t, h * d)", "kept"),
     normed("a norm, permuted and viewed", "return y.permute(0, 2, 1, 3).view(b * t, h, d)", "kept"),
     normed("a norm's strides", "return y, y.stride()", "kept"),
     normed("a norm, turned and reshaped", "return y.transpose(1, 2).reshape(b, t, h * d)", "safe"),
     normed("a norm, given back", "return y", "safe"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("program", [*SHAPES, *DTYPES, *LAYOUTS], ids=lambda p: f"{p.expected}: {p.name}")
