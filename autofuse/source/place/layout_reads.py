@@ -10,7 +10,8 @@ import ast
 from collections.abc import Iterator
 
 from autofuse.ir.facts import Facts
-from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, ITEM, OPAQUE, SINK, TUPLE, Value
+from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, ITEM, OPAQUE, SINK, SYNTAX, TUPLE, Value
+from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.vocabulary import OPS
 from autofuse.reasons import matches
 from autofuse.reasons.reason import Reason
@@ -50,6 +51,8 @@ def _asks(captured: CapturedFunction, user: Value, v: Value) -> bool:
         return ".view" in captured.spelled.get(user, ()) and not _splits(captured, user, v)
     if user.op == ATTRIBUTE:
         return user.data in _ASKED
+    if user.op == CALL and isinstance(user.data, tuple) and str(user.data[0]).startswith("torch."):
+        return str(user.data[0]).rpartition(".")[2] in _ASKED | {"view", "view_as"}
     return user.op == "view_as" and ".view_as" in captured.spelled.get(user, ())
 
 
@@ -80,6 +83,26 @@ def returned_as_is(captured: CapturedFunction, result: Value) -> bool:
                 seen.add(user)
                 todo.append(user)
     return False
+
+
+def escapes(captured: CapturedFunction, result: Value) -> bool:
+    """Whether `result`, in the layout that it has, is kept in an attribute or a container, or handed to a function."""
+    todo, seen = [result], {result}
+    while todo:
+        for user in captured.graph.users[todo.pop()]:
+            kept = user.op == SINK and isinstance(user.data, Reason) and user.data.code is matches.VALUE_STORED
+            name = str(user.data[0]) if user.op == CALL and isinstance(user.data, tuple) else "torch."
+            if kept or user.op == SYNTAX or not name.startswith("torch.") and name not in HARMLESS:
+                return True
+            if user not in seen and (user.op in _TURNED or _keeps_layout(user, user.inputs[0])):
+                seen.add(user)
+                todo.append(user)
+    return False
+
+
+def asked_anywhere(tree: ast.Module) -> bool:
+    """Whether a file asks for the layout of anything."""
+    return any(isinstance(n, ast.Attribute) and (n.attr in _ASKED or n.attr in ("view", "view_as")) for n in walk(tree))
 
 
 def callers_ask(tree: ast.Module, function: Function, owner: ClassScope | None) -> bool:

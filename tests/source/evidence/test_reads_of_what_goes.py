@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.source.evidence.programs import Program, assert_holds
+from tests.source.rewriting import rewritten
 
 QKV = "f(T(2, 3, 5, 4), T(2, 3, 7, 4), T(2, 3, 7, 6))"
 SQUARE = "f(T(2, 3, 5, 4), T(2, 3, 5, 4), T(2, 3, 5, 4))"
@@ -126,6 +127,15 @@ LAYOUTS = [
     result("joined by view in a branch", "if b > 1:\n        o = o.view(b * h, t, d)\n    return o"),
     result("joined by view in an entry", "return o[0].view(h * t, d)"),
     result("all in one dimension", "return o.view(-1)"),
+    result("joined by the function of torch", "return torch.Tensor.view(o, 6, 5, 4)"),
+    result("taken apart by strides", "return torch.as_strided(o, (6, 20), (20, 1))"),
+    result("joined in a function of the file", "return joined(o)\n\ndef joined(o):\n    return o.view(6, 5, 4)"),
+    result(
+        "joined in a function with a loop",
+        "return joined(o)\n\ndef joined(o):\n    for _ in range(1):\n        o = o.view(6, 5, 4)\n    return o",
+    ),
+    result("kept in a list", "outs = []\n    outs.append(o)\n    return [y.view(6, 5, 4) for y in outs]"),
+    result("kept in a dictionary", 'kept = {"o": o}\n    return kept["o"].view(6, 5, 4)'),
     result("turned and made contiguous", "return o.transpose(1, 2).contiguous().view(b, t, h * d)"),
     result("turned and reshaped", "return o.transpose(1, 2).reshape(b, t, h * d)"),
     result("strides", "return o, o.stride()"),
@@ -180,8 +190,6 @@ def test_what_is_read_of_what_goes_is_as_before(program: Program) -> None:
 
 
 def test_an_attention_whose_layout_nobody_reads_is_not_copied() -> None:
-    from tests.source.rewriting import rewritten
-
     assert "contiguous" not in rewritten(
         "import torch\nimport torch.nn.functional as F\ndef f(q, k, v):\n    return (q @ k.mT).softmax(-1) @ v\n"
     )
