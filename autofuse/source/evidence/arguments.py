@@ -78,15 +78,17 @@ def inherits(scope: FileScope, owner: ClassScope, names: tuple[str, ...]) -> boo
 
 
 def _called_inside(scope: FileScope, owner: ClassScope, function: Function) -> bool:
-    """Whether another method of a module calls this one on itself, and nothing of numpy's is near."""
-    for c in scope.lineage(owner):
-        for method in c.methods.values():
-            if method is None or method is function or (me := self_name(method)) is None:
-                continue
-            for n in walk(method):
-                if isinstance(n, ast.Attribute) and n.attr == function.name and _is_one_of(n.value, me, c.node.name):
-                    return not any(_foreign(scope, m) for m in walk(method))
-    return False
+    """Whether other methods of a module call this one on it, and none of them has anything to do with arrays."""
+    callers = [
+        m for c in scope.lineage(owner) for m in c.methods.values()
+        if m is not None and m is not function and _calls(m, function.name, owner.node.name)
+    ]  # fmt: skip
+    return bool(callers) and not any(_foreign(scope, n) for m in callers for n in walk(m))
+
+
+def _calls(method: Function, name: str, owner: str) -> bool:
+    me = self_name(method) or owner
+    return any(isinstance(n, ast.Attribute) and n.attr == name and _is_one_of(n.value, me, owner) for n in walk(method))
 
 
 def _foreign(scope: FileScope, node: ast.AST) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from autofuse.ir.graph import ATTRIBUTE, CALL, GLOBAL, ITEM, OPAQUE, PARAMETER, Value
+from autofuse.ir.graph import ATTRIBUTE, CALL, GLOBAL, ITEM, OPAQUE, PARAMETER, TUPLE, Value
 from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.vocabulary import MODULES
 from autofuse.match.legality import is_metadata, memory_of, written_in_place
@@ -17,6 +17,7 @@ from autofuse.reasons import matches
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.capture.capture_state import qualified
+from autofuse.source.capture.syntax import walk
 from autofuse.source.capture.writes import written_roots
 from autofuse.source.evidence.claim import Claim, Missing
 
@@ -32,6 +33,7 @@ def nothing_writes_in_between(claim: Claim) -> Iterator[Missing | Fails]:
     if not held:
         return
     yield from _aliases(claim, held, steps, start, end)
+    yield from _rebound_data(claim, start, end)
     for v in claim.captured.graph.values[start:end]:
         if v.op == OPAQUE and v.data in _SUSPENDED:
             word = "await" if v.data == "await" else "yield"
@@ -63,10 +65,7 @@ def _aliases(
     """Writes to other memory that somebody else holds, which may be that of an operand read before."""
     writes = [(w.target, w.at) for w in claim.captured.graph.writes if start < w.at <= end]
     calls = (v for v in claim.captured.graph.values[start:end] if v.op == CALL and isinstance(v.data, tuple))
-    for call in calls:
-        function = call.inputs[0] if call.inputs else call
-        if str(call.data[0]).startswith(".") and written_in_place(str(call.data[0])) and function.op == ATTRIBUTE:  # type: ignore[index]
-            writes.append((function.inputs[0], call.serial))
+    writes += [(target, call.serial) for call in calls for target in _written_by(claim, call)]
     for target, at in writes:
         memory = memory_of(target, through_parts=True)
         if not any(map(_external, memory)):
@@ -76,6 +75,36 @@ def _aliases(
             apart = not set(memory).intersection(memory_of(v, through_parts=True))
             if before and apart and not _both_kept(memory, v):
                 yield Missing(f"assumes that {_name(claim, target)} and {_name(claim, v)} share no memory")
+
+
+def _written_by(claim: Claim, call: Value) -> Iterator[Value]:
+    """What a call writes to by its name or its keywords, or by the text of the function: `zeros_(x)`, `out=x`."""
+    name, keywords = call.data  # type: ignore[misc]
+    function, given = call.inputs[0] if call.inputs else call, call.inputs[1:]
+    last = str(name).rpartition(".")[2]
+    if str(name).startswith(".") and written_in_place(last) and function.op == ATTRIBUTE:
+        yield function.inputs[0]
+    elif str(name).startswith("torch.") and written_in_place(last):
+        yield from (part for v in given for part in (v.inputs if v.op == TUPLE else (v,)))
+    elif function.op == GLOBAL and (called := claim.defined.scope.functions.get(str(function.data))) is not None:
+        arguments = (a.arg for a in (*called.args.posonlyargs, *called.args.args))
+        roots = written_roots(called)
+        yield from (v for a, v in zip(arguments, given, strict=False) if a in roots)
+    if "out" in keywords:
+        yield from given[len(given) - len(keywords) + keywords.index("out") :][:1]
+
+
+def _rebound_data(claim: Claim, start: int, end: int) -> Iterator[Missing]:
+    """`x.data = y` gives a tensor other contents, and whoever else holds it."""
+    between = [
+        p.statement.lineno
+        for v in claim.captured.graph.values[start : end + 1]
+        for p in claim.captured.places.get(v, ())
+    ]
+    for n in walk(claim.captured.function) if between else ():
+        stored = isinstance(n, ast.Attribute) and n.attr == "data" and isinstance(n.ctx, ast.Store)
+        if stored and min(between) <= n.lineno <= max(between):  # type: ignore[attr-defined]
+            yield Missing(f"assumes that `{ast.unparse(n)}` is not the data of an operand")
 
 
 def _both_kept(memory: list[Value], v: Value) -> bool:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import reduce
+from operator import and_
 
-from autofuse.ir.graph import CHOICE, Value
-from autofuse.source.capture.captured import CapturedFunction, ValuePosition, unconditional
+from autofuse.ir.graph import CHOICE, OPAQUE, Value
+from autofuse.source.capture.captured import CapturedFunction, unconditional
 from autofuse.source.capture.scope import blocks_of
 
+_ALWAYS = ("an element", "changed by", "shares memory")  # joins of what was computed in any case
 _LEAVE = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 
 
@@ -20,13 +23,9 @@ def computed_with(captured: CapturedFunction, root: Value, statement: ast.stmt) 
     found = _reached(root)
     around = _always_run(captured.function.body, statement)
     for v, places in captured.places.items():
-        if any(id(p.statement) in around and _whole(p) for p in places):
+        if any(id(p.statement) in around and unconditional(p) for p in places):
             found |= {v}
     return sorted(found, key=lambda v: v.serial)
-
-
-def _whole(place: ValuePosition) -> bool:
-    return not place.region and unconditional(place) or bool(place.region) and unconditional(place)
 
 
 def _reached(root: Value) -> set[Value]:
@@ -46,6 +45,8 @@ def _reached(root: Value) -> set[Value]:
         parts = [masks[i] for i in v.inputs]
         if v.op == CHOICE:
             parts = [parts[0], parts[1] & parts[2]]
+        elif v.op == OPAQUE and not str(v.data).startswith(_ALWAYS):
+            parts = [reduce(and_, parts)] if len(parts) > 1 else []
         mask = 1 << v.serial
         for part in parts:
             mask |= part
