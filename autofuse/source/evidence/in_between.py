@@ -79,7 +79,7 @@ def _aliases(
 
 def _written_by(claim: Claim, call: Value) -> Iterator[Value]:
     """What a call writes to by its name or its keywords, or by the text of the function: `zeros_(x)`, `out=x`."""
-    name, keywords = call.data  # type: ignore[misc]
+    name, keywords = call.data if isinstance(call.data, tuple) else ("", ())
     function, given = call.inputs[0] if call.inputs else call, call.inputs[1:]
     last = str(name).rpartition(".")[2]
     if str(name).startswith(".") and written_in_place(last) and function.op == ATTRIBUTE:

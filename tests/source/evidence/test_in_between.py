@@ -159,6 +159,26 @@ PROGRAMS = [
 ]
 
 
+# name -> what is done to y, which may be x, between the sigmoid of x and the product
+WRITES = {
+    "added to": "y.add_(1)",
+    "given to out": "torch.add(y, 1, out=y)",
+    "copied into": "y.copy_(y + 1)",
+    "given other data": "y.data = y * 2",
+    "its data are added to": "y.data += 1",
+    "initialised": "nn.init.ones_(y)",
+    "one of a list": "torch._foreach_add_([y], 1.0)",
+    "a column of it": "y[:, 0] = 3",
+    "a function of the file": "up(y)",
+    "a function of the file that gives something": "n = up(y)",
+}
+HEAD = "def up(t):\n    t.add_(1)\n    return 1\n\ndef f(x, y):\n    s = torch.sigmoid(x)\n"
+PROGRAMS += [
+    Program(f"an alias: {name}", f"{HEAD}    {line}\n    return x * s", "(lambda x: f(x, x))(C(2, 8) * 1)", "unsafe")
+    for name, line in WRITES.items()
+]
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.expected}: {p.name}")
 def test_operands_hold_what_they_held(program: Program) -> None:
     assert_holds(program)

@@ -251,7 +251,44 @@ SHOWN = [
         "safe",
     ),
 ]
-PROGRAMS = [*ARRAYS, *ASSUMED, *SHOWN]
+SWISH = "x * (x + 3).clip(0, 6) / 6"
+# name -> what comes before the activation in f(x): none of it shows x to be a tensor, for it may not run
+NO_EVIDENCE = {
+    "in a try": "try:\n        x = x.unsqueeze(0)\n    except AttributeError:\n        pass",
+    "in a branch": "if hasattr(x, 'detach'):\n        x = x.detach()",
+    "in one side of an expression": "y = x.detach() if hasattr(x, 'detach') else x",
+    "in a test that may stop": "y = hasattr(x, 'detach') and torch.relu(x)",
+    "in a lambda": "y = lambda: torch.relu(x)",
+    "in a comprehension": "y = [torch.relu(x) for _ in range(0)]",
+    "in a loop": "for _ in range(0):\n        y = torch.relu(x) * x.sigmoid()",
+    "where errors are suppressed": "with __import__('contextlib').suppress(TypeError):\n        y = torch.relu(x)",
+    "on something else": "y = torch.relu(torch.tensor(x))",
+    "in the branch for tensors": "if isinstance(x, torch.Tensor):\n        return torch.relu(x) * x.sigmoid()",
+}
+UNSHOWN = [
+    Program(
+        f"torch is used {name}",
+        f"def f(x):\n    {before}\n    return {SWISH}",
+        ARRAY,
+        "unsafe",
+        "`x` is a torch tensor",
+    )
+    for name, before in NO_EVIDENCE.items()
+]
+CALLED = """
+class Act(nn.Module):
+    def act(self, x):
+        return x * (x + 3).clip(0, 6) / 6
+
+    def first(self, x):
+        return self.act(x)
+
+    def forward(self, x):
+        print(1)
+        return torch.tensor(self.act(x.detach().double().numpy()))
+"""
+UNSHOWN.append(Program("a helper method that one caller gives an array", CALLED, "Act()(C(2, 8))", "unsafe"))
+PROGRAMS = [*UNSHOWN, *ARRAYS, *ASSUMED, *SHOWN]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.expected}: {p.name}")
