@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 
-from autofuse.reasons import code_that_runs, forwards, libraries, matches, outcomes, writing
+from autofuse.reasons import code_that_runs, forwards, libraries, matches, outcomes, tensors, writing
 from autofuse.reasons.reason import Code
 
-GROUPS: tuple[ModuleType, ...] = (matches, code_that_runs, writing, libraries, forwards, outcomes)
+GROUPS: tuple[ModuleType, ...] = (matches, code_that_runs, writing, tensors, libraries, forwards, outcomes)
 
 
 def codes_of(group: ModuleType) -> tuple[Code, ...]:

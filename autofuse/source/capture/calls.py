@@ -23,6 +23,7 @@ from autofuse.source.capture.inlining import Inlining
 from autofuse.source.capture.loss_modules import LossModule, criterion_of
 from autofuse.source.capture.mapped_elements import Elements
 from autofuse.source.capture.modules import AppliedLayer, OwnLayer, child_called, constructor_of, layers_of
+from autofuse.source.capture.writes import written_roots
 
 _MUTATORS = frozenset(".append .extend .insert .add_ .update .setdefault .pop .clear .remove .sort .reverse".split())
 _SEES_NAMES = frozenset({"locals", "vars", "eval", "exec", "globals", "dir"})
@@ -185,9 +186,15 @@ class Calls(Inlining, Elements):
         if self.instance is not None and self.instance in inputs:
             return True
         if not isinstance(node.func, ast.Attribute) or not self.is_self(node.func.value):
-            return isinstance(self.statement, ast.Expr)
+            return isinstance(self.statement, ast.Expr) or self.may_write_globals(node.func)
         method = self.scope.method(self.owner, node.func.attr)
         return method is not None and any(method.name in c.writes for c in self.scope.lineage(self.owner))
+
+    def may_write_globals(self, function: ast.expr) -> bool:
+        """Whether a call may write what names of the file hold: one of a function that does, or of an unknown one."""
+        if isinstance(function, ast.Name) and (called := self.scope.functions.get(function.id)) is not None:
+            return bool(written_roots(called))
+        return bool(self.scope.reassigned) and self.scope.name_of(function) is None
 
     # Operations.
 
@@ -198,6 +205,7 @@ class Calls(Inlining, Elements):
         op, inputs = like_another(self.graph, op, inputs)
         self.know_ranks(op, inputs)
         made = (self.graph.fresh if op.effect == "random" else self.graph.value)(op.name, *inputs)
+        self.out.spelled.setdefault(made, set()).update({name, *(f"{name}({k}=)" for k in named)})
         rank, multiplied = _DIMENSIONS.get(name.removeprefix("torch").removeprefix("."), (0, ()))
         for v in (made, *(inputs[i] for i in multiplied)) if rank else ():
             self.has_rank(v, rank)

@@ -69,6 +69,7 @@ class CapturedFunction:
     tests: dict[ast.stmt, Value] = field(default_factory=dict)  # what each `if` tests
     lines: dict[Value, int] = field(default_factory=dict)  # where values leave the function
     forgotten: list[int] = field(default_factory=list)  # how many values there were when attributes were assigned
+    spelled: dict[Value, set[str]] = field(default_factory=dict)  # by which names operations were called, and keywords
     returned: Value | None = None
     _binders: dict[Value, list[ast.stmt]] = field(default_factory=dict)
 

@@ -120,6 +120,8 @@ class Expressions(Calls):
             return self.unknown("unbound")
         if meaning := self.scope.qualified.get(name):
             return self.module(meaning)
+        if name in self.scope.reassigned:
+            return self.graph.read(GLOBAL, data=name)
         number = self.scope.number(name)
         if number is None and self.abroad and name in self.scope.bound:
             return self.unknown("a name of another file")
@@ -135,7 +137,8 @@ class Expressions(Calls):
     def attribute(self, owner: Value, name: str) -> Value:
         if name == "mT":
             return self.graph.value("mT", owner)
-        if name in _FIXED or owner.op in (MODULE, GLOBAL) or owner.op == ATTRIBUTE and self.imported(owner):
+        own = owner.op == GLOBAL and str(owner.data) in self.scope.variables
+        if name in _FIXED or owner.op in (MODULE, GLOBAL) and not own or owner.op == ATTRIBUTE and self.imported(owner):
             return self.graph.value(ATTRIBUTE, owner, data=name)
         if owner is self.instance and (fill := self.constant_buffer(name)) is not None:
             return fill

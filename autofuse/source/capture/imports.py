@@ -47,7 +47,7 @@ class Imports:
         if by_name:
             return self._by_name(home, place) + rest
         first = home.partition(".")[0]
-        if first in self.scope.bound or first in place.names:
+        if not self._free(first, place):
             alias = "autofuse_" + home.replace(".", "_")
             self.needed[f"import {home} as {alias}"] = alias
             return alias + rest
@@ -58,7 +58,7 @@ class Imports:
         """(name, what it means) for each name that leads to `wanted`."""
         found = []
         for name, meaning in self.scope.qualified.items():
-            if _leads(meaning, wanted) and name not in place.names:
+            if _leads(meaning, wanted) and name not in place.names and self._bound(name, place):
                 found.append((name, meaning))
         for name, held in place.names.items():
             local = _meaning(held)
@@ -66,11 +66,20 @@ class Imports:
                 found.append((name, local))
         return found
 
+    def _bound(self, name: str, place: ValuePosition) -> bool:
+        """Whether an imported name is bound at `place` whenever the code there runs."""
+        doubt = self.scope.doubtful.get(name)
+        return doubt is None or doubt.holds_at(place.node.lineno)
+
+    def _free(self, name: str, place: ValuePosition) -> bool:
+        """Whether an import may bind `name`: nothing else does, as far as the text shows."""
+        return name not in self.scope.bound and name not in place.names and not self.scope.hides_names
+
     def _added(self, wanted: str, place: ValuePosition) -> str:
         for module, statement, name in _USUAL:
             if not _leads(module, wanted):
                 continue
-            if name in self.scope.bound or name in place.names:
+            if not self._free(name, place):
                 name, statement = f"autofuse_{name.lower()}", f"import {module} as autofuse_{name.lower()}"
             self.needed[statement] = name
             return name + wanted[len(module) :]
@@ -81,7 +90,7 @@ class Imports:
     def _by_name(self, wanted: str, place: ValuePosition) -> str:
         module, _, name = wanted.rpartition(".")
         statement = f"from {module} import {name}"
-        if name in self.scope.bound or name in place.names:
+        if not self._free(name, place):
             name, statement = f"autofuse_{name}", f"{statement} as autofuse_{name}"
         self.needed[statement] = name
         return name

@@ -7,14 +7,17 @@ defined twice, means nothing. Knows one file's syntax tree (binding.py reads it)
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from autofuse.source.capture.bindings import Function, bindings, bound_names
 from autofuse.source.capture.constants import constants_of
 from autofuse.source.capture.helpers import inlinable
+from autofuse.source.capture.lasting_imports import Doubt, doubts, star_modules
 from autofuse.source.capture.syntax import walk
+from autofuse.source.capture.writes import written_roots
 
 _PLAIN_BASES = ("torch.nn.", "torch.autograd.", "abc.", "typing.")
 
@@ -44,11 +47,18 @@ class FileScope:
     bound: frozenset[str] = frozenset()  # every name that the module binds, and so hides a builtin
     local: frozenset[str] = frozenset()  # names of the functions around, whatever the module calls so
     file: Path | None = None  # where it stands, if other files of its project may be asked
+    doubtful: Mapping[str, Doubt] = field(default_factory=dict)  # imported names that may not be bound when code runs
+    reassigned: frozenset[str] = frozenset()  # names that some function assigns: `global step`
     imports: dict[str, ast.ImportFrom] = field(default_factory=dict)  # names and the one import that binds each
     elsewhere: dict[str, tuple[ClassScope, FileScope] | None] = field(default_factory=dict)  # classes so imported
     _class_scopes: dict[int, ClassScope] = field(default_factory=dict)
     _straight: dict[int, bool] = field(default_factory=dict)
     _constants: dict[str, float] | None = None
+
+    @cached_property
+    def hides_names(self) -> bool:
+        """Whether the file binds names that its text does not show, by `from x import *`."""
+        return star_modules(self.tree)
 
     def class_scope(self, node: ast.ClassDef) -> ClassScope:
         """What is known of a class of this file, wherever it is defined."""
@@ -137,6 +147,7 @@ class FileScope:
             classes={k: v for k, v in self.classes.items() if k not in hidden},
             imports={k: v for k, v in self.imports.items() if k not in hidden},
             variables={k: v for k, v in self.variables.items() if k not in hidden},
+            doubtful={**{k: v for k, v in self.doubtful.items() if k not in hidden}, **doubts(function.body)},
             bound=self.bound | hidden,
             local=self.local | (hidden - imported.keys()),
         )
@@ -146,9 +157,10 @@ def file_scope(tree: ast.Module, file: Path | None = None) -> FileScope:
     """The scope of a whole file, which stands at `file` where others of its project may be asked."""
     scope = FileScope(tree, file=file)
     reassigned = {n for node in walk(tree) if isinstance(node, ast.Global) for n in node.names}
+    scope.reassigned = frozenset(reassigned)
     scope.qualified = {k: v for k, v in _imported(tree.body).items() if k not in reassigned}
     module_level = _bindings(tree.body)
-    scope.bound = frozenset(module_level) | reassigned
+    scope.bound, scope.doubtful = frozenset(module_level) | reassigned, doubts(tree.body)
     for name, nodes in module_level.items():
         if len(nodes) != 1 or name in reassigned:
             continue
@@ -209,7 +221,20 @@ def _class_scope(node: ast.ClassDef) -> ClassScope:
     for method in scope.methods.values():
         if method is not None and (me := self_name(method)) is not None:
             _read_method(scope, method, me)
+            scope.writes |= {method.name} if me in written_roots(method) else set()
+    _pass_on_writes(scope)
     return scope
+
+
+def _pass_on_writes(scope: ClassScope) -> None:
+    """A method that calls one that writes, writes too."""
+    calls = {
+        m.name: {n.attr for n in walk(m) if isinstance(n, ast.Attribute) and _is_name(n.value, self_name(m) or "")}
+        for m in scope.methods.values()
+        if m is not None and scope.writes
+    }
+    while more := {name for name, called in calls.items() if called & scope.writes and name not in scope.writes}:
+        scope.writes |= more
 
 
 def self_name(method: Function) -> str | None:

@@ -1,16 +1,40 @@
-"""The questions, and what their answers amount to. It stands apart from claim.py, which each question imports."""
+"""Every question that an edit has to answer before it is called safe, and what the answers amount to.
+
+It stands apart from claim.py, which each question imports.
+"""
 
 from __future__ import annotations
 
 from autofuse.rule import Fails
 from autofuse.source.evidence.attention_operands import operands_fit
+from autofuse.source.evidence.calls_once import calls_are_made_once
 from autofuse.source.evidence.claim import Claim, Question
+from autofuse.source.evidence.dtype_reads import dtypes_agree_with_operands
 from autofuse.source.evidence.floating_input import input_is_floating
 from autofuse.source.evidence.handed_on import handed_on
+from autofuse.source.evidence.in_between import nothing_writes_in_between
+from autofuse.source.evidence.is_torch import is_torch
+from autofuse.source.evidence.memory_layout import layout_is_not_read
+from autofuse.source.evidence.shown_result import result_is_not_shown
+from autofuse.source.evidence.shown_text import shows_no_text
+from autofuse.source.evidence.star_imports import no_star_hides_a_name
 from autofuse.source.evidence.which_code import which_code
 
 # One entry for each question of this package, in the order in which a message names what is missing.
-QUESTIONS: tuple[Question, ...] = (handed_on, input_is_floating, operands_fit, which_code)
+QUESTIONS: tuple[Question, ...] = (
+    is_torch,
+    handed_on,
+    no_star_hides_a_name,
+    input_is_floating,
+    operands_fit,
+    nothing_writes_in_between,
+    calls_are_made_once,
+    shows_no_text,
+    result_is_not_shown,
+    dtypes_agree_with_operands,
+    layout_is_not_read,
+    which_code,  # reads the function again, so it comes last
+)
 
 
 def examined(claim: Claim) -> Fails | tuple[str, ...]:

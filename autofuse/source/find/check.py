@@ -26,6 +26,7 @@ from autofuse.rule import Fails, Holds, Unknown, Verdict
 from autofuse.source.capture.captured import CapturedFunction, Chain, ValuePosition
 from autofuse.source.capture.function_capture import capture
 from autofuse.source.capture.lambdas import expression_functions
+from autofuse.source.capture.lasting_imports import imports_torch
 from autofuse.source.capture.scope import Defined, FileScope, file_scope, functions
 from autofuse.source.capture.symbolic_lengths import record_lengths
 from autofuse.source.capture.toplevel import SYMBOL, top_level
@@ -77,6 +78,8 @@ def proposals(
     if b"torch" not in source:
         return []
     tree = ast.parse(source)  # first, so that a syntax error is told whatever the file is about
+    if not imports_torch(tree):
+        return []
     of_calls = [r for r in rules if may_concern(r, source)]
     of_dataflow = tuple(r for r in rules if r.change is None)
     hints = hints_of(of_dataflow)
@@ -164,7 +167,7 @@ def _in_function(d: Defined, door: _Door) -> list[Proposal]:
     sizes = record_lengths(captured)
     view = View(Facts(captured.known))
     seen = replace(d.scope, qualified={}) if d.symbol == SYMBOL else d.scope  # there, a name holds what it does so far
-    placement = Placement(text, captured, view, sizes, seen, target)
+    placement = Placement(text, captured, view, sizes, seen, target, d.owner)
     edits: dict[tuple[int, Value], Edit | Verdict] = {}
 
     def usable(site: Site) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
 from autofuse.canonical import View
-from autofuse.ir.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK, Value, ancestors
+from autofuse.ir.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK, SLICE, Value, ancestors
 from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import MODULES, OPS
@@ -25,12 +25,14 @@ from autofuse.source.capture.bindings import bindings
 from autofuse.source.capture.captured import CapturedFunction, ValuePosition, unconditional
 from autofuse.source.capture.imports import Imports
 from autofuse.source.capture.lambdas import is_expression
-from autofuse.source.capture.scope import FileScope, blocks_of
+from autofuse.source.capture.scope import ClassScope, FileScope, blocks_of
 from autofuse.source.capture.symbolic_lengths import GraphSizes
 from autofuse.source.capture.toplevel import SYMBOL, imported_after
 from autofuse.source.place.branches import Branch, KeptName, branches_before, wanted
 from autofuse.source.place.edits import Edit, NewText, TextSpan, span_of, start_of
+from autofuse.source.place.layout_reads import asked_anywhere, callers_ask, escapes, layout_reads, returned_as_is
 from autofuse.source.place.names import NamesOfFunction, joined
+from autofuse.source.place.shape_reads import any_tuple_will_do, is_tuple
 from autofuse.source.targets import TargetCall, call_of
 from autofuse.source.targets.express import Speller, Unwritable, layer_text, places_of, root_places
 from autofuse.source.targets.printing import SourceText, permuted_text, unused
@@ -46,6 +48,7 @@ class Placement:
     sizes: GraphSizes
     scope: FileScope
     target: str
+    owner: ClassScope | None = None  # the class whose method the function is
     blocks: dict[int, tuple[list[ast.stmt], int]] = field(
         default_factory=dict
     )  # statement -> its block and place in it
@@ -215,7 +218,8 @@ class Placement:
         speller.told = {k.branch.test: (k.name, k.branch.truth) for k in reversed(kept)}
         try:
             call = call_of(self.target, site.rule.replacement, site.captures, speller)
-            call, becomes = self._followed(call, place, site.root), call.function
+            call, becomes = self._laid_out(call, site), call.function
+            call = self._followed(call, place, site.root)
             text = permuted_text(call.text(), site.results[-1].permutation)
             replacements = [(span_of(place.node), NewText(text, call))]
             if place is not root:
@@ -226,7 +230,8 @@ class Placement:
         except SyntaxError as error:
             raise Unwritable(because(writing.OPERAND_OF_LINES)) from error
         self._check_in_place(root)
-        dead = self._dead(site, speller.used | set(bound), root, place, [at for _, at in bound.values()])
+        moved = [*(at for _, at in bound.values()), *self._moved_to_branches(kept)]
+        dead = self._dead(site, speller.used | set(bound), root, place, moved)
         self._check_names(dead, root, place, {*site.doomed.metadata, *self._shape_reads(speller)})
         if place is not root and _gives_the_same_name(place, root):
             dead.add(root.statement)  # it would say `x = x`
@@ -261,6 +266,16 @@ class Placement:
         body = self.captured.function.body
         if imports.needed and self.captured.function.name == SYMBOL and imported_after(body, place.statement.lineno):
             raise Unwritable(because(writing.IMPORT_TOO_LATE))
+
+    def _laid_out(self, call: TargetCall, site: Site) -> TargetCall:
+        """`call`, made contiguous where the code relies on that: the product that it stands for is."""
+        if not call.function.endswith(("scaled_dot_product_attention", "ops.attention")) or call.tail:
+            return call
+        read = any(True for _ in layout_reads(self.captured, site.root))
+        if not read and returned_as_is(self.captured, site.root):
+            read = callers_ask(self.scope.tree, self.captured.function, self.owner)
+        read = read or escapes(self.captured, site.root) and asked_anywhere(self.scope.tree)
+        return replace(call, tail=".contiguous()") if read else call
 
     def _followed(self, call: TargetCall, place: ValuePosition, root: Value) -> TargetCall:
         """`call`, and around it the layers of the Sequential that come after what it stands for."""
@@ -365,13 +380,17 @@ class Placement:
                 value, node = self._indexed(read, place)
                 there = self.speller(site, place, speller.root, imports, {})
                 there.used, there.removed = speller.used, speller.removed
-                found.append((span_of(node), NewText(there.text(self.view.of(value)))))
+                text = there.text(self.view.of(value))
+                if is_tuple(text) and value is read and not any_tuple_will_do(node, place.statement):
+                    text = f"{imports.text('torch.Size', place)}({text})"
+                found.append((span_of(node), NewText(text)))
         return found
 
     def _indexed(self, read: Value, place: ValuePosition) -> tuple[Value, ast.expr]:
         """`scores.shape[-1]` rather than `scores.shape`, where it is followed by an index."""
         for user in self.captured.graph.users[read]:
-            for p in self.captured.places.get(user, []) if user.op == ITEM else ():
+            whole = user.op == ITEM and user.inputs[1].op != SLICE
+            for p in self.captured.places.get(user, []) if whole else ():
                 if isinstance(p.node, ast.Subscript) and p.node.value is place.node:
                     return user, p.node
         return read, place.node
@@ -425,6 +444,14 @@ class Placement:
             elif any(v in bound for v in values):
                 raise Unwritable(because(writing.DELETED_TOGETHER))
         return found
+
+    def _moved_to_branches(self, kept: Sequence[KeptName]) -> Iterator[ValuePosition]:
+        """The expressions that new names take over, in the statements that they stood in."""
+        for k in kept:
+            for part in (k.value, *ancestors(k.value)):
+                for original in self.view.originals(part):
+                    places = self.captured.places.get(original, ())
+                    yield from (p for p in places if p.statement is k.branch.place.statement)
 
     def _moved_out(self, statement: ast.stmt, moved: Sequence[ValuePosition]) -> bool:
         """Whether all that a statement does but bind names is done by expressions that move to one before it."""

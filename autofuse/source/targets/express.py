@@ -261,15 +261,23 @@ class Speller:
 
     def same_names(self, place: ValuePosition, value: Value) -> bool:
         """Whether the expression at `place` reads the same things here."""
-        if place.forgets != self.place.forgets:
-            if any(v.op == ATTRIBUTE and v.inputs[0].op == PARAMETER for v in ancestors(value)):
-                return False
+        if place.forgets != self.place.forgets and any(self._may_change(v) for v in ancestors(value)):
+            return False
         inner = {a.arg for n in ast.walk(place.node) if isinstance(n, ast.Lambda) for a in n.args.args}
         read = {n.id for n in ast.walk(place.node) if isinstance(n, ast.Name)} - inner
         if not all(place.names.get(n) is self.holds(n) and (n in place.names) == (n in self.place.names) for n in read):
             return False
         self.removed |= {s for n in read for s in self._relied.get(n, ())}
         return True
+
+    def _may_change(self, v: Value) -> bool:
+        """Whether a call may change what `v` read: an attribute of an argument or of the file's, a global name."""
+        if v.op == GLOBAL:
+            return v.data in self.imports.scope.reassigned
+        if v.op == ITEM:
+            return v.inputs[0].op == GLOBAL
+        own = v.op == ATTRIBUTE and v.inputs[0].op == GLOBAL and v.inputs[0].data in self.imports.scope.variables
+        return own or v.op == ATTRIBUTE and v.inputs[0].op == PARAMETER
 
     # From its parts.
 
@@ -361,10 +369,12 @@ class Speller:
 
     def _check_current(self, v: Value) -> None:
         """Raises Unwritable where an attribute was assigned after `v` was read from one."""
-        reads = [o for o in self._originals(v) if o.op == ATTRIBUTE and not is_metadata(o)]
-        held = [o for o in reads if any(a.op == PARAMETER for a in ancestors(o))]
+        reads = [o for o in self._originals(v) if o.op in (ATTRIBUTE, ITEM, GLOBAL) and not is_metadata(o)]
+        held = [o for o in reads if o.op == ATTRIBUTE and any(a.op == PARAMETER for a in ancestors(o))]
+        held += [o for o in reads if o not in held and self._may_change(o)]
         if held and not any(self.captured.current(o, self.place) for o in held):
-            raise Unwritable(because(writing.ATTRIBUTE_CHANGES, name=held[0].data), held[0])
+            named = held[0].inputs[0] if held[0].op == ITEM else held[0]
+            raise Unwritable(because(writing.ATTRIBUTE_CHANGES, name=named.data), held[0])
 
     def spelled(self, template: str, parts: list[str]) -> str:
         """`template` of the shared table filled in, its functions spelled as this file spells them."""
