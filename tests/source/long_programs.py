@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _HEAD = "import math\nimport torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n\n"
-_LAST = "\n\ndef last(x):\n    return x * torch.sigmoid(x)\n"
+_LAST = "\n\ndef last(x):\n    x = x / 1\n    return x * torch.sigmoid(x)\n"
 _SILU = "def h0(x):\n    return x * torch.sigmoid(x)\n\n\n"
 _ATTENTION = ("q, k, v, n, f", "s = q @ k.transpose(-2, -1)\n", "s.softmax(-1) @ v")
 

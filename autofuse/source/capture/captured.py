@@ -9,6 +9,7 @@ import ast
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from autofuse.ir.facts import Known
 from autofuse.ir.graph import Graph, Value
@@ -36,9 +37,17 @@ class ValuePosition:
 
 def unconditional(place: ValuePosition) -> bool:
     """Whether the expression is evaluated whenever its statement runs, once."""
-    branching = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-    around = [n for n in ast.walk(place.statement) if isinstance(n, branching)]
-    return not any(c is place.node for n in around for c in ast.walk(n))
+    return id(place.node) not in _in_branches(place.statement)
+
+
+_BRANCHING = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@lru_cache(maxsize=1024)
+def _in_branches(statement: ast.stmt) -> frozenset[int]:
+    """The expressions of a statement that may not be evaluated, or more than once."""
+    around = [n for n in ast.walk(statement) if isinstance(n, _BRANCHING)]
+    return frozenset(id(c) for n in around for c in ast.walk(n))
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,6 +28,7 @@ from autofuse.ir.graph import (
     TUPLE,
     Value,
 )
+from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import METADATA, OPS
 from autofuse.source.capture.capture_state import qualified
 from autofuse.source.capture.captured import CapturedFunction
@@ -56,6 +57,10 @@ _ANY_INPUT = frozenset("tensor ones zeros full arange where finfo number pow add
 _JOINS = ("an element", "changed", "assigned", "one of several", "computed in", "shares memory", "written by")
 
 
+_VALUES_A_STEP = 8  # looking at a value once more is quickly done
+_MOST_TERMS = 64  # of a sum or a product that are looked at
+
+
 @dataclass
 class Origins:
     """What is known of the values of one function; `made` by how they were made."""
@@ -77,6 +82,7 @@ class Origins:
         known, together = {**self.made, **told}, list(uses)
         while True:
             before = len(known)
+            spend(1 + len(self.captured.graph.values) // _VALUES_A_STEP)
             for v in together:
                 for used in self._used_by(v):
                     known.setdefault(used, Origin.TENSOR)
@@ -252,6 +258,8 @@ class Origins:
             if t in seen or self._is_number(t, known):
                 continue
             seen.add(t)
+            if len(found) > 1 or len(seen) > _MOST_TERMS:
+                return set()  # more than one
             if t.op in _TWO_OPERANDS:
                 todo += t.inputs[:2]
             elif t.op in OPS and OPS[t.op].keeps_sizes:

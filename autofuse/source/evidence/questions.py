@@ -5,6 +5,7 @@ It stands apart from claim.py, which each question imports.
 
 from __future__ import annotations
 
+from autofuse.ir.steps import spend
 from autofuse.rule import Fails
 from autofuse.source.evidence.attention_operands import operands_fit
 from autofuse.source.evidence.calls_once import calls_are_made_once
@@ -40,6 +41,7 @@ QUESTIONS: tuple[Question, ...] = (
 def examined(claim: Claim) -> Fails | tuple[str, ...]:
     """What the edit assumes, a clause for each missing piece of evidence; Fails where the text shows it wrong."""
     missing: list[str] = []
+    spend(1 + len(claim.captured.graph.values) // 2)  # each question looks through the function
     for question in QUESTIONS:
         for answer in question(claim):
             if isinstance(answer, Fails):

@@ -13,7 +13,7 @@ from autofuse.source.capture.lasting_imports import imports_torch
 from tests.source.evidence.programs import Program, assert_holds
 from tests.source.rewriting import rewritten
 
-SILU = "\ndef f(x: 'torch.Tensor'):\n    return x * torch.sigmoid(x)\n"
+SILU = "\ndef f(x: 'torch.Tensor'):\n    x = x / 1; return x * torch.sigmoid(x)\n"
 DRIVE = "f(T(2, 8))"
 F_AS = "import torch.nn.functional as F\n"
 
@@ -74,7 +74,7 @@ PROGRAMS = [
     ),
     whole(
         "hidden by an argument",
-        f"import torch\n{F_AS}def f(x: 'torch.Tensor', F=None):\n    return x * torch.sigmoid(x)\n",
+        f"import torch\n{F_AS}def f(x: 'torch.Tensor', F=None):\n    x = x / 1; return x * torch.sigmoid(x)\n",
     ),
     whole(
         "hidden by a local name",
@@ -83,7 +83,7 @@ PROGRAMS = [
     whole(
         "hidden by a name of the function around",
         f"import torch\n{F_AS}def g(F):\n    def f(x: 'torch.Tensor'):\n"
-        "        return x * torch.sigmoid(x)\n    return f\n",
+        "        x = x / 1; return x * torch.sigmoid(x)\n    return f\n",
         drive="g(None)(T(2, 8))",
     ),
     whole(
@@ -98,34 +98,34 @@ PROGRAMS = [
         "imported in both branches",
         f"import os\nimport torch\nif os.environ.get('NO'):\n    {F_AS}else:\n    {F_AS}{SILU}",
     ),
-    whole("torch imported by the function itself", "def f(x):\n    import torch\n    return x * torch.sigmoid(x)\n"),
+    whole("torch imported by the function itself", "def f(x):\n    import torch\n    x = x / 1; return x * torch.sigmoid(x)\n"),
     whole(
         "torch imported in the branch that defines the function",
-        "if True:\n    import torch\n    def f(x):\n        return x * torch.sigmoid(x)\n",
+        "if True:\n    import torch\n    def f(x):\n        x = x / 1; return x * torch.sigmoid(x)\n",
     ),
     whole(
         "a try that raises",
         f"try:\n    import torch\n    {F_AS}except ImportError as error:\n    raise RuntimeError from error\n{SILU}",
     ),
-    whole("torch is only mentioned", "# like torch\ndef f(x):\n    return x * x.sigmoid()\n", "kept"),
+    whole("torch is only mentioned", "# like torch\ndef f(x):\n    x = x / 1; return x * x.sigmoid()\n", "kept"),
     whole(
         "torch is imported for type checkers",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n"
-        "def f(x: 'torch.Tensor'):\n    return x * x.sigmoid()\n",
+        "def f(x: 'torch.Tensor'):\n    x = x / 1; return x * x.sigmoid()\n",
         "kept",
     ),
     whole(
         "torch is imported for type checkers by another name",
         "import typing as t\nif t.TYPE_CHECKING:\n    import torch\n"
-        "def f(x: 'torch.Tensor'):\n    return x * x.sigmoid()\n",
+        "def f(x: 'torch.Tensor'):\n    x = x / 1; return x * x.sigmoid()\n",
         "kept",
     ),
     whole(
         "torch is never imported in fact",
-        "if False:\n    import torch\ndef f(x: 'torch.Tensor'):\n    return x * x.sigmoid()\n",
+        "if False:\n    import torch\ndef f(x: 'torch.Tensor'):\n    x = x / 1; return x * x.sigmoid()\n",
         "kept",
     ),
-    whole("a package like torch", "import math as torch\ndef f(x):\n    return x * x.sigmoid()\n", "kept"),
+    whole("a package like torch", "import math as torch\ndef f(x):\n    x = x / 1; return x * x.sigmoid()\n", "kept"),
 ]
 
 
@@ -147,7 +147,7 @@ def test_a_try_that_begins_with_the_import_binds_it() -> None:
 def test_an_added_import_takes_a_name_that_is_free() -> None:
     text = rewritten(
         "from torch import sigmoid, Tensor\nif X:\n    import torch.nn.functional as F\n"
-        "def f(x: Tensor):\n    return x * sigmoid(x)\n"
+        "def f(x: Tensor):\n    x = x / 1; return x * sigmoid(x)\n"
     )
     assert "import torch.nn.functional as autofuse_f\n" in text and "return autofuse_f.silu(x)" in text
 

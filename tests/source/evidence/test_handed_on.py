@@ -15,7 +15,7 @@ import torch
 from torch import nn
 import torch.nn.functional as F
 """
-SILU = "def silu(x: torch.Tensor) -> torch.Tensor:\n    return x * torch.sigmoid(x)\n"
+SILU = "def silu(x: torch.Tensor) -> torch.Tensor:\n    x = x / 1; return x * torch.sigmoid(x)\n"
 
 TAKEN = {
     "a decomposition": (
@@ -157,7 +157,7 @@ def test_what_is_compiled_to_a_script_gets_calls_that_scripts_know(scripted: str
 
 def test_a_module_that_is_compiled_to_a_script_gets_calls_that_scripts_know() -> None:
     text = HEAD + (
-        "class Block(nn.Module):\n    def forward(self, q, k, v):\n        return (q @ k.mT).softmax(-1) @ v\n\n\n"
+        "class Block(nn.Module):\n    def forward(self, q, k, v):\n        return (q @ k.mT / 2).softmax(-1) @ v\n\n\n"
         "fast = torch.jit.script(Block())\n"
     )
     assert [f.status for f in findings(text)] == ["safe"]

@@ -13,7 +13,7 @@ MODULE = "M(A())(C(2, 5, 4), C(2, 5, 4), C(2, 5, 4))"
 
 
 def function(name: str, between: str, expected: str, said: str = "", top: str = "", drive: str = QKV) -> Program:
-    text = f"{top}\ndef f(q, k, v):\n    s = q @ k.transpose(-2, -1)\n    {between}\n    return s.softmax(-1) @ v\n"
+    text = f"{top}\ndef f(q, k, v):\n    s = q @ k.transpose(-2, -1) / 2\n    {between}\n    return s.softmax(-1) @ v\n"
     return Program(name, text, drive, expected, said)
 
 
@@ -46,7 +46,7 @@ def defined(body: str, head: str = "def step(self):") -> str:
 
 GENERATOR = """
 def g(q, k, v):
-    s = q @ k.transpose(-2, -1)
+    s = q @ k.transpose(-2, -1) / 2
     yield 1
     yield s.softmax(-1) @ v
 
@@ -77,7 +77,7 @@ class A(nn.Module):
 
     def forward(self, x):
         q, k, v = self.q(x), self.k(x), self.v(x)
-        s = q @ k.transpose(-2, -1)
+        s = q @ k.transpose(-2, -1) / 2
         yield x
         yield s.softmax(-1) @ v
 """
@@ -199,7 +199,7 @@ class A(nn.Module):
         self.register_buffer("table", torch.ones(5, 5))
 
     def forward(self, q, k, v, bias=None):
-        attn = q @ k.transpose(-2, -1)
+        attn = q @ k.transpose(-2, -1) / 2
         if self.table is not None:
             rel = self.table * 2
             attn = attn + bias_of({arguments})

@@ -13,12 +13,12 @@ HEADS_LAST = "f(T(2, 5, 3, 4), T(2, 5, 3, 4), T(2, 5, 3, 4))"
 
 
 def scores(name: str, read: str, expected: str = "safe", given: str = "n", said: str = "") -> Program:
-    text = f"def f(q, k, v):\n    s = q @ k.transpose(-2, -1)\n    {read}\n    return s.softmax(-1) @ v, {given}\n"
+    text = f"def f(q, k, v):\n    s = q @ k.transpose(-2, -1) / 2\n    {read}\n    return s.softmax(-1) @ v, {given}\n"
     return Program(name, text, QKV, expected, said)
 
 
 def weights(name: str, read: str, expected: str = "safe", said: str = "") -> Program:
-    text = f"def f(q, k, v):\n    p = (q @ k.transpose(-2, -1)).softmax(-1)\n    o = p @ v\n    {read}\n"
+    text = f"def f(q, k, v):\n    p = (q @ k.transpose(-2, -1) / 2).softmax(-1)\n    o = p @ v\n    {read}\n"
     return Program(name, text, QKV, expected, said)
 
 
@@ -27,7 +27,7 @@ def result(name: str, read: str, expected: str = "safe", drive: str = HEADS_LAST
 def f(q, k, v):
     b, t, h, d = q.shape
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    o = (q @ k.transpose(-2, -1)).softmax(-1) @ v
+    o = (q @ k.transpose(-2, -1) / 2).softmax(-1) @ v
     {read}
 """
     return Program(name, text, drive, expected)
@@ -162,7 +162,7 @@ LAYOUTS = [
         class Core(nn.Module):
             def forward(self, q, k, v):
                 q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-                return (q @ k.transpose(-2, -1)).softmax(-1) @ v
+                return (q @ k.transpose(-2, -1) / 2).softmax(-1) @ v
 
         class Outer(nn.Module):
             def __init__(self):
@@ -191,5 +191,5 @@ def test_what_is_read_of_what_goes_is_as_before(program: Program) -> None:
 
 def test_an_attention_whose_layout_nobody_reads_is_not_copied() -> None:
     assert "contiguous" not in rewritten(
-        "import torch\nimport torch.nn.functional as F\ndef f(q, k, v):\n    return (q @ k.mT).softmax(-1) @ v\n"
+        "import torch\nimport torch.nn.functional as F\ndef f(q, k, v):\n    return (q @ k.mT / 2).softmax(-1) @ v\n"
     )
