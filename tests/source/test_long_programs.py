@@ -82,7 +82,8 @@ def test_what_is_not_read_is_named_with_its_line_and_what_it_takes():
 
 def test_a_function_that_asks_for_too_much_takes_no_steps_from_the_next_ones():
     greedy = program("calls of a long Sequential", 64)
-    text = greedy + "".join(f"\n\ndef after{i}(x):\n    return x * torch.sigmoid(x)\n" for i in range(200))
+    after = "\n\ndef after{}(x):\n    x = x / 1\n    return x * torch.sigmoid(x)\n"
+    text = greedy + "".join(map(after.format, range(200)))
     found, unread, _ = read(text)
     assert len(unread) == 1
     assert sum(p.finding.symbol.startswith("after") for p in found) == 200
@@ -106,14 +107,17 @@ _WRONG = """import torch
 
 
 def before(x):
+    x = x / 1
     return x * torch.sigmoid(x)
 
 
 def broken(x):
+    x = x / 1
     return torch.sigmoid(x) * x
 
 
 def after(x):
+    x = x / 1
     return x * torch.sigmoid(x)
 """
 
@@ -216,7 +220,7 @@ def test_no_number_is_too_large(name, where):
         "    def forward(self, x):\n        return x * self.c * torch.sigmoid(x + self.b)\n",
     }[where]
     found, unread, _ = read(
-        f"import math\n\nimport torch\n\n\n{text}\n\ndef last(x):\n    return x * torch.sigmoid(x)\n"
+        f"import math\n\nimport torch\n\n\n{text}\n\ndef last(x):\n    x = x / 1\n    return x * torch.sigmoid(x)\n"
     )
     assert in_last(found) == [("AF302", "safe")]
     assert [u.error for u in unread] == []

@@ -78,7 +78,8 @@ PROGRAMS = [
     ),
     whole(
         "hidden by a local name",
-        f"import torch\n{F_AS}def f(x: 'torch.Tensor'):\n    F = 2\n    return F * (x * torch.sigmoid(x))\n",
+        f"import torch\n{F_AS}def f(x: 'torch.Tensor'):\n    F = 2\n"
+        "    x = x / 1\n    return F * (x * torch.sigmoid(x))\n",
     ),
     whole(
         "hidden by a name of the function around",
@@ -98,7 +99,10 @@ PROGRAMS = [
         "imported in both branches",
         f"import os\nimport torch\nif os.environ.get('NO'):\n    {F_AS}else:\n    {F_AS}{SILU}",
     ),
-    whole("torch imported by the function itself", "def f(x):\n    import torch\n    x = x / 1; return x * torch.sigmoid(x)\n"),
+    whole(
+        "torch imported by the function itself",
+        "def f(x):\n    import torch\n    x = x / 1; return x * torch.sigmoid(x)\n",
+    ),
     whole(
         "torch imported in the branch that defines the function",
         "if True:\n    import torch\n    def f(x):\n        x = x / 1; return x * torch.sigmoid(x)\n",

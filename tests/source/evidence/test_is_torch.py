@@ -173,7 +173,8 @@ SHOWN = [
     norm("a function of torch before", "x", "    y = torch.relu(x)"),
     Program(
         "the result goes into torch's function",
-        "def f(x):\n    y = x * (x + 3).clip(0, 6) / 6\n    return F.linear(y, torch.eye(8, dtype=y.dtype))",
+        "def f(x):\n    x = x / 1\n    y = x * (x + 3).clip(0, 6) / 6\n"
+        "    return F.linear(y, torch.eye(8, dtype=y.dtype))",
         "f(T(2, 8))",
         "safe",
     ),
@@ -201,7 +202,7 @@ SHOWN = [
     ),
     Program(
         "a function of torch on what was made of it",
-        "def f(x):\n    return 0.5 * x * (1 + torch.tanh(0.7978845608028654 * (x + 0.044715 * x ** 3)))",
+        "def f(x):\n    x = x / 1\n    return 0.5 * x * (1 + torch.tanh(0.7978845608028654 * (x + 0.044715 * x ** 3)))",
         "f(T(2, 8))",
         "safe",
     ),
@@ -213,7 +214,7 @@ SHOWN = [
     ),
     Program(
         "a helper method of a module",
-        "class Act(nn.Module):\n    def act(self, y):\n        return y * (y + 3).clip(0, 6) / 6\n"
+        "class Act(nn.Module):\n    def act(self, y):\n        y = y / 1\n        return y * (y + 3).clip(0, 6) / 6\n"
         "    def forward(self, x):\n        print(1)\n        return self.act(x)",
         "M(Act())(T(2, 8))",
         "safe",
@@ -222,7 +223,7 @@ SHOWN = [
         "a parameter",
         "class Act(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.w = nn.Parameter(torch.ones(8))\n"
-        "    def gate(self):\n        return self.w * (self.w + 3).clip(0, 6) / 6",
+        "    def gate(self):\n        w = self.w / 1\n        return w * (w + 3).clip(0, 6) / 6",
         "M(Act()).gate()",
         "safe",
     ),
@@ -232,7 +233,7 @@ SHOWN = [
         "        self.register_buffer('w', torch.ones(8))\n"
         "    def gate(self):\n        return self.w * (self.w + 3).clip(0, 6) / 6",
         "M(Act()).gate()",
-        "safe",
+        "unsafe",
     ),
     Program(
         "what a child gives",

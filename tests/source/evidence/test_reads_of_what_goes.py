@@ -83,7 +83,7 @@ SHAPES = [
     ),
     Program(
         "the activation in another f-string",
-        "def f(x):\n    print(f'{(x * torch.sigmoid(x)).shape}')\n    return x",
+        "def f(x):\n    x = x / 1\n    print(f'{(x * torch.sigmoid(x)).shape}')\n    return x",
         "f(T(2))",
         "safe",
     ),

@@ -118,7 +118,8 @@ def test_calls_that_are_too_long_get_one_argument_a_line() -> None:
             scores = query_projected @ key_projected.mT + attention_mask
             return scores.softmax(dim=-1) @ value_projected
     """)
-    arguments = ["query_projected", "key_projected", "value_projected", "attn_mask=attention_mask", "scale=1.0"]
+    mask = "attn_mask=attention_mask.to(query_projected.dtype)"
+    arguments = ["query_projected", "key_projected", "value_projected", mask, "scale=1.0"]
     lines = "".join(f"        {a},\n" for a in arguments)
     assert text.endswith(f"    return F.scaled_dot_product_attention(\n{lines}    )\n")
 
