@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from autofuse.fx.trace.own_forward import original_of
+
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _OF_MODULES = ("_parameters", "_buffers", "_modules")
 
@@ -112,8 +114,9 @@ def _of_function(value: types.FunctionType, own: str, seen: dict[int, Any]) -> A
     attributes = dict(vars(value))
     options = {n: v for n, v in (value.__kwdefaults__ or {}).items() if not n.startswith("_autofuse")}
     if options != (value.__kwdefaults__ or {}):
-        original = attributes.pop("__wrapped__")
-        attributes |= {k: v for k, v in vars(original).items() if k == "__wrapped__"}
+        original = vars(original_of(value) or value)
+        attributes = {k: v for k, v in attributes.items() if k != "__wrapped__" or "__wrapped__" in original}
+        attributes |= {k: v for k, v in original.items() if k == "__wrapped__"}
     parts = (value.__defaults__, options or None, dict(sorted(attributes.items())), cells)
     return (f"function {value.__qualname__}", [plain(p, own, seen) for p in parts])
 

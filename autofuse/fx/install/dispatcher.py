@@ -47,6 +47,8 @@ def dispatcher_of(original: types.FunctionType) -> types.FunctionType:
     )  # fmt: skip
     made.__kwdefaults__ = {**(original.__kwdefaults__ or {}), _ORIGINAL: original}
     functools.update_wrapper(made, original)
+    if hasattr(original, "__wrapped__"):  # a decorator may keep its own state there, and both names lead to it
+        made.__dict__ = original.__dict__
     stand_in(made, original)
     return made
 

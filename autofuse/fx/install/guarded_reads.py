@@ -23,6 +23,7 @@ def handed(trace: ForwardTrace, count: int) -> list[str]:
         target = str(node.target)
         text = _reach(trace, target)
         if text is None:
+            _guard_presence(trace, target)
             continue
         if target not in made:
             with trace.graph.inserting_before(first):
@@ -34,6 +35,14 @@ def handed(trace: ForwardTrace, count: int) -> list[str]:
         put_in_place(node, made[target])
     erase_dead(trace.graph)
     return texts
+
+
+def _guard_presence(trace: ForwardTrace, target: str) -> None:
+    """A parameter that a forward reads of its module at run time is no None then: kernels take that for no bias."""
+    owner, _, name = target.rpartition(".")
+    for table in ("_parameters", "_buffers"):
+        if trace.twin.get_submodule(owner).__dict__[table].get(name) is not None:
+            trace.guards.add(f'_held({guard_path(owner)}, "{table}", "{name}") is not None')
 
 
 def _reach(trace: ForwardTrace, target: str) -> str | None:

@@ -70,6 +70,7 @@ class Ledger:
 
     def note_untraceable(self, name: str, module: nn.Module, error: Untraceable) -> None:
         """Say why a module was not looked into, if it might have held something."""
+        self._sites.pop(("", name, "", None, str(because(outcomes.NEVER_CALLED))), None)
         if may_hold_a_site(module):
             told = unread(error.reason, written_at(error.place))
             file = error.place.file if error.place else ""

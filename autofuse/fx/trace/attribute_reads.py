@@ -195,6 +195,11 @@ class AttributeReads(ForeignCalls):
             self.refuse(because(forwards.READS_DICT, name="__dict__"))
         for name in names:
             self.read(owner, name, inside[name])
+        text = self.owners.get(id(owner))
+        for name in sorted(n for n in facts_of(code).texts if n not in inside and n.isidentifier()):
+            if text is None:
+                self.refuse(because(forwards.READS_DICT, name="__dict__"))
+            self.guards.add(f"{name!r} not in {text}.__dict__")
 
     def read_table(self, owner: nn.Module, name: str) -> None:
         """A loop goes over the children, the parameters or the hooks of a module, or counts them."""

@@ -105,6 +105,8 @@ def _effect_of_method(owner: Any, name: str) -> str:
         return "" if name == "get" else f"ContextVar.{name}"
     if isinstance(owner, random.Random):
         return f"random.{name}"
+    if name in ("__exit__", "release") and hasattr(owner, "acquire"):
+        return ""  # it ends what has begun: a stop would leave a lock locked for ever; reading the lock is refused
     if isinstance(owner, _STATEFUL) or type(owner).__module__ in ("_random", "_io", "_thread", "_socket", "_queue"):
         return f"{type(owner).__qualname__}.{name}"
     return ""
@@ -117,6 +119,11 @@ def leaves_trace(what: str) -> bool:
     line is reported by another name, where the record is handed to the handlers.
     """
     return not what.startswith(_ONLY_READ)
+
+
+def is_lock(value: Any) -> bool:
+    """Whether a value is a lock, a semaphore or a condition."""
+    return isinstance(value, _STATEFUL) and hasattr(value, "acquire") and hasattr(value, "release")
 
 
 def moves_on(value: Any) -> bool:

@@ -59,7 +59,7 @@ class CallLog:
             return value
         if kind := effects.kind_of_state(value):  # it would be moved on, or opened, or locked
             _stop(because(forwards.READS_STATE, name=name, kind=kind), effects.moves_on(value))
-        inside[name] = self.world.of(value)
+        inside[name] = OpenLock() if effects.is_lock(value) else self.world.of(value)
         return inside[name]
 
     def read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None:
@@ -73,6 +73,25 @@ class CallLog:
 
     def stored(self, owner: Any, name: str, value: Any) -> None:
         """A twin may be written to."""
+
+
+class OpenLock:
+    """Stands for a lock of the user's in a run that is not the user's: nobody waits for it, and nobody holds it."""
+
+    def acquire(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def release(self, *_: Any) -> None:
+        pass
+
+    def locked(self) -> bool:
+        return False
+
+    def __enter__(self) -> bool:
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], real: bool) -> ForwardArguments:

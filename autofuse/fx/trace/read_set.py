@@ -37,6 +37,7 @@ from autofuse.fx.trace.source_lines import SourceLine
 from autofuse.fx.trace.twin import is_twin, original_class
 from autofuse.fx.trace.type_calls import uses_type_of_values
 from autofuse.fx.trace.unreplaced import (
+    OPERATORS,
     Comparisons,
     uncleared_cache,
     unreplaced_forwards,
@@ -95,7 +96,7 @@ class ReadSet:
             every, self._seen = [*ran, *self._more], dict(before)
         if self._ran:
             self._parts.append(unreplaced_functions(self._ran.values()))
-        if methods := sorted(n for n in self._of_values if n[:2] != "__" and hasattr(Tensor, n)):
+        if methods := sorted({n for n in self._of_values if n[:2] != "__" and hasattr(Tensor, n)} | OPERATORS):
             self._parts.append(unreplaced_methods(Tensor, methods))
         for key in dict.fromkeys((*self._batches, *self._absent)):
             namespace, absent = self._absent.get(key) or (self._batches[key][0], set())

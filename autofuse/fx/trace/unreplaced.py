@@ -6,11 +6,14 @@ for each name. Equal tests are the same function, so guards that name them are e
 
 from __future__ import annotations
 
+import operator
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+
+from torch import Tensor
 
 from autofuse.fx.trace.own_forward import calls_plainly, own_function
 from autofuse.torch_private import assumed_constant, module_call
@@ -108,12 +111,21 @@ def _namespace(cls: type) -> Mapping[str, Any]:
     return vars(cls)
 
 
+def _operators() -> frozenset[str]:
+    """The methods behind Tensor's operators that it inherits: one test tells that none of them was replaced."""
+    slots = {f"__{word}__" for word in vars(operator) if not word.startswith("_")}
+    return frozenset(n for n in slots if hasattr(Tensor, n) and _is_inherited_for_good(Tensor, n))
+
+
 _IS_IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
 
 def _is_inherited_for_good(cls: type, name: str) -> bool:
     definer = next((c for c in cls.__mro__ if name in vars(c)), cls)
     return definer is not cls and all(c.__flags__ & _IS_IMMUTABLE for c in cls.__mro__[1:])
+
+
+OPERATORS = _operators()
 
 
 def uncleared_cache(function: Any) -> Comparisons:
