@@ -27,15 +27,13 @@ class Attention(nn.Module):
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
         return F.softmax(scores, dim=-1) @ v
 """
-# The text does not show that eps is a number, which layer_norm wants.
+# The text does not show that x is floating-point, which torch's SiLU wants.
 NORM = """\
 import torch
 
 
-def norm(x, eps):
-    mean = x.mean(-1, keepdim=True)
-    var = x.var(-1, unbiased=False, keepdim=True)
-    return (x - mean) / torch.sqrt(var + eps)
+def norm(x):
+    return x * torch.sigmoid(x)
 """
 RETURNED = """\
 import torch
@@ -152,7 +150,7 @@ def test_an_unsafe_edit_is_made_only_when_asked_for(capsys: pytest.CaptureFixtur
     assert path.read_text() == NORM
     assert "1 unsafe edit left out (--unsafe includes them)" in capsys.readouterr().err
     assert main(["rewrite", "--unsafe", "norm.py"]) == 0
-    assert "layer_norm(" in path.read_text()
+    assert "silu(" in path.read_text()
 
 
 def test_a_rewritten_file_keeps_its_mode() -> None:

@@ -86,7 +86,11 @@ def runs_fused(s: Spelling, module: nn.Module, case: Case) -> bool:
     for training in (True, False):
         module.train(training)
         ran = called(lambda: module(*args))  # torch's own functions have no file
-        found = {name for name, file in ran if file.startswith(folder) or not file and name in OUR_ACTIVATIONS}
+        found = {
+            name.removeprefix("_seen_")
+            for name, file in ran
+            if file.startswith(folder) or not file and name in OUR_ACTIVATIONS
+        }
         if not found & OPERATIONS[s.rule]:
             return False
     return True

@@ -18,8 +18,8 @@ class TooMuchWork(Exception):
         super().__init__(f"it takes more than {allowed:,} steps to follow")
 
 
-class Steps:
-    """Steps that are allowed, and how many of them are left."""
+class StepBudget:
+    """StepBudget that are allowed, and how many of them are left."""
 
     __slots__ = ("allowed", "left")
 
@@ -31,7 +31,7 @@ class Steps:
         return self.allowed - self.left
 
 
-_now: ContextVar[Steps | None] = ContextVar("steps", default=None)
+_now: ContextVar[StepBudget | None] = ContextVar("steps", default=None)
 
 
 def spend(steps: int = 1) -> None:
@@ -44,10 +44,10 @@ def spend(steps: int = 1) -> None:
 
 
 @contextmanager
-def limited(allowed: int) -> Iterator[Steps]:
+def limited(allowed: int) -> Iterator[StepBudget]:
     """Inside, no more than `allowed` steps may be spent, nor more than are left of a limit around."""
     around = _now.get()
-    steps = Steps(allowed if around is None else max(0, min(allowed, around.left)))
+    steps = StepBudget(allowed if around is None else max(0, min(allowed, around.left)))
     token = _now.set(steps)
     try:
         yield steps

@@ -29,7 +29,7 @@ import torch
 
 
 def attend(q, k, v):
-    return torch.softmax(q @ k.transpose(-2, -1), dim=-1) @ v
+    return torch.softmax(q @ k.transpose(-2, -1) / 2, dim=-1) @ v
 """
 FUSED = "scaled_dot_product_attention("
 REWRITE = [sys.executable, "-m", "autofuse", "rewrite", "."]
@@ -212,7 +212,7 @@ def test_a_file_that_the_system_does_not_let_us_write_stays_whole() -> None:
     long = ATTENTION + "# " + "x" * 400 + "\n"
     paths = [Path("long.py"), Path("short.py")]
     paths[0].write_text(long)
-    paths[1].write_text("import torch\n\n\ndef f(x):\n    return x * torch.sigmoid(x)\n")
+    paths[1].write_text("import torch\n\n\ndef f(x):\n    x = x / 1\n    return x * torch.sigmoid(x)\n")
     done = subprocess.run(REWRITE, capture_output=True, text=True, preexec_fn=limited, timeout=120)
     assert done.returncode == 2 and "long.py: cannot be written: File too large." in done.stderr, done.stderr
     assert paths[0].read_text() == long and "silu" in paths[1].read_text() and leftovers() == []

@@ -102,6 +102,8 @@ def test_attention_weights_that_are_asked_for_are_there() -> None:
 class Attentions(TorchDispatchMode):
     """Counts the attention kernels and the softmaxes that run."""
 
+    __module__ = "autofuse.observer"  # what modes of a user's own look at is the original
+
     def __init__(self) -> None:
         super().__init__()
         self.kernels = self.softmaxes = 0

@@ -25,6 +25,8 @@ T5 = {"vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "
 class Kernels(TorchDispatchMode):
     """Which attention kernels run, and whether each was given a mask."""
 
+    __module__ = "autofuse.observer"  # what modes of a user's own look at is the original
+
     def __init__(self) -> None:
         super().__init__()
         self.masked: list[bool] = []

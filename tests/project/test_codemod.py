@@ -25,8 +25,8 @@ NORM = """\
 import torch
 
 
-def norm(x, eps):
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+def norm(x):
+    return x * torch.sigmoid(x)
 """
 
 
@@ -44,7 +44,7 @@ def test_a_safe_edit_is_made_and_comments_stay() -> None:
 
 def test_an_unsafe_edit_is_made_on_request() -> None:
     assert transformed(NORM) == NORM
-    assert "rms_norm(" in transformed(NORM, unsafe=True)
+    assert "silu(" in transformed(NORM, unsafe=True)
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])

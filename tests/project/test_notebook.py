@@ -108,14 +108,14 @@ def test_the_diff_is_by_cell(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_import_goes_where_torch_is_imported() -> None:
-    function = "def f(x):\n    return 0.5 * x * (1 + erf(x / math.sqrt(2)))"
+    function = "def f(x):\n    x = x / 1\n    return 0.5 * x * (1 + erf(x / math.sqrt(2)))"
     path = written(
         notebook(code("import math"), code("import os\nfrom torch import erf"), code("y = 1"), code(function))
     )
     assert main(["rewrite", "nb.ipynb"]) == 0
     cells = sources(path)
     assert cells[2] == "import os\nfrom torch import erf\nimport torch.nn.functional as F\n"
-    assert cells[4] == "def f(x):\n    return F.gelu(x)"
+    assert cells[4] == "def f(x):\n    x = x / 1\n    return F.gelu(x)"
     assert cells[1] == "import math"
 
 

@@ -154,7 +154,8 @@ def test_what_only_the_users_own_call_may_do_is_refused_at_that_call(case: Refus
     block = autofuse.optimize(made(case))
     heard: list[str] = []
     block(*torch.randn(3, 2, 4, 8), Holder(hook=lambda t: heard.append(type(t).__name__)))
-    check(next(s for s in autofuse.report(block).sites if s.reason_code == case.code), case)
+    told = [s for s in autofuse.report(block).sites if s.reason_code == case.code]
+    check(max(told, key=lambda s: s.value_line or 0), case)
     assert heard in ([], ["Tensor"])
 
 

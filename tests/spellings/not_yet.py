@@ -16,6 +16,7 @@ _AUTOFUSE: dict[str, str] = {
 NOT_YET: dict[tuple[str, str], str] = {
     **{(door, "EarlyReturn"): _EARLY for door in ("text", "safe")},
     **{("text", name): reason for name, reason in _AUTOFUSE.items()},
+    ("safe", "RelativePositionsOfQueries"): "the text does not show the rank of the mask",
     **{(door, "SmoothedByConfidence"): _SHARES for door in ("text", "safe")},
     ("live", "Indexed"): "an index that is a range is not written down by the trace",
 }

@@ -34,7 +34,7 @@ Kind = Literal["assigned", "element", "hooked"]
 
 
 @dataclass(frozen=True, eq=False)
-class Change:
+class CodeChange:
     """`name` of `receiver` becomes something else; None for a name that is computed, and for any child.
 
     `receiver` is None where the text does not give an expression for it: `path` may then name it, as
@@ -67,9 +67,9 @@ class _Place:
 
 
 @lru_cache(maxsize=16)
-def changes_in(tree: ast.Module) -> tuple[Change, ...]:
+def changes_in(tree: ast.Module) -> tuple[CodeChange, ...]:
     """Every change that a file makes to attributes, in the order of its lines."""
-    found = list[Change]()
+    found = list[CodeChange]()
     todo: list[tuple[ast.AST, _Place]] = [(tree, _Place())]
     while todo:
         node, place = todo.pop()
@@ -88,7 +88,7 @@ def changes_in(tree: ast.Module) -> tuple[Change, ...]:
     return tuple(sorted(found, key=lambda c: c.line))
 
 
-def _made(node: ast.AST, place: _Place) -> Iterator[Change]:
+def _made(node: ast.AST, place: _Place) -> Iterator[CodeChange]:
     match node:
         case ast.Call():
             yield from _by_call(node, place)
@@ -109,18 +109,18 @@ def _made(node: ast.AST, place: _Place) -> Iterator[Change]:
                     yield from _stored(item.optional_vars, None, node, place)
 
 
-def _stored(target: ast.expr, value: ast.expr | None, node: ast.stmt, place: _Place) -> Iterator[Change]:
+def _stored(target: ast.expr, value: ast.expr | None, node: ast.stmt, place: _Place) -> Iterator[CodeChange]:
     at = (place.around, place.function, place.owner)
     match target:
         case ast.Attribute(value=receiver, attr=name):
-            yield Change("assigned", name, receiver, node, value, "", *at)
+            yield CodeChange("assigned", name, receiver, node, value, "", *at)
         case ast.Subscript(value=ast.Attribute(value=receiver, attr=table), slice=key) if table in _TABLES:
             if (known := _text(key)) is not None or table == "_modules" or _walks(place.function):
-                yield Change("assigned", known, receiver, node, value, "", *at)
+                yield CodeChange("assigned", known, receiver, node, value, "", *at)
         case ast.Subscript(value=ast.Call(func=ast.Name(id="vars"), args=[receiver]), slice=ast.Constant(str(name))):
-            yield Change("assigned", name, receiver, node, value, "", *at)
+            yield CodeChange("assigned", name, receiver, node, value, "", *at)
         case ast.Subscript(value=ast.Call(func=ast.Name(id="globals")) as receiver, slice=ast.Constant(str(name))):
-            yield Change("assigned", name, receiver, node, value, "", *at)
+            yield CodeChange("assigned", name, receiver, node, value, "", *at)
         case ast.Subscript(value=container):
             yield from _element(container, node, place)
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
@@ -130,14 +130,14 @@ def _stored(target: ast.expr, value: ast.expr | None, node: ast.stmt, place: _Pl
             yield from _stored(part, None, node, place)
 
 
-def _element(container: ast.expr, node: ast.expr | ast.stmt, place: _Place) -> Iterator[Change]:
+def _element(container: ast.expr, node: ast.expr | ast.stmt, place: _Place) -> Iterator[CodeChange]:
     """A part of what an attribute holds is replaced: `model.net[1] = nn.Identity()`."""
     held = _aliased(container, place.function)
     if isinstance(held, ast.Attribute):
-        yield Change("element", held.attr, held.value, node, None, "", place.around, place.function, place.owner)
+        yield CodeChange("element", held.attr, held.value, node, None, "", place.around, place.function, place.owner)
 
 
-def _by_call(call: ast.Call, place: _Place) -> Iterator[Change]:
+def _by_call(call: ast.Call, place: _Place) -> Iterator[CodeChange]:
     function, at = call.func, (place.around, place.function, place.owner)
     last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     first = call.args[0] if call.args else None
@@ -145,30 +145,30 @@ def _by_call(call: ast.Call, place: _Place) -> Iterator[Change]:
     if last in _HOOKS and owner is not None:
         yield from _hooked(owner, call, place)
     elif last.startswith("register_module_") and last.endswith("_hook"):
-        yield Change("hooked", None, None, call, None, "", *at)
+        yield CodeChange("hooked", None, None, call, None, "", *at)
     elif last in _REPARAMETRIZES and first is not None:
         yield from _hooked(first, call, place)
     elif last in _OF_ITS_OWN and owner is not None and (name := _text(first)) is not None:
-        yield Change("assigned", name, owner, call, call.args[1] if len(call.args) > 1 else None, "", *at)
+        yield CodeChange("assigned", name, owner, call, call.args[1] if len(call.args) > 1 else None, "", *at)
     elif last == "set_submodule" and owner is not None:
         path = _text(first)
         value = call.args[1] if len(call.args) > 1 else None
-        yield Change("assigned", path.rpartition(".")[2] if path else None, None, call, value, "", *at)
+        yield CodeChange("assigned", path.rpartition(".")[2] if path else None, None, call, value, "", *at)
     elif last in ("patch", "setattr", "dict") and (path := _text(first)) is not None and "." in path:
-        yield Change("assigned", path.rpartition(".")[2], None, call, None, path, *at)
+        yield CodeChange("assigned", path.rpartition(".")[2], None, call, None, path, *at)
     elif last in _WITH_OBJECT and (given := _object_and_name(call, owner)) is not None:
         yield from _by_name(call, *given, place)
     elif last in ("multiple", "update") and (holder := _holder(call, last)) is not None:
-        yield from (Change("assigned", k.arg, holder, call, None, "", *at) for k in call.keywords if k.arg)
+        yield from (CodeChange("assigned", k.arg, holder, call, None, "", *at) for k in call.keywords if k.arg)
     elif last in _LIST_METHODS and isinstance(owner, ast.Attribute):
         yield from _element(owner, call, place)
 
 
 def _by_name(
     call: ast.Call, receiver: ast.expr, name: ast.expr, value: ast.expr | None, place: _Place
-) -> Iterator[Change]:
+) -> Iterator[CodeChange]:
     """`setattr(model, "drop", f)`."""
-    yield Change("assigned", _text(name), receiver, call, value, "", place.around, place.function, place.owner)
+    yield CodeChange("assigned", _text(name), receiver, call, value, "", place.around, place.function, place.owner)
 
 
 def _object_and_name(call: ast.Call, owner: ast.expr | None) -> tuple[ast.expr, ast.expr, ast.expr | None] | None:
@@ -197,18 +197,18 @@ def _holder(call: ast.Call, last: str) -> ast.expr | None:
     return None
 
 
-def _hooked(module: ast.expr, call: ast.Call, place: _Place) -> Iterator[Change]:
+def _hooked(module: ast.expr, call: ast.Call, place: _Place) -> Iterator[CodeChange]:
     """A module that gets a hook: by the attribute that holds it, or any module where the text does not say which."""
     at = (place.around, place.function, place.owner)
     held = _aliased(module, place.function)
     while isinstance(held, ast.Subscript):
         held = held.value
     if isinstance(held, ast.Attribute):
-        yield Change("hooked", held.attr, held.value, call, None, "", *at)
+        yield CodeChange("hooked", held.attr, held.value, call, None, "", *at)
     elif isinstance(held, ast.Call) and (path := _text(held.args[0] if held.args else None)) is not None:
-        yield Change("hooked", path.rpartition(".")[2], None, call, None, "", *at)
+        yield CodeChange("hooked", path.rpartition(".")[2], None, call, None, "", *at)
     else:
-        yield Change("hooked", None, held, call, None, "", *at)
+        yield CodeChange("hooked", None, held, call, None, "", *at)
 
 
 def _aliased(node: ast.expr, function: Function | None) -> ast.expr:

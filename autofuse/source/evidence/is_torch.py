@@ -40,9 +40,8 @@ def is_torch(claim: Claim) -> Iterator[Missing | Fails]:
 def _operands(claim: Claim) -> Iterator[tuple[str, bool]]:
     """The tensors that the rule's operation takes, and whether each has to be there, with nothing else in its place."""
     annotations = claim.site.rule.rule.before.__annotations__
-    defaults = claim.site.rule.pattern.defaults
     for name in claim.site.captures:
-        said = str(annotations.get(name, "" if name in defaults else "Tensor"))
+        said = str(annotations.get(name, ""))
         if "Tensor" in said:
             yield name, said == "Tensor"
 

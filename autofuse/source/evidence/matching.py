@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from autofuse.ir.vocabulary import MODULES
 from autofuse.source.capture.scope import Defined, FileScope
 from autofuse.source.capture.syntax import walk
-from autofuse.source.evidence.changes import Change
-from autofuse.source.evidence.names_read import NameRead, NamesRead
+from autofuse.source.evidence.changes import CodeChange
+from autofuse.source.evidence.names_read import NamesRead, NameUse
 from autofuse.source.evidence.receivers import classes_of, is_self
 
 _CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
 _PARAMETERS = ("Parameter", "Buffer")
 
 
-def concerns(change: Change, scope: FileScope, read: NameRead, family: frozenset[str]) -> bool:
+def concerns(change: CodeChange, scope: FileScope, read: NameUse, family: frozenset[str]) -> bool:
     """Whether `change`, which the file of `scope` makes, may be one of `read`."""
     if change.name is None and change.kind == "hooked" or change.name not in (read.name, None):
         return False
@@ -44,7 +44,7 @@ def _in_family(name: str, family: frozenset[str]) -> bool:
     return name in family or "." in name and f".{name.rpartition('.')[2]}" in family
 
 
-def whole_modules(change: Change, scope: FileScope, d: Defined, read: NamesRead) -> Iterator[str]:
+def whole_modules(change: CodeChange, scope: FileScope, d: Defined, read: NamesRead) -> Iterator[str]:
     """The children of `d`'s class that may get a hook which is given to a module that no name says."""
     if is_self(change):
         return
@@ -55,7 +55,7 @@ def whole_modules(change: Change, scope: FileScope, d: Defined, read: NamesRead)
             yield r.name
 
 
-def _of_file(change: Change, scope: FileScope, read: NameRead) -> bool:
+def _of_file(change: CodeChange, scope: FileScope, read: NameUse) -> bool:
     """Whether a name of a file is assigned by way of its module."""
     if change.kind != "assigned" or change.name is None:
         return False
@@ -73,7 +73,7 @@ def _of_file(change: Change, scope: FileScope, read: NameRead) -> bool:
     return False
 
 
-def _unseen(change: Change, scope: FileScope) -> bool:
+def _unseen(change: CodeChange, scope: FileScope) -> bool:
     """Whether a change of the instance's own is none of those that the scope of its class tells of."""
     if change.kind != "assigned" or not isinstance(change.receiver, ast.Name) or change.owner is None:
         return True
@@ -81,7 +81,7 @@ def _unseen(change: Change, scope: FileScope) -> bool:
     return not known.opaque and change.name not in {*known.attributes, *known.buffers}
 
 
-def _keeps(change: Change, made: ast.expr | None) -> bool:
+def _keeps(change: CodeChange, made: ast.expr | None) -> bool:
     """Whether the assignment could not take the place of what the class makes, or changes nothing that is read.
 
     A module takes no number in place of a child. Two parameters that are tied have one shape.
@@ -109,12 +109,12 @@ def _is_plain(value: ast.expr) -> bool:
     return False
 
 
-def _is_somebodys_self(change: Change) -> bool:
+def _is_somebodys_self(change: CodeChange) -> bool:
     """Whether a function that decorates methods keeps something in the instance, under a name that it is given."""
     return isinstance(change.receiver, ast.Name) and change.receiver.id == "self"
 
 
-def _may_be_renewed(change: Change, scope: FileScope, read: NameRead) -> bool:
+def _may_be_renewed(change: CodeChange, scope: FileScope, read: NameUse) -> bool:
     """Whether a name that is computed may be this one: the tests around may say which kind of child is replaced."""
     made = read.scope.attribute(read.owner, read.name)
     if made is None:

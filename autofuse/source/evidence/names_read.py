@@ -17,7 +17,7 @@ from autofuse.source.capture.syntax import walk
 
 
 @dataclass(frozen=True, eq=False)
-class NameRead:
+class NameUse:
     """`name` of an instance of `owner`, or of the file of `scope` where `owner` is None.
 
     `via` is the name that the function itself reads on the way there: `drop`, where `self.drop` is a module of the
@@ -35,7 +35,7 @@ class NameRead:
 class NamesRead:
     """Everything that one function reads through, by what it may be changed."""
 
-    names: list[NameRead] = field(default_factory=list)
+    names: list[NameUse] = field(default_factory=list)
     torch: dict[str, set[str]] = field(default_factory=dict)  # names of torch's -> the `via` of children made with them
     methods: set[str] = field(default_factory=set)  # `softmax` of `x.softmax(-1)`
 
@@ -84,7 +84,7 @@ def _of_instance(text: _Text, name: str, found: NamesRead) -> Iterator[_Text]:
     if owner is None:
         return
     if not any(r.name == name and r.via == via and r.owner is owner for r in found.names):
-        found.names.append(NameRead(owner, scope, name, via, text.inner))
+        found.names.append(NameUse(owner, scope, name, via, text.inner))
     method = scope.method(owner, name)
     if method is not None:
         yield _Text(method, owner, self_name(method), scope, via, text.inner)
@@ -99,7 +99,7 @@ def _of_file(text: _Text, name: str, found: NamesRead) -> Iterator[_Text]:
     if name not in scope.functions and name not in scope.variables:
         return
     if not any(r.name == name and r.owner is None for r in found.names):
-        found.names.append(NameRead(None, scope, name, via, text.inner))
+        found.names.append(NameUse(None, scope, name, via, text.inner))
     if name in scope.functions:
         yield _Text(scope.functions[name], None, None, scope, via, text.inner)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import FileScope, self_name
 from autofuse.source.capture.syntax import walk
-from autofuse.source.evidence.changes import Change
+from autofuse.source.evidence.changes import CodeChange
 
 # What people call settings, which are no modules: assigning config.dropout replaces no child.
 _SETTINGS = re.compile(r"(.*_)?(config|conf|cfg|args|arguments|hparams|opts?|options|settings|namespace|ctx|kwargs)$")
@@ -22,7 +22,7 @@ _ANYTHING = ("torch.nn.Module", "torch.nn.modules.Module", "typing.Any", "object
 SETTINGS = "<settings>"
 
 
-def classes_of(scope: FileScope, change: Change) -> frozenset[str] | None:
+def classes_of(scope: FileScope, change: CodeChange) -> frozenset[str] | None:
     """The names of the classes, in full where imported, whose attribute is changed; None where it may be any."""
     if change.receiver is None:
         return None
@@ -30,7 +30,7 @@ def classes_of(scope: FileScope, change: Change) -> frozenset[str] | None:
     return tested if tested is not None else _classes(scope, change.receiver, change.function, change.owner, 0)
 
 
-def is_self(change: Change) -> bool:
+def is_self(change: CodeChange) -> bool:
     """Whether a method changes what belongs to its own instance or class."""
     me = self_name(change.function) if change.function is not None and change.owner is not None else None
     receiver = change.receiver

@@ -15,16 +15,16 @@ from autofuse.rule import Fails
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import FileScope
 from autofuse.source.capture.syntax import walk
-from autofuse.source.evidence.changes import Change, changes_in
+from autofuse.source.evidence.changes import CodeChange, changes_in
 from autofuse.source.evidence.claim import Claim
 from autofuse.source.evidence.names_read import NamesRead
 
 _EVERY_MODULE = ("torch.nn.Module.", "torch.nn.modules.Module.", "torch.nn.modules.module.Module.")
 
 
-def patched(claim: Claim, read: NamesRead) -> Fails | dict[str, Change]:
+def patched(claim: Claim, read: NamesRead) -> Fails | dict[str, CodeChange]:
     """Fails where a function that is read or would be called is replaced; else the children whose class is."""
-    found = dict[str, Change]()
+    found = dict[str, CodeChange]()
     scope = claim.defined.scope
     for other in (scope, *(claim.files.patching(scope) if claim.files is not None else ())):
         for change in changes_in(other.tree):
@@ -39,7 +39,7 @@ def patched(claim: Claim, read: NamesRead) -> Fails | dict[str, Change]:
     return found
 
 
-def _replaced(change: Change, scope: FileScope) -> list[str]:
+def _replaced(change: CodeChange, scope: FileScope) -> list[str]:
     """The full name of what a change replaces, if it is torch's; it ends in `*` where the name is computed."""
     if change.kind != "assigned":
         return []

@@ -15,11 +15,11 @@ from autofuse.reasons import code_that_runs
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.capture.scope import Defined, FileScope
-from autofuse.source.evidence.changes import Change, changes_in
+from autofuse.source.evidence.changes import CodeChange, changes_in
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.evidence.families import Subclass, defines, lines_of, runs, subclasses
 from autofuse.source.evidence.matching import concerns, whole_modules
-from autofuse.source.evidence.names_read import NameRead, NamesRead, names_read
+from autofuse.source.evidence.names_read import NamesRead, NameUse, names_read
 from autofuse.source.evidence.readings import as_method_of, with_value, without, without_helper
 from autofuse.source.evidence.torch_patches import patched
 
@@ -27,7 +27,7 @@ _MOST = 24  # readings for the sake of one edit; where more would be needed, it 
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class ChangedReading:
     """The function as it is read where something has changed: what has, where, and in which words."""
 
     key: str
@@ -58,7 +58,7 @@ def which_code(claim: Claim) -> Iterator[Missing | Fails]:
             return
 
 
-def _fails(r: Reading) -> Fails:
+def _fails(r: ChangedReading) -> Fails:
     why = because(code_that_runs.OTHER_CODE_RUNS, name=r.name, how=r.how)
     return Fails(why, enables=False, text=r.text, line=r.line)
 
@@ -67,7 +67,7 @@ def _other_files(claim: Claim, read: NamesRead) -> tuple[FileScope, ...]:
     return claim.files.concerning(claim.defined.scope) if claim.files is not None and read.names else ()
 
 
-def _overridden(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> Iterator[Reading]:
+def _overridden(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> Iterator[ChangedReading]:
     """The function as a method of each subclass that runs it and overrides what it reads."""
     d = claim.defined
     if d.owner is None:
@@ -79,7 +79,7 @@ def _overridden(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) ->
             name = min(own)
             home = next((c for c in _lineage(found, d) if name in defines(c.owner)), found)
             where = f"in {found.scope.file} " if found.scope.tree is not d.scope.tree else ""
-            yield Reading(
+            yield ChangedReading(
                 f"class {found.name} {id(found.owner.node)}", as_method_of(d, found), f"self.{name}",
                 f"class {found.name}", f"{where}overrides", lines_of(home.owner, name),
             )  # fmt: skip
@@ -95,7 +95,7 @@ def _lineage(found: Subclass, d: Defined) -> list[Subclass]:
     return [c for c in found.lineage() if c.name not in own]
 
 
-def _changed(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> Iterator[Reading]:
+def _changed(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> Iterator[ChangedReading]:
     """The function with each name that something assigns, patches or hooks from outside."""
     d = claim.defined
     families = _Families(d, others)
@@ -116,7 +116,7 @@ class _Families:
         self.others = others
         self.known: dict[tuple[int, int], frozenset[str]] = {}
 
-    def of(self, r: NameRead, scope: FileScope) -> frozenset[str]:
+    def of(self, r: NameUse, scope: FileScope) -> frozenset[str]:
         """The classes an instance of which may have the name; those of other files with their module in front."""
         if r.owner is None:
             return frozenset()
@@ -135,7 +135,7 @@ class _Families:
         return self.known[key]
 
 
-def _reading(d: Defined, read: NamesRead, scope: FileScope, change: Change, r: NameRead) -> Reading:
+def _reading(d: Defined, read: NamesRead, scope: FileScope, change: CodeChange, r: NameUse) -> ChangedReading:
     """`d` as it is after a change of `r`."""
     if r.owner is None and not r.inner and r.via == r.name:
         return _made(d, scope, change, r.name, without_helper(d, r.name), "")
@@ -146,21 +146,21 @@ def _reading(d: Defined, read: NamesRead, scope: FileScope, change: Change, r: N
     return _made(d, scope, change, f"self.{r.name}", with_value(d, scope, r.name, value), told)
 
 
-def _unknown(d: Defined, scope: FileScope, change: Change, via: str, name: str = "") -> Reading:
+def _unknown(d: Defined, scope: FileScope, change: CodeChange, via: str, name: str = "") -> ChangedReading:
     """`d` where nothing is known of what it reads by the name `via`."""
     helper = via in d.scope.functions or via in d.scope.variables
     made = without_helper(d, via) if helper else without(d, via)
     return _made(d, scope, change, via if helper else f"self.{via}", made, "")
 
 
-def _made(d: Defined, scope: FileScope, change: Change, name: str, made: Defined, told: str) -> Reading:
+def _made(d: Defined, scope: FileScope, change: CodeChange, name: str, made: Defined, told: str) -> ChangedReading:
     where = f"in {scope.file} " if scope.tree is not d.scope.tree else ""
     text = ast.unparse(change.node).splitlines()[0]
     how = "hooks" if change.kind == "hooked" else "may replace" if change.name is None else "replaces"
-    return Reading(f"{name} {told}", made, name, text, where + how, change.line)
+    return ChangedReading(f"{name} {told}", made, name, text, where + how, change.line)
 
 
-def _by_patch(claim: Claim, patches: dict[str, Change]) -> Iterator[Reading]:
+def _by_patch(claim: Claim, patches: dict[str, CodeChange]) -> Iterator[ChangedReading]:
     """The function without each child that is made by a class of torch's that is patched."""
     for via, change in patches.items():
         yield _unknown(claim.defined, claim.defined.scope, change, via)

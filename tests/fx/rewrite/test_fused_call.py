@@ -29,6 +29,8 @@ class Attention(nn.Module):
 class Called(TorchDispatchMode):
     """The names of the operators that run."""
 
+    __module__ = "autofuse.observer"  # what modes of a user's own look at is the original
+
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
