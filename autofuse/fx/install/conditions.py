@@ -133,9 +133,9 @@ class _Writer:
         seen, given = self.constant(SeenCalls()).id, ", ".join(tensors)
         inner = _Bound(bound)  # what is named there is not read where the call was seen before
         asked = " and ".join(self._text(t, inner) for k, t in tests.items() if k in covered)
-        # torch's comparison ends the process where a tensor has no strides to compare
-        strided = " or ".join(f"{name}.{kind}" for name in tensors for kind in ("is_nested", "is_mkldnn"))
-        known = f"{EAGER} and not ({strided}) and ({SEEN} := {seen}.check({given}))"
+        # torch's comparison ends the process where a tensor is nested: it has no strides to compare
+        nested = " or ".join(f"{name}.is_nested" for name in tensors)
+        known = f"{EAGER} and not ({nested}) and ({SEEN} := {seen}.check({given}))"
         first = f"({known} or {asked} and (not {EAGER} or {seen}.learn({given})))"
         return [first, *(self._text(t, bound) for k, t in tests.items() if k not in covered)]
 

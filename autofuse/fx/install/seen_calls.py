@@ -30,7 +30,7 @@ _PATIENCE = 1000  # calls of a new kind after which one more is remembered
 class SeenCalls:
     """The last two kinds of calls that passed. `check(*tensors)`: whether a call is of the latest of them.
 
-    Tensors that have no strides (nested ones, mkldnn's) must not be given to it: torch's comparison ends the process.
+    Nested tensors must not be given to it: they have no strides to compare, and torch's comparison ends the process.
 
     A forward keeps one for all modules that run it. Two, because training and evaluation take turns. Nothing looked at
     the calls that are remembered (`_is_watched`), so nothing looks at a call of their kind.
