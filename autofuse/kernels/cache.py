@@ -138,7 +138,7 @@ class Cache:
 
 
 def _make(here: Path) -> None:
-    """Makes the folder, for the user alone. Raises OSError where that is not to be had."""
+    """Makes the folder, for the user alone. Raises OSError where it cannot be made."""
     here.mkdir(mode=0o700, parents=True, exist_ok=True)
     _require_own(here)
     if not os.environ.get(FOLDER) and here.stat().st_mode & 0o077:  # made before; a folder of the user's stays as it is

@@ -88,6 +88,8 @@ def _seen_attention(
         or training
         and dropout_p
         or forward_ad._current_level >= 0
+        or is_causal
+        and mask is not None
         or not (whole or _is_whole(query))
         or not (same_length or key.shape[-2] == value.shape[-2])
         or not same_dtype

@@ -85,7 +85,7 @@ class RulesPermission:
 
 
 def _configured_above(folder: Path) -> Path | None:
-    """The configuration that a project lies within; one that cannot be read counts, for it means to be one."""
+    """The configuration that a project lies within; one that cannot be read counts, too."""
     for above in folder.parents:
         try:
             if table_of(above / FILE) is not None:

@@ -187,3 +187,14 @@ def test_a_module_that_was_called_is_not_said_to_be_uncalled() -> None:
     fused(X)
     text = " ".join(str(autofuse.report(fused)).split())
     assert "never called" not in text and "print" in text, text
+
+
+def test_an_error_of_ours_at_the_first_call_does_not_reach_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("of ours")
+
+    monkeypatch.setattr("autofuse.fx.session.optimize.fuse", fails)
+    fused = autofuse.optimize(Attend(), tune=False)
+    torch.testing.assert_close(fused(X), Attend()(X))
+    assert "of ours" in " ".join(str(autofuse.report(fused)).split())
+    torch.testing.assert_close(fused(X), Attend()(X))

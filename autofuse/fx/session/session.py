@@ -228,12 +228,15 @@ class Session:
         So what a caller does to a result, or to what it hands on, is checked, too. Whether the model itself, which is
         `module` then, has a new forward for it. Ranks do not wait for each other here, so each looks at its modules.
         """
-        whole = self._whole if not self.states[module].name else None
+        whole = self._whole if not state.name and not state.is_a_copys else None
         if whole is None or not may_capture() or is_empty(module) or _has_ranks():
             return False
         self._whole = None
-        with self._capturing(), torch.enable_grad():
-            whole(call)
+        try:
+            with self._capturing(), torch.enable_grad():
+                whole(call)
+        except Exception as error:  # this is a call of the user's: each module is looked at on its own instead
+            self.note_unread(reason_of_failure(error, "looking at the model"))
         return bool(state.full)
 
     def _looked_at(self, of: Forward, module: nn.Module, state: ModuleState, call: ForwardArguments) -> bool:

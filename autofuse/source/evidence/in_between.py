@@ -95,7 +95,7 @@ def _written_by(claim: Claim, call: Value) -> Iterator[Value]:
 
 
 def _rebound_data(claim: Claim, start: int, end: int) -> Iterator[Missing]:
-    """`x.data = y` gives a tensor other contents, and whoever else holds it."""
+    """`x.data = y` gives other contents to a tensor, under each of its names."""
     between = [
         p.statement.lineno
         for v in claim.captured.graph.values[start : end + 1]

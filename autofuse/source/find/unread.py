@@ -37,7 +37,7 @@ class UnreadFunction:
 class FileReading:
     """Reads the functions of a file of `size` bytes, each within its steps; what cannot be read goes to `unread`.
 
-    Without `unread` our own errors are raised, as whoever tests rules wants them.
+    Without `unread` our own errors are raised: tests of rules want to see them.
     """
 
     def __init__(self, size: int, unread: list[UnreadFunction] | None) -> None:
