@@ -66,6 +66,7 @@ def test_the_page_shows_the_same_and_asks_the_network_for_nothing(demo, data):
     assert "<script" not in page and 'src="http' not in page and "<link" not in page
 
 
+@pytest.mark.night
 def test_json_alone_goes_to_standard_output_where_it_is_asked_for(tmp_path):
     console = Console(file=io.StringIO())
     assert main([*TINY, "--json", "--output", str(tmp_path)], console) == 0

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 
+@pytest.mark.night
 def test_it_learns_the_same_once_optimized(script):
     example = script("vit", "ViT")
     images, _ = example.module.batch(example.module.Config(), torch.Generator().manual_seed(0))

@@ -7,10 +7,11 @@ defined twice, means nothing. Knows one file's syntax tree (binding.py reads it)
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
 from autofuse.source.capture.bindings import Function, bindings, bound_names
 from autofuse.source.capture.constants import constants_of
@@ -19,6 +20,7 @@ from autofuse.source.capture.lasting_imports import Doubt, doubts, star_modules
 from autofuse.source.capture.syntax import walk
 from autofuse.source.capture.writes import written_roots
 
+_T = TypeVar("_T")
 _PLAIN_BASES = ("torch.nn.", "torch.autograd.", "abc.", "typing.")
 
 
@@ -54,6 +56,14 @@ class FileScope:
     _class_scopes: dict[int, ClassScope] = field(default_factory=dict)
     _straight: dict[int, bool] = field(default_factory=dict)
     _constants: dict[str, float] | None = None
+    _indexes: dict[Callable[[ast.Module], Any], Any] = field(default_factory=dict)  # shared by the scopes of one file
+
+    def index(self, make: Callable[[ast.Module], _T]) -> _T:
+        """What `make` finds in the file's tree. It is found once per file, whichever function asks for it."""
+        if make not in self._indexes:
+            self._indexes[make] = make(self.tree)
+        found: _T = self._indexes[make]
+        return found
 
     @cached_property
     def hides_names(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -79,19 +80,38 @@ def _takers(d: Defined) -> Iterator[_Taker]:
     for decorator in (x for c in around for x in c.decorator_list):
         if _SCRIPTS.search(name := _name(decorator, d.scope)):
             yield _Taker(decorator, name, [])
-    names = _names_for(d, around)
-    for n in walk(d.scope.tree):
-        if isinstance(n, ast.Call):
-            given = [*n.args, *(k.value for k in n.keywords)]
-            name = _name(n.func, d.scope)
-            scripted = d.owner is not None and any(isinstance(a, ast.Name) for a in given) and _SCRIPTS.search(name)
-            if scripted or any(_mentions(a, names) for a in given):
-                yield _Taker(n.func, name, _arguments(n.func))
-        elif isinstance(n, ast.Dict):
-            keys = [k for k, v in zip(n.keys, n.values, strict=True) if k is not None and _mentions(v, names)]
-            yield from (_Taker(k, "", [k]) for k in keys)
-        elif isinstance(n, ast.Assign) and _mentions(n.value, names):
-            yield from (_Taker(t, "", [t.slice]) for t in n.targets if isinstance(t, ast.Subscript))
+    index = d.scope.index(_Index)
+    for name in sorted(_names_for(d, around)):
+        yield from (_Taker(n, _name(n, d.scope) if called else "", told) for n, called, told in index.given[name])
+    if d.owner is not None:
+        scripts = {k for k, full in d.scope.qualified.items() if _SCRIPTS.search(full)} | _SCRIPT_NAMES
+        for function in (f for k in sorted(scripts) for f in index.given_a_name[k]):
+            if _SCRIPTS.search(name := _name(function, d.scope)):
+                yield _Taker(function, name, _arguments(function))
+
+
+_SCRIPT_NAMES = frozenset("script script_method script_if_tracing interface export".split())
+
+
+class _Index:
+    """What the functions of a file are given to, by the name that they are given under."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.given: defaultdict[str, list[tuple[ast.expr, bool, list[ast.expr]]]] = defaultdict(list)
+        self.given_a_name: defaultdict[str, list[ast.expr]] = defaultdict(list)  # by the last part of what is called
+        for n in walk(tree):
+            if isinstance(n, ast.Call):
+                given = [*n.args, *(k.value for k in n.keywords)]
+                for name in {_mention(a) for a in given} - {""}:
+                    self.given[name].append((n.func, True, _arguments(n.func)))
+                if any(isinstance(a, ast.Name) for a in given):
+                    self.given_a_name[getattr(n.func, "attr", getattr(n.func, "id", ""))].append(n.func)
+            elif isinstance(n, ast.Dict):
+                for k, v in zip(n.keys, n.values, strict=True):
+                    if k is not None and (name := _mention(v)):
+                        self.given[name].append((k, False, [k]))
+            elif isinstance(n, ast.Assign) and (name := _mention(n.value)):
+                self.given[name] += [(t, False, [t.slice]) for t in n.targets if isinstance(t, ast.Subscript)]
 
 
 def _classes_around(d: Defined) -> list[ast.ClassDef]:
@@ -106,16 +126,16 @@ def _names_for(d: Defined, around: list[ast.ClassDef]) -> set[str]:
     return {f"{c}.{d.function.name}" for c in classes} | {f"{c}()" for c in classes}
 
 
-def _mentions(node: ast.expr, names: set[str]) -> bool:
-    """Whether an argument is the function, or a module that has it."""
+def _mention(node: ast.expr) -> str:
+    """How an argument names a function, or a module that has it; "" if it names neither."""
     match node:
         case ast.Name(id=name):
-            return name in names
+            return name
         case ast.Attribute(value=ast.Name(id=owner), attr=name):
-            return f"{owner}.{name}" in names
+            return f"{owner}.{name}"
         case ast.Call(func=ast.Name(id=name)):
-            return f"{name}()" in names
-    return False
+            return f"{name}()"
+    return ""
 
 
 def _name(taker: ast.expr, scope: FileScope) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from autofuse.ir.facts import Facts
 from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, ITEM, OPAQUE, SINK, SYNTAX, TUPLE, Value
@@ -18,7 +19,7 @@ from autofuse.reasons.reason import Reason
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.captured import CapturedFunction
 from autofuse.source.capture.scope import ClassScope
-from autofuse.source.capture.syntax import walk
+from autofuse.source.capture.syntax import children, walk
 
 _ASKED = frozenset(
     "stride is_contiguous data_ptr storage_offset as_strided storage untyped_storage __array_interface__".split()
@@ -100,56 +101,78 @@ def escapes(captured: CapturedFunction, result: Value) -> bool:
     return False
 
 
-def asked_anywhere(tree: ast.Module) -> bool:
-    """Whether a file asks for the layout of anything."""
-    return any(isinstance(n, ast.Attribute) and (n.attr in _ASKED or n.attr in ("view", "view_as")) for n in walk(tree))
+class LayoutIndex:
+    """Which calls of a file, and which names, are followed by a read of a layout, by the scope that reads it."""
 
+    def __init__(self, tree: ast.Module) -> None:
+        self.asked_anywhere = False
+        self._calls: dict[str, list[_Called]] = {}  # by the last part of the name that is called
+        self._asked: dict[ast.AST, tuple[set[ast.Call], set[str]]] = {}
+        self._kept_under: dict[str, list[str]] = {}
+        self._read(tree)
 
-def callers_ask(tree: ast.Module, function: Function, owner: ClassScope | None) -> bool:
-    """Whether some call of `function` in its file is followed by a read of the layout of what it returns."""
-    names = {function.name, *(_attributes_of(tree, owner) if function.name in ("forward", "__call__") else ())}
-    for scope in walk(tree):
-        if not isinstance(scope, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)) or scope is function:
-            continue
-        results = {id(n) for n in walk(scope) if isinstance(n, ast.Call) and _called(n) in names}
-        held = {t for n in walk(scope) if isinstance(n, ast.Assign) and _holds(n.value, results) for t in _targets(n)}
-        for n in walk(scope):
-            if isinstance(n, ast.Attribute) and (n.attr in _ASKED or n.attr in ("view", "view_as")):
-                if _starts_at(n.value, results, held):
+    def _read(self, tree: ast.Module) -> None:
+        todo: list[tuple[ast.AST, tuple[ast.AST, ...], frozenset[str]]] = [(tree, (), frozenset())]
+        while todo:
+            node, scopes, targets = todo.pop()
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
+                scopes = (*scopes, node)
+            elif isinstance(node, ast.Assign):
+                targets |= {n.id for t in node.targets for n in walk(t) if isinstance(n, ast.Name)}
+                kept = [t.attr if isinstance(t, ast.Attribute) else getattr(t, "id", "") for t in node.targets]
+                for name in {c.id for c in walk(node.value) if isinstance(c, ast.Name)}:
+                    self._kept_under.setdefault(name, []).extend(kept)
+            elif isinstance(node, ast.Call):
+                self._calls.setdefault(_name_called(node), []).append(_Called(node, scopes, targets))
+            elif isinstance(node, ast.Attribute) and (node.attr in _ASKED or node.attr in ("view", "view_as")):
+                self.asked_anywhere = True
+                for scope in scopes:
+                    _starts(node.value, *self._asked.setdefault(scope, (set(), set())))
+            todo += [(child, scopes, targets) for child in children(node)]
+
+    def callers_ask(self, function: Function, owner: ClassScope | None) -> bool:
+        """Whether some call of `function` in its file is followed by a read of the layout of what it returns."""
+        names = {function.name}
+        if function.name in ("forward", "__call__") and owner is not None:
+            names.update(self._kept_under.get(owner.node.name, ()))  # attn of `self.attn = Attention(dim)`
+        return any(self._is_asked(c, function) for n in names for c in self._calls.get(n, ()))
+
+    def _is_asked(self, called: _Called, function: Function) -> bool:
+        for scope in called.scopes:
+            if scope in self._asked and scope is not function:
+                calls, held = self._asked[scope]
+                if called.node in calls or not held.isdisjoint(called.targets):
                     return True
-    return False
+        return False
 
 
-def _attributes_of(tree: ast.Module, owner: ClassScope | None) -> Iterator[str]:
-    """The names that instances of a class are kept under: attn of `self.attn = Attention(dim)`."""
-    name = owner.node.name if owner else ""
-    for n in walk(tree):
-        if isinstance(n, ast.Assign) and any(isinstance(c, ast.Name) and c.id == name for c in walk(n.value)):
-            yield from (t.attr if isinstance(t, ast.Attribute) else getattr(t, "id", "") for t in n.targets)
+@dataclass(frozen=True, eq=False)
+class _Called:
+    """A call, the functions that it stands in, and the names that are bound to what it is a part of."""
+
+    node: ast.Call
+    scopes: tuple[ast.AST, ...]
+    targets: frozenset[str]
 
 
-def _called(call: ast.Call) -> str:
+def _name_called(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
-def _holds(value: ast.expr, results: set[int]) -> bool:
-    return any(id(n) in results for n in walk(value))
-
-
-def _targets(assigned: ast.Assign) -> Iterator[str]:
-    return (n.id for t in assigned.targets for n in walk(t) if isinstance(n, ast.Name))
-
-
-def _starts_at(node: ast.expr, results: set[int], held: set[str]) -> bool:
-    """Whether an expression is one of `results`, or a name that holds one, possibly turned or cast."""
+def _starts(node: ast.expr, calls: set[ast.Call], names: set[str]) -> None:
+    """Adds the calls and the names that an expression may start at: `attend(x)` in `attend(x).float()[0]`."""
     while True:
-        if id(node) in results or isinstance(node, ast.Name) and node.id in held:
-            return True
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+            return
+        if isinstance(node, ast.Call):
+            calls.add(node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr != "contiguous":
             node = node.func.value
         elif isinstance(node, (ast.Attribute, ast.Subscript)):
             node = node.value
         elif isinstance(node, ast.BinOp):
-            return _starts_at(node.left, results, held) or _starts_at(node.right, results, held)
+            _starts(node.left, calls, names)
+            node = node.right
         else:
-            return False
+            return

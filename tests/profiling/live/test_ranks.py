@@ -16,21 +16,25 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 import autofuse
 
+def main():
+    rank = dist.get_rank()
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)))
+    x = torch.ones(16, 64)
+
+    def step(model, x):
+        if rank == 1:
+            time.sleep(0.05)  # a straggler: the others wait for it in their collectives
+        model(x).square().mean().backward()
+
+    profile = autofuse.profile(model, x, step=step, steps=4, traced=2, probe=False, progress=False)
+    if rank == 0:
+        open(sys.argv[1], "w").write(profile.to_json())
+
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
 torch.manual_seed(0)
-rank = dist.get_rank()
-model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)))
-x = torch.ones(16, 64)
-
-def step(model, x):
-    if rank == 1:
-        time.sleep(0.05)  # a straggler: the others wait for it in their collectives
-    model(x).square().mean().backward()
-
-profile = autofuse.profile(model, x, step=step, steps=4, traced=2, probe=False, progress=False)
-if rank == 0:
-    open(sys.argv[1], "w").write(profile.to_json())
+main()
+dist.barrier()  # no rank ends while another one's threads still talk to it: torch aborts then, now and then
 dist.destroy_process_group()
 """
 
