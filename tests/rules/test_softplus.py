@@ -16,8 +16,8 @@ from autofuse.source.find.check import proposals
 BARE = "torch.log(1 + torch.exp(x))"
 
 
-def finding(expression: str, parameters: str = "x") -> Finding:
-    source = f"import torch\n\n\ndef softplus({parameters}):\n    return {expression}\n"
+def finding(expression: str, parameters: str = "x", name: str = "softplus") -> Finding:
+    source = f"import torch\n\n\ndef {name}({parameters}):\n    return {expression}\n"
     (found,) = proposals(source.encode(), "file.py", rules=load_rules())
     return found.finding
 
@@ -43,7 +43,7 @@ def test_an_edit_that_takes_an_infinity_away_is_made_only_when_asked_for(express
 def test_a_threshold_below_which_nothing_overflows_is_safe() -> None:
     floats = thresholded("11").replace("x,", "x.float(),").replace("(x", "(x.float()")
     assert finding(floats).status == "safe"
-    assert "assumes that `x` is floating-point" in finding(thresholded("11")).message
+    assert "assumes that `x` is floating-point" in finding(thresholded("11").replace("softplus", "f", 1)).message
 
 
 def test_where_the_threshold_may_be_a_tensor_only_what_stands_inside_is_offered() -> None:

@@ -160,6 +160,8 @@ class GatheredAndSummed(Loss):
 
 
 class GatheredAlongTheSecond(Loss):
+    safety = "unsafe"  # targets may be -100, or of another dtype than int64
+
     def forward(self, logits, target):
         logp = F.log_softmax(logits, dim=1)
         return -(logp.gather(1, target.view(-1, 1)).squeeze(1)).mean()
@@ -174,6 +176,8 @@ class GatheredByLong(Loss):
 
 class GatheredAndMasked(Loss):
     """What is masked is averaged over the rest."""
+
+    safety = "unsafe"  # targets may be -100, or of another dtype than int64
 
     def forward(self, logits_3d, target_2d):
         mask = (target_2d != PAD).float()
@@ -199,6 +203,8 @@ class GatheredShifted(Loss):
 
 
 class TakenAlong(Loss):
+    safety = "unsafe"  # targets may be -100, or of another dtype than int64
+
     def forward(self, logits_3d, target_2d):
         return -torch.take_along_dim(logits_3d.log_softmax(-1), target_2d[..., None], dim=-1).mean()
 
@@ -235,6 +241,8 @@ class OneHotAsFloats(Loss):
 
 
 class Scattered(Loss):
+    safety = "unsafe"  # targets may be -100, or of another dtype than int64
+
     def forward(self, logits, target):
         log_probs = F.log_softmax(logits, dim=1)
         one_hot = torch.zeros_like(log_probs).scatter_(1, target.unsqueeze(1), 1)
@@ -248,6 +256,8 @@ class LogSumExpLessPicked(Loss):
 
 
 class LogSumExpNotReduced(Loss):
+    safety = "unsafe"  # targets may be -100, or of another dtype than int64
+
     def forward(self, logits_3d, target_2d):
         return logits_3d.logsumexp(-1) - logits_3d.gather(-1, target_2d[..., None]).squeeze(-1)
 
@@ -259,6 +269,8 @@ class NormalisedByHand(Loss):
 
 
 class NormalisedByHandStably(Loss):
+    safety = "unsafe"  # targets may be -100, or of another dtype than int64
+
     def forward(self, logits_3d, target_2d):
         top = logits_3d.max(dim=-1, keepdim=True).values
         shifted = logits_3d - top
@@ -294,6 +306,8 @@ class LogOfSoftmaxGathered(Loss):
 
 
 class Smoothed(Loss):
+    safety = "unsafe"  # targets may be -100, or of another dtype than int64
+
     def forward(self, logits, target):
         logprobs = F.log_softmax(logits, dim=-1)
         nll_loss = -logprobs.gather(dim=-1, index=target.unsqueeze(-1))
@@ -466,6 +480,8 @@ class SmoothedOverTheOthers(Loss):
 
 
 class SmoothedOverTheOthersByHand(Loss):
+    safety = "unsafe"  # targets may be -100, or of another dtype than int64
+
     def forward(self, logits, target):
         eps, n = 0.1, logits.size(-1)
         log_probs = F.log_softmax(logits, -1)
@@ -484,6 +500,8 @@ class SmoothedTargetsScattered(Loss):
 
 
 class SmoothedTargetsOfFull(Loss):
+    safety = "unsafe"  # targets may be -100, or of another dtype than int64
+
     def forward(self, logits, target):
         eps, classes = 0.2, logits.shape[1]
         smoothed = torch.full(logits.shape, eps / (classes - 1), dtype=logits.dtype, device=logits.device)

@@ -3,12 +3,14 @@
 `x * torch.sigmoid(x)` takes integers, truth values and complex numbers; torch's activations raise an error for them.
 Evidence is what the function makes of the input, what else it does with it that only floating-point tensors allow, and
 that it is what the `forward` of a module must be called with: a module that computes an activation of its argument is
-given data, unless its annotation, or its use as an index, says otherwise (docs/safety.md).
+given data, unless its annotation, or its use as an index, says otherwise; and a function that is named for an
+activation, `gelu_new(x)`, is one (docs/safety.md).
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from autofuse.canonical import CAST, LEAF, PERMUTE
@@ -21,6 +23,9 @@ from autofuse.source.evidence.reached import attribute_of_self, named, programs_
 
 _OPERATIONS = frozenset({*OUR_ACTIVATIONS, "glu", "activation", "gated_activation"})
 _INTEGERS = ("Long", "Int", "Bool", "Byte", "Short", "Char", "Complex", "int", "bool")
+_ACTIVATION = re.compile(
+    r"(ge|si|re|e|se|ce)lu|swish|mish|sigmoid|tanh|softplus|glu|activation|nonlinearit|(^|_)act(_|$)"
+)
 _NOT_FLOATING_LAYERS = frozenset({"Identity", "Flatten", "Unflatten", "Dropout", "ReLU", "Sequential", "Embedding"})
 
 
@@ -82,9 +87,11 @@ def _made_by_layer(claim: Claim, v: Value) -> bool:
 
 
 def _is_data(claim: Claim, v: Value) -> bool:
-    """Whether `v` is what a module's `forward` must be called with, and nothing says that it holds indices."""
-    defined, function = claim.defined, claim.captured.function
-    if v.op != PARAMETER or defined.owner is None or getattr(function, "name", "") != "forward":
+    """Whether a module, or an activation by its name, is called with `v`, and nothing says that it holds indices."""
+    function = claim.captured.function
+    name = getattr(function, "name", "")
+    given_data = claim.defined.owner is not None and name == "forward" or _ACTIVATION.search(name.lower())
+    if v.op != PARAMETER or not given_data:
         return False
     given = [a for a in (*function.args.posonlyargs, *function.args.args) if a.arg == v.data]
     if not given or any(word in ast.unparse(given[0].annotation or ast.Constant(None)) for word in _INTEGERS):

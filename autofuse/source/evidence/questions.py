@@ -15,7 +15,10 @@ from autofuse.source.evidence.floating_input import input_is_floating
 from autofuse.source.evidence.handed_on import handed_on
 from autofuse.source.evidence.in_between import nothing_writes_in_between
 from autofuse.source.evidence.is_torch import is_torch
+from autofuse.source.evidence.loss_targets import targets_are_classes
+from autofuse.source.evidence.lost_digits import digits_are_kept
 from autofuse.source.evidence.memory_layout import layout_is_not_read
+from autofuse.source.evidence.second_derivatives import differentiates_once
 from autofuse.source.evidence.shown_result import result_is_not_shown
 from autofuse.source.evidence.shown_text import shows_no_text
 from autofuse.source.evidence.star_imports import no_star_hides_a_name
@@ -28,6 +31,9 @@ QUESTIONS: tuple[Question, ...] = (
     no_star_hides_a_name,
     input_is_floating,
     operands_fit,
+    targets_are_classes,
+    digits_are_kept,
+    differentiates_once,
     nothing_writes_in_between,
     calls_are_made_once,
     shows_no_text,

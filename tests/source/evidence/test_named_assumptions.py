@@ -42,6 +42,32 @@ CASES = (
         "f(T(1, 3, 5, 4)[0])",
         "",
     ),
+    Assumed(
+        "AF501",
+        "def f(x, y):\n    return -F.log_softmax(x, dim=-1).gather(-1, y.unsqueeze(-1)).squeeze(-1).mean()\n",
+        "assumes that there is one int64 target for each row, and that none is -100",
+        "f(T(1, 3, 5)[0], torch.tensor([0, 4, 1]))",
+        "f(T(1, 3, 5)[0], torch.tensor([4]))",
+    ),
+    Assumed(
+        "AF201",
+        "class L(nn.Module):\n    def forward(self, x):\n        mean = x.mean(-1, keepdim=True)\n"
+        "        variance = (x ** 2).mean(-1, keepdim=True) - mean ** 2\n"
+        "        return (x - mean) * torch.rsqrt(variance + 1e-5)\n",
+        "assumes that the mean is not large against the deviation",
+        "L()(T(1, 3, 5)[0])",
+        "L()(T(1, 3, 5)[0] + 1e7)",
+    ),
+    Assumed(
+        "AF101",
+        "def f(q, k, v):\n    return (q @ k.transpose(-2, -1) * 0.5).softmax(-1) @ v\n\n\n"
+        "def slope(q, k, v, twice):\n    q.requires_grad_()\n"
+        "    (g,) = torch.autograd.grad(f(q, k, v).square().sum(), q, create_graph=twice)\n"
+        "    return torch.autograd.grad(g.square().sum(), q)[0] if twice else g\n",
+        "does not differentiate it, which it can only once",
+        "slope(*T(2, 2, 3, 5, 4), False)",
+        "slope(*T(2, 2, 3, 5, 4), True)",
+    ),
 )  # fmt: skip
 
 
