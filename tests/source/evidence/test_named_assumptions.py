@@ -94,6 +94,6 @@ def test_an_unsafe_edit_is_right_where_what_it_assumes_holds_and_only_there(case
         before = run(text, case.fails)
         try:
             same = torch.allclose(before, run(after, case.fails))
-        except (RuntimeError, TypeError):
+        except (RuntimeError, TypeError, ValueError):
             same = False
         assert not same, "the assumption is not needed: the edit is right without it"
