@@ -35,6 +35,7 @@ class ClassScope:
     methods: dict[str, Function | None] = field(default_factory=dict)
     writes: set[str] = field(default_factory=set)  # methods that assign to `self`
     opaque: bool = False  # attributes are set by computed names
+    below: dict[tuple[int, ...], Any] = field(default_factory=dict, repr=False)  # its subclasses, by the files searched
 
 
 @dataclass

@@ -66,9 +66,8 @@ class _Place:
     owner: ast.ClassDef | None = None
 
 
-@lru_cache(maxsize=16)
 def changes_in(tree: ast.Module) -> tuple[CodeChange, ...]:
-    """Every change that a file makes to attributes, in the order of its lines."""
+    """Every change that a file makes to attributes, by line. Callers ask by `scope.index(changes_in)`, which keeps it."""
     found = list[CodeChange]()
     todo: list[tuple[ast.AST, _Place]] = [(tree, _Place())]
     while todo:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.project_files import own_class
@@ -40,11 +39,18 @@ class Subclass:
 
 def subclasses(scope: FileScope, owner: ClassScope, files: tuple[FileScope, ...]) -> Iterator[Subclass]:
     """Every class that inherits from `owner`, directly or not, in its file and in `files`, each once."""
+    key = (id(scope.tree), *(id(f.tree) for f in files))
+    if key not in owner.below:
+        owner.below[key] = tuple(_subclasses(scope, owner, files))
+    yield from owner.below[key]
+
+
+def _subclasses(scope: FileScope, owner: ClassScope, files: tuple[FileScope, ...]) -> Iterator[Subclass]:
     todo, seen = [Subclass(owner, scope)], {id(owner.node)}
     while todo:
         base = todo.pop(0)
         for file in (base.scope, *(f for f in files if f is not base.scope)):
-            for node in _classes(file.tree):
+            for node in file.index(_classes):
                 if id(node) not in seen and any(_is(b, base, file) for b in node.bases):
                     seen.add(id(node))
                     found = Subclass(file.class_scope(node), file)
@@ -52,7 +58,6 @@ def subclasses(scope: FileScope, owner: ClassScope, files: tuple[FileScope, ...]
                     yield found
 
 
-@lru_cache(maxsize=64)
 def _classes(tree: ast.Module) -> tuple[ast.ClassDef, ...]:
     """Every class of a file, those in functions too."""
     found = [n for n in walk(tree) if isinstance(n, ast.ClassDef)]

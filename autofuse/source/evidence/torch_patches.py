@@ -27,7 +27,7 @@ def patched(claim: Claim, read: NamesRead) -> Fails | dict[str, CodeChange]:
     found = dict[str, CodeChange]()
     scope = claim.defined.scope
     for other in (scope, *(claim.files.patching(scope) if claim.files is not None else ())):
-        for change in changes_in(other.tree):
+        for change in other.index(changes_in):
             for name in _replaced(change, other):
                 if _is_read(name, claim, read):
                     where = f"in {other.file} " if other is not scope else ""

@@ -100,7 +100,7 @@ def _changed(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> It
     d = claim.defined
     families = _Families(d, others)
     for scope in (d.scope, *others):
-        for change in changes_in(scope.tree):
+        for change in scope.index(changes_in):
             for r in read.names:
                 if concerns(change, scope, r, families.of(r, scope)):
                     yield _reading(d, read, scope, change, r)
