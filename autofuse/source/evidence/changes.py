@@ -67,7 +67,7 @@ class _Place:
 
 
 def changes_in(tree: ast.Module) -> tuple[CodeChange, ...]:
-    """Every change that a file makes to attributes, by line. Callers ask by `scope.index(changes_in)`, which keeps it."""
+    """Every change that a file makes to attributes, by line. `scope.index(changes_in)` keeps what is found."""
     found = list[CodeChange]()
     todo: list[tuple[ast.AST, _Place]] = [(tree, _Place())]
     while todo:

@@ -27,6 +27,7 @@ _TAKES_OVER = re.compile(
     r"impl_abstract|register_fake|register_kernel|register_autograd|register_meta|meta_for|defvjp|"
     r"converter|translat|onnxscript|triton|numba|njit|getsource|torch_function|torch_dispatch|aten"
 )
+_IS_PATTERN = re.compile(r"(^|_)(pattern|replacement|decomp(osition)?)(_|$|\d)")
 _EXACT = frozenset("impl py_impl fake define kernel fallthrough op jit vectorize guvectorize script_fn".split())
 _SCRIPTS = re.compile(r"(^|\.)jit\.(script|script_method|script_if_tracing|interface|export)$|^script(_method)?$")
 _REGISTERS = re.compile(r"register|overload|override|hijack|patch|replaces?_")
@@ -41,6 +42,10 @@ _HARMLESS = re.compile(
 def handed_on(claim: Claim) -> Iterator[Missing | Fails]:
     """Fails where the function is given to something that does more than call it; Missing where that is not known."""
     d = claim.defined
+    if _IS_PATTERN.search(d.function.name):
+        why = because(code_that_runs.OTHER_MEANING, how="by its name, is what other code is compared with")
+        yield Fails(why, enables=False, text=d.function.name, line=d.function.lineno)
+        return
     for taker in _takers(d):
         if _SCRIPTS.search(taker.name):
             if not _is_torch(claim.edit.becomes, d.scope):
@@ -76,6 +81,9 @@ def _takers(d: Defined) -> Iterator[_Taker]:
     """What the function is handed to: by decorators, by calls, and as an entry of a table."""
     for decorator in getattr(d.function, "decorator_list", ()):
         yield _Taker(decorator, _name(decorator, d.scope), _arguments(decorator))
+        if isinstance(decorator, ast.Name):  # MyFunction = torch.jit.script_method, if some setting says so
+            for meaning in d.scope.index(_assigned_names)[decorator.id]:
+                yield _Taker(decorator, _name(meaning, d.scope), [])
     around = _classes_around(d)
     for decorator in (x for c in around for x in c.decorator_list):
         if _SCRIPTS.search(name := _name(decorator, d.scope)):
@@ -88,6 +96,17 @@ def _takers(d: Defined) -> Iterator[_Taker]:
         for function in (f for k in sorted(scripts) for f in index.given_a_name[k]):
             if _SCRIPTS.search(name := _name(function, d.scope)):
                 yield _Taker(function, name, _arguments(function))
+
+
+def _assigned_names(tree: ast.Module) -> defaultdict[str, list[ast.expr]]:
+    """Every name and attribute that a file assigns to a name."""
+    found: defaultdict[str, list[ast.expr]] = defaultdict(list)
+    for n in walk(tree):
+        if isinstance(n, ast.Assign) and isinstance(n.value, (ast.Attribute, ast.Name)):
+            for t in n.targets:
+                if isinstance(t, ast.Name):
+                    found[t.id].append(n.value)
+    return found
 
 
 _SCRIPT_NAMES = frozenset("script script_method script_if_tracing interface export".split())

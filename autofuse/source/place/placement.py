@@ -218,9 +218,12 @@ class Placement:
         speller.told = {k.branch.test: (k.name, k.branch.truth) for k in reversed(kept)}
         try:
             call = call_of(self.target, site.rule.replacement, site.captures, speller)
-            call, becomes = self._laid_out(call, site), call.function
+            becomes, permutation = call.function, site.results[-1].permutation
+            contiguous = ".contiguous()" if self._is_laid_out_anew(call, site) else ""
+            if contiguous and not permutation:
+                call, contiguous = replace(call, tail=contiguous), ""
             call = self._followed(call, place, site.root)
-            text = permuted_text(call.text(), site.results[-1].permutation)
+            text = permuted_text(call.text(), permutation) + contiguous
             replacements = [(span_of(place.node), NewText(text, call))]
             if place is not root:
                 replacements.append((span_of(root.node), NewText(_target(place.statement))))
@@ -267,15 +270,14 @@ class Placement:
         if imports.needed and self.captured.function.name == SYMBOL and imported_after(body, place.statement.lineno):
             raise Unwritable(because(writing.IMPORT_TOO_LATE))
 
-    def _laid_out(self, call: TargetCall, site: Site) -> TargetCall:
-        """`call`, made contiguous where the code relies on that: the product that it stands for is."""
+    def _is_laid_out_anew(self, call: TargetCall, site: Site) -> bool:
+        """Whether the code relies on a contiguous result, as the product is that `call` stands for."""
         if not call.function.endswith(("scaled_dot_product_attention", "ops.attention")) or call.tail:
-            return call
+            return False
         read = any(True for _ in layout_reads(self.captured, site.root))
         if not read and returned_as_is(self.captured, site.root):
             read = self.scope.index(LayoutIndex).callers_ask(self.captured.function, self.owner)
-        read = read or escapes(self.captured, site.root) and self.scope.index(LayoutIndex).asked_anywhere
-        return replace(call, tail=".contiguous()") if read else call
+        return read or escapes(self.captured, site.root) and self.scope.index(LayoutIndex).asked_anywhere
 
     def _followed(self, call: TargetCall, place: ValuePosition, root: Value) -> TargetCall:
         """`call`, and around it the layers of the Sequential that come after what it stands for."""

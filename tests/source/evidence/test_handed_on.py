@@ -155,6 +155,22 @@ def test_what_is_compiled_to_a_script_gets_calls_that_scripts_know(scripted: str
     assert [f.status for f in findings(text, "autofuse")] == ["declined"]
 
 
+@pytest.mark.parametrize("name", ["_sfdp_pattern_3", "silu_replacement", "silu_decomposition", "decomp_silu"])
+def test_a_function_that_is_a_pattern_by_its_name_is_left_alone(name: str) -> None:
+    (found,) = [f for f in findings(HEAD + SILU.replace("silu", name)) if f.code == "AF302"]
+    assert found.status == "declined" and found.reason_code == "other-meaning"
+
+
+def test_a_decorator_that_may_be_a_script_compiler_is_seen() -> None:
+    text = HEAD + (
+        "def same(f):\n    return f\n\n\nmaybe = same\nif torch.cuda.is_available():\n    maybe = torch.jit.script\n\n\n"
+        "@maybe\ndef attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:\n"
+        "    return torch.softmax(q @ k.transpose(-2, -1) / 2.0, dim=-1) @ v\n"
+    )
+    assert [f.status for f in findings(text)] == ["safe"]
+    assert [f.status for f in findings(text, "autofuse")] == ["declined"]
+
+
 def test_a_module_that_is_compiled_to_a_script_gets_calls_that_scripts_know() -> None:
     text = HEAD + (
         "class Block(nn.Module):\n    def forward(self, q, k, v):\n        return (q @ k.mT / 2).softmax(-1) @ v\n\n\n"

@@ -184,6 +184,21 @@ LAYOUTS = [
 ]
 
 
+TRANSPOSED = """
+def f(q, k, v):
+    b, t, h, d = q.shape
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    p = (q @ k.transpose(-2, -1) / 2).softmax(-1)
+    o = v.transpose(-2, -1) @ p.transpose(-2, -1)
+    return o.view(b, h * d, t)
+"""
+
+
+def test_what_is_transposed_after_the_fused_call_is_made_contiguous_after_that() -> None:
+    assert ".transpose(-2, -1).contiguous()" in rewritten("import torch\n" + TRANSPOSED)
+    assert_holds(Program("the product of the transposed is viewed", TRANSPOSED, HEADS_LAST, "safe"))
+
+
 @pytest.mark.parametrize("program", [*SHAPES, *DTYPES, *LAYOUTS], ids=lambda p: f"{p.expected}: {p.name}")
 def test_what_is_read_of_what_goes_is_as_before(program: Program) -> None:
     assert_holds(program)
