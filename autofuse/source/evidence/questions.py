@@ -15,6 +15,7 @@ from autofuse.source.evidence.floating_input import input_is_floating
 from autofuse.source.evidence.handed_on import handed_on
 from autofuse.source.evidence.in_between import nothing_writes_in_between
 from autofuse.source.evidence.is_torch import is_torch
+from autofuse.source.evidence.left_behind import nothing_is_left_behind
 from autofuse.source.evidence.loss_targets import targets_are_classes
 from autofuse.source.evidence.lost_digits import digits_are_kept
 from autofuse.source.evidence.memory_layout import layout_is_not_read
@@ -31,6 +32,7 @@ QUESTIONS: tuple[Question, ...] = (
     no_star_hides_a_name,
     input_is_floating,
     operands_fit,
+    nothing_is_left_behind,
     targets_are_classes,
     digits_are_kept,
     differentiates_once,

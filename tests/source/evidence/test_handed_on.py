@@ -163,7 +163,8 @@ def test_a_function_that_is_a_pattern_by_its_name_is_left_alone(name: str) -> No
 
 def test_a_decorator_that_may_be_a_script_compiler_is_seen() -> None:
     text = HEAD + (
-        "def same(f):\n    return f\n\n\nmaybe = same\nif torch.cuda.is_available():\n    maybe = torch.jit.script\n\n\n"
+        "def same(f):\n    return f\n\n\n"
+        "maybe = same\nif torch.cuda.is_available():\n    maybe = torch.jit.script\n\n\n"
         "@maybe\ndef attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:\n"
         "    return torch.softmax(q @ k.transpose(-2, -1) / 2.0, dim=-1) @ v\n"
     )
