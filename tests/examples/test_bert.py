@@ -6,6 +6,7 @@ import torch
 import autofuse
 
 
+@pytest.mark.night
 def test_it_learns_the_same_once_optimized(script):
     example = script("bert", "Bert", dropout=0.0)
     ids, mask, _ = example.module.batch(example.module.Config(), torch.Generator().manual_seed(0))

@@ -25,6 +25,7 @@ def test_it_learns_the_same_once_rewritten(script, tmp_path, options):
     assert "F.layer_norm(" in outcome.text or not options
 
 
+@pytest.mark.night
 def test_it_trains_with_dropout_once_rewritten_and_once_optimized(script, tmp_path):
     example = script("gpt", "GPT")
     rewritten = example.rewritten_module(tmp_path)
