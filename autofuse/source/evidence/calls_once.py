@@ -26,6 +26,8 @@ def calls_are_made_once(claim: Claim) -> Iterator[Missing | Fails]:
         if not calls or not _does_more(v):
             continue
         text = ast.unparse(calls[0])
+        if not written[text]:
+            continue
         nodes = [n for n in ast.walk(claim.captured.function) if isinstance(n, ast.Call) and ast.unparse(n) == text]
         gone = sum(any(_inside(span_of(n), span) for span in _taken_out(claim)) for n in nodes)
         if written[text] > gone:

@@ -151,14 +151,14 @@ def _title(rule: LoadedRule) -> str:
 
 @dataclass(frozen=True)
 class _Door:
-    """What all functions of one file are read with. `again`: a function is read anew, as another program has it."""
+    """What all functions of one file are read with. `asked`: a function is read anew to see if this edit comes out."""
 
     text: SourceText
     path: str
     rules: tuple[LoadedRule, ...]
     target: str
     files: ProjectFiles | None = None
-    again: bool = False
+    asked: Edit | None = None
 
 
 def _in_function(d: Defined, door: _Door) -> list[Proposal]:
@@ -180,23 +180,30 @@ def _in_function(d: Defined, door: _Door) -> list[Proposal]:
         outcome = edits.get(_key(site), site.verdict)
         assumed, through = tuple[str, ...](), ""
         if isinstance(outcome, Edit) and isinstance(site.verdict, Holds):
-            again = None if door.again else partial(_comes_out_again, outcome, door, d)
+            again = None if door.asked else partial(_comes_out_again, outcome, replace(door, rules=(site.rule,)), d)
             claim = Claim(site, outcome, captured, view, d, target, door.files, again)
             answer, through = examined(claim), read_as(claim)
             outcome, assumed = (answer, ()) if isinstance(answer, Fails) else (outcome, answer)
         return _proposal(path, d.symbol, captured, text, site, outcome, assumed, through)
 
     every = every_site(captured.graph, view, rules)
+    if door.asked is not None:
+        return [proposed(s) for s in every if usable(s) and edits[_key(s)] == door.asked]
     found = [(s, proposed(s)) for s in chosen(every, usable) if not _only_follows(view, s.root) and _place(captured, s)]
     return _taking_turns([*(p for _, p in found), *_within_unsafe(found, every, usable, proposed)], text)
 
 
 def _comes_out_again(edit: Edit, door: _Door, d: Defined, other: Defined) -> bool:
     """Whether the same edit, that assumes no more, comes out where the function `d` is read as `other`."""
-    found, before = (
-        [p.finding for p in _in_function(each, replace(door, again=True)) if p.edit == edit] for each in (other, d)
-    )
-    return any(f.status == "safe" or f.reason in {b.reason for b in before if b.status == "unsafe"} for f in found)
+
+    def findings(each: Defined) -> list[Finding]:
+        return [p.finding for p in _in_function(each, replace(door, asked=edit)) if p.edit == edit]
+
+    found = findings(other)
+    if any(f.status == "safe" for f in found):
+        return True
+    before = {f.reason for f in findings(d) if f.status == "unsafe"} if found else set()
+    return any(f.reason in before for f in found)
 
 
 def _taking_turns(found: list[Proposal], text: SourceText) -> list[Proposal]:
