@@ -188,7 +188,8 @@ def _in_function(d: Defined, door: _Door) -> list[Proposal]:
 
     every = every_site(captured.graph, view, rules)
     if door.asked is not None:
-        return [proposed(s) for s in every if usable(s) and edits[_key(s)] == door.asked]
+        holding = (s for s in every if isinstance(s.verdict, Holds) and usable(s))
+        return [proposed(s) for s in holding if edits[_key(s)] == door.asked]
     found = [(s, proposed(s)) for s in chosen(every, usable) if not _only_follows(view, s.root) and _place(captured, s)]
     return _taking_turns([*(p for _, p in found), *_within_unsafe(found, every, usable, proposed)], text)
 
