@@ -6,16 +6,17 @@ whose dtypes differ where a cast stands between. scaled_dot_product_attention ta
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from autofuse.canonical import LEAF
 from autofuse.ir.dtypes import CASTS, Dtype
 from autofuse.ir.facts import Facts
-from autofuse.ir.graph import ATTRIBUTE, CHOICE, PARAMETER, TUPLE, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, CHOICE, PARAMETER, TUPLE, Value, is_const, sides_of
 from autofuse.rule import Fails
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.evidence.least_ranks import LeastRanks
-from autofuse.source.evidence.reached import named, programs_own
+from autofuse.source.evidence.reached import attribute_of_self, named, programs_own
 
 _BATCHED = 4  # batch, heads, queries, keys: what is added to scores has no further dimension
 _MATRIX = 2
@@ -35,6 +36,11 @@ def operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
     scores = max(least.of(given["query"]), least.of(given["key"]))
     if "mask" in given and scores < _BATCHED and not _fits(claim, given["mask"], max(scores, _MATRIX)):
         yield Missing(f"assumes that {named(claim, given['mask'], 'the mask')} has no more dimensions than the scores")
+    if "mask" in given and any(claim.view.rank(side) == 0 for side in sides_of(given["mask"])):
+        yield Missing(f"assumes that {named(claim, given['mask'], 'the mask')} has two dimensions or more")
+    for side in sides_of(given["mask"]) if "mask" in given else ():
+        if _may_be_number(claim, side):
+            yield Missing(f"assumes that {named(claim, side, 'the mask')} is a torch tensor")
     if not _one_dtype(claim):
         yield Missing("assumes that the query, the key and the value have one dtype")
 
@@ -65,6 +71,26 @@ def _fits(claim: Claim, mask: Value, dimensions: int) -> bool:
     if rank is None:
         return _is_made_for_scores(claim, mask)
     return rank <= (_BATCHED if claim.defined.owner is not None and dimensions == _MATRIX else dimensions)
+
+
+def _may_be_number(claim: Claim, mask: Value) -> bool:
+    """Whether what is added to the scores may be a number: an argument's default, or what a constructor was given."""
+    for v in programs_own(claim, mask):
+        if v.op == PARAMETER and isinstance(_default(claim, str(v.data)), (int, float)):
+            return True
+        if (name := attribute_of_self(v)) is not None:
+            scope, owner = claim.defined.scope, claim.defined.owner
+            held = scope.buffer(owner, name) or scope.attribute(owner, name)
+            return isinstance(held, (ast.Name, ast.Constant))
+    return False
+
+
+def _default(claim: Claim, name: str) -> object:
+    """The literal that an argument holds where it is not given."""
+    given = claim.captured.function.args
+    positional = [*given.posonlyargs, *given.args]
+    pairs = [*zip(positional[::-1], given.defaults[::-1], strict=False), *zip(given.kwonlyargs, given.kw_defaults)]
+    return next((d.value for a, d in pairs if a.arg == name and isinstance(d, ast.Constant)), None)
 
 
 def _is_made_for_scores(claim: Claim, mask: Value) -> bool:

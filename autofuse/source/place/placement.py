@@ -269,13 +269,13 @@ class Placement:
 
     def _laid_out(self, call: TargetCall, site: Site) -> TargetCall:
         """`call`, made contiguous where the code relies on that: the product that it stands for is."""
-        if not call.function.endswith(("scaled_dot_product_attention", "ops.attention")) or call.tail:
+        if not call.function.endswith(("scaled_dot_product_attention", "ops.attention")) or ".squeeze(" in call.tail:
             return call
         read = any(True for _ in layout_reads(self.captured, site.root))
         if not read and returned_as_is(self.captured, site.root):
             read = self.scope.index(LayoutIndex).callers_ask(self.captured.function, self.owner)
         read = read or escapes(self.captured, site.root) and self.scope.index(LayoutIndex).asked_anywhere
-        return replace(call, tail=".contiguous()") if read else call
+        return replace(call, tail=f"{call.tail}.contiguous()") if read else call
 
     def _followed(self, call: TargetCall, place: ValuePosition, root: Value) -> TargetCall:
         """`call`, and around it the layers of the Sequential that come after what it stands for."""

@@ -53,6 +53,8 @@ def mask_of(a: Arguments, s: Speller) -> WrittenMask:
     filled = not {"mask_is_causal", "kept"} & a.keys() and "fill" in a  # a causal row keeps its first key at least
     query = s.text(a["query"]) if _needs_cast(mask, s) else ""
     text = _mask_text(mask, query, s)
+    if s.view.rank(mask) == 1:  # torch wants a mask of two dimensions or more
+        text = fill("{0}.unsqueeze(0)", text)
     lines: tuple[str, ...] = ()
     if text.count(" if ") > 1 and s.may_insert:
         name = unused("attn_mask", s.taken)
@@ -135,6 +137,8 @@ def _mask_text(mask: Value, query: str, s: Speller) -> str:
     if mask.op == "where" and is_const(mask.inputs[1], 0, 0.0):
         dropped = s.text(s.view.make("invert", mask.inputs[0]))
         return fill("{0}.new_zeros(()).masked_fill({1}, {2})", query, dropped, s.text(mask.inputs[2]))
+    if mask.op == "add" and _needs_cast(mask, s) and not s.view.originals(mask):  # a sum of truth values is no count
+        return " + ".join(s.text(i) if s.view.number(i) else _mask_text(i, query, s) for i in mask.inputs)
     text = s.text(mask)
     in_its_dtype = mask.op == CAST and text.endswith(".dtype)")
     return fill("{0}.to({1}.dtype)", text, query) if _needs_cast(mask, s) and not in_its_dtype else text
