@@ -30,7 +30,8 @@ from autofuse.source.capture.symbolic_lengths import GraphSizes
 from autofuse.source.capture.toplevel import SYMBOL, imported_after
 from autofuse.source.place.branches import Branch, KeptName, branches_before, wanted
 from autofuse.source.place.edits import Edit, NewText, TextSpan, span_of, start_of
-from autofuse.source.place.layout_reads import LayoutIndex, escapes, layout_reads, returned_as_is
+from autofuse.source.place.layout_callers import LayoutIndex
+from autofuse.source.place.layout_reads import escapes, layout_reads, returned_as_is
 from autofuse.source.place.names import NamesOfFunction, joined
 from autofuse.source.place.shape_reads import any_tuple_will_do, is_tuple
 from autofuse.source.targets import TargetCall, call_of
@@ -274,7 +275,7 @@ class Placement:
         read = any(True for _ in layout_reads(self.captured, site.root))
         if not read and returned_as_is(self.captured, site.root):
             read = self.scope.index(LayoutIndex).callers_ask(self.captured.function, self.owner)
-        read = read or escapes(self.captured, site.root) and self.scope.index(LayoutIndex).asked_anywhere
+        read = read or escapes(self.captured, site.root) and self.scope.index(LayoutIndex).asked_anywhere()
         return replace(call, tail=f"{call.tail}.contiguous()") if read else call
 
     def _followed(self, call: TargetCall, place: ValuePosition, root: Value) -> TargetCall:

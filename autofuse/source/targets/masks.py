@@ -124,8 +124,8 @@ def _has_integers(mask: Value, s: Speller) -> bool:
 def _floating(mask: Value, s: Speller) -> bool:
     """Whether the text shows that what is added is floating-point, not truth values or integers."""
     facts, own = s.view.facts, s.view.originals(mask)
-    if any(facts.floating(o) or o in facts.known and facts.known[o].form == "bias" for o in own):
-        return True
+    if own and all(facts.floating(o) or o in facts.known and facts.known[o].form == "bias" for o in own):
+        return True  # what is written may be any of them: `mask` for `mask * 1.0`
     parts = mask.inputs if mask.op in ("mul", "add", "reciprocal") else mask.inputs[:1] if mask.op == PERMUTE else ()
     return isinstance(mask.data, float) or any(_floating(part, s) for part in parts)
 
