@@ -89,7 +89,10 @@ def _default(claim: Claim, name: str) -> object:
     """The literal that an argument holds where it is not given."""
     given = claim.captured.function.args
     positional = [*given.posonlyargs, *given.args]
-    pairs = [*zip(positional[::-1], given.defaults[::-1], strict=False), *zip(given.kwonlyargs, given.kw_defaults)]
+    pairs = [
+        *zip(positional[::-1], given.defaults[::-1], strict=False),
+        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+    ]
     return next((d.value for a, d in pairs if a.arg == name and isinstance(d, ast.Constant)), None)
 
 

@@ -33,7 +33,8 @@ def layout_is_not_read(claim: Claim) -> Iterator[Missing | Fails]:
         return
     for result in claim.site.results:
         if _is_asked_outside(claim, result.value, index):
-            yield Missing(f"assumes that {named(claim, claim.site.captures['x'], 'the input')} is contiguous")
+            what = named(claim, claim.site.captures["x"], "the input")
+            yield Missing(f"assumes that {what} is contiguous, or that its memory layout is not relied on")
 
 
 def _is_asked_outside(claim: Claim, result: Value, index: LayoutIndex) -> bool:

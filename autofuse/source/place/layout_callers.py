@@ -12,6 +12,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import ClassScope
@@ -136,7 +137,7 @@ class LayoutIndex:
             if isinstance(node, (*_FUNCTIONS, ast.Module)):
                 scopes, targets = (*scopes, node), frozenset()
             elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
-                given = node.targets if isinstance(node, ast.Assign) else [node.target]
+                given: list[ast.expr] = [*getattr(node, "targets", ())] or [node.target]  # type: ignore[union-attr]
                 targets |= {n.id for t in given for n in walk(t) if isinstance(n, ast.Name)}
                 self._hold(node.value, given)
             elif isinstance(node, (ast.For, ast.comprehension)):
@@ -162,7 +163,7 @@ class LayoutIndex:
         name = _name_called(call)
         if name in _KEEPING and isinstance(call.func, ast.Attribute):
             for given in call.args:
-                self._hold(given, [call.func.value])
+                self._hold(given, [call.func.value, *(ast.Name(str(a.value)) for a in call.args if _is_text(a))])
         arguments = dict(enumerate(self._initial.get(name, ())))
         for i, given in enumerate(call.args if name in self._initial else ()):
             for mentioned in self._mentioned(given):
@@ -183,6 +184,14 @@ class LayoutIndex:
                 yield name
             else:
                 todo += children(node)
+
+
+def _arguments(function: Function) -> set[str]:
+    return {a.arg for a in walk(function.args) if isinstance(a, ast.arg)}
+
+
+def _is_text(node: ast.expr) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _last(node: ast.AST) -> str:
@@ -207,7 +216,7 @@ def _starts(node: ast.expr | None, reads: _Reads) -> None:
         elif isinstance(node, ast.Call):
             reads.calls.add(node)
             if isinstance(node.func, ast.Attribute) and node.func.attr != "contiguous":
-                todo.append(node.func.value)
+                todo += [node.func.value, *node.args[: _last(node.func.value) == "torch"]]
         elif isinstance(node, (ast.Attribute, ast.Subscript)):
             todo.append(node.value)
         elif isinstance(node, ast.BinOp):

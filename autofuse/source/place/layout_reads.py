@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from autofuse.ir.facts import Facts
-from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, ITEM, OPAQUE, SINK, SYNTAX, TUPLE, Value
+from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, GLOBAL, ITEM, OPAQUE, SINK, SYNTAX, TUPLE, Value
 from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.vocabulary import OPS
 from autofuse.reasons import matches
@@ -18,9 +18,10 @@ from autofuse.reasons.reason import Reason
 from autofuse.source.capture.captured import CapturedFunction
 
 ASKED = frozenset(
-    "stride is_contiguous data_ptr storage_offset as_strided storage untyped_storage __array_interface__".split()
+    "stride strides is_contiguous data_ptr storage_offset as_strided storage untyped_storage __array_interface__ "
+    "dim_order _base _is_view is_set_to".split()
 )
-_ADDRESSES = frozenset("data_ptr storage untyped_storage _base is_set_to".split())
+_ADDRESSES = frozenset("data_ptr storage untyped_storage _base _is_view is_set_to".split())
 _METADATA = frozenset("shape dtype device requires_grad grad size dim ndim".split())
 _TURNED = frozenset("transpose permute mT t T mH H swapaxes".split())
 _SPLIT = frozenset("chunk split unbind select squeeze unsqueeze detach identity".split())
@@ -55,6 +56,8 @@ def _asks(captured: CapturedFunction, user: Value, v: Value) -> bool:
         return user.data in ASKED
     if user.op == CALL and isinstance(user.data, tuple) and str(user.data[0]).startswith("torch."):
         return str(user.data[0]).rpartition(".")[2] in ASKED | {"view", "view_as"}
+    if user.op == CALL and any(i.op == CONST and i.data in ASKED for i in user.inputs):
+        return True  # getattr(x, "stride")
     return user.op == "view_as" and ".view_as" in captured.spelled.get(user, ())
 
 
@@ -131,8 +134,8 @@ def handed_to(captured: CapturedFunction, result: Value) -> Iterator[str]:
     todo, seen = [result], {result}
     while todo:
         for user in captured.graph.users[todo.pop()]:
-            if user.op == CALL and isinstance(user.data, tuple):
-                yield str(user.data[0]).rpartition(".")[2]
+            if user.op == CALL and user.inputs[0].op in (GLOBAL, ATTRIBUTE):
+                yield str(user.inputs[0].data)
             if user not in seen and (user.op in _TURNED or _keeps_layout(user, user.inputs[0])):
                 seen.add(user)
                 todo.append(user)
