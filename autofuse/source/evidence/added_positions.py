@@ -23,7 +23,7 @@ from autofuse.source.evidence.reached import attribute_of_self, named, programs_
 
 _COUNTS = frozenset("arange cumsum linspace range cdist meshgrid cumulative_trapezoid logspace".split())
 _EXACT = BOOLEAN | frozenset("eq ne lt le gt ge logical_not logical_and logical_or bool softmax sigmoid tanh".split())
-_PRODUCTS = frozenset("matmul einsum einops_einsum linear baddbmm addmm embedding".split())
+_PRODUCTS = ("matmul", "einsum", "einops_einsum", "baddbmm")
 _LEARNED = ("torch.nn.functional.embedding", "torch.nn.functional.linear")
 _HALVES = frozenset({"float16", "bfloat16"})
 _MOST = 4  # functions and attributes that are read one through the other
@@ -64,11 +64,13 @@ def _added(v: Value) -> tuple[Value, ...]:
         return v.inputs[1:]
     if v.op in ("masked_fill", "keep"):
         return (v.inputs[0], v.inputs[-1])
-    if v.op == CALL and (not isinstance(v.data, tuple) or v.data[0] in _LEARNED):
-        return ()
+    if v.op == CALL:  # what a layer, or a function of another file, makes of positions is not known to be large
+        name = str(v.data[0]) if isinstance(v.data, tuple) else ""
+        layer = not v.inputs or attribute_of_self(v.inputs[0]) is not None or name in _LEARNED
+        return v.inputs if name.startswith((".", "torch.")) and not layer else ()
     if v.op == ITEM or v.op in CASTS:
         return v.inputs[:1]
-    return () if v.op in _EXACT or v.op in _PRODUCTS and v.op == "linear" else v.inputs
+    return () if v.op in _EXACT or v.op == "linear" else v.inputs
 
 
 def _in_dtype_of_query(claim: Claim, v: Value) -> bool:
@@ -89,7 +91,7 @@ _MAKERS = frozenset("arange ones zeros full tensor ones_like zeros_like full_lik
 def _dtypes_of_operands(claim: Claim) -> set[object]:
     facts = claim.view.facts
     operands = [o for n in ("query", "key") for o in programs_own(claim, claim.site.captures[n])]
-    scores = [v for v in claim.site.doomed.values if v.op in ("matmul", "einsum", "einops_einsum", "baddbmm")]
+    scores = [v for v in claim.site.doomed.values if v.op in _PRODUCTS]
     return {facts.dtype(v) for v in (*operands, *scores)}
 
 
