@@ -17,7 +17,7 @@ from autofuse.canonical.mask_folds import expanded_and_folded, folds_back, split
 from autofuse.canonical.recognise.masks import BOOLEAN, NEGLIGIBLE_FILL, kept, unexpanded
 from autofuse.canonical.recognise.precision import known_dtypes, named_half
 from autofuse.canonical.view import remembered
-from autofuse.ir.graph import CHOICE, Value, ancestors_by, is_const, sides_of
+from autofuse.ir.graph import CHOICE, CONST, SYNTAX, Value, ancestors_by, is_const, sides_of
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,11 @@ def _mask_of_sum(view: View, value: Value, scores: Value) -> Mask | None:
 
 
 def _biased(view: View, mask: Mask, bias: Value) -> Mask | None:
-    if view.number(bias):
-        return None  # a number added to all scores is no mask, and no operation takes it for one
+    if bias.op == CHOICE and any(is_const(side, 0, 0.0) for side in bias.inputs[1:]):  # 0 if mask is None else mask
+        yes, no = (mask if is_const(i, 0, 0.0) else _biased(view, mask, i) for i in bias.inputs[1:])
+        return None if yes is None or no is None else _either(view, bias.inputs[0], yes, no)
+    if view.number(bias) or _adds_truth(bias):
+        return None  # a number for all scores is no mask, and truth values that are added keep and drop nothing
     if mask.value is None:
         return Mask(bias, approximate=_OF_ITS_OWN if _has_a_dtype_of_its_own(view, bias) else "")
     if mask.boolean and mask.value.op == CHOICE and not _is_boolean(mask.value):
@@ -154,6 +157,18 @@ def _biased(view: View, mask: Mask, bias: Value) -> Mask | None:
     if mask.value.op == CHOICE:
         return _within(view, mask, lambda side: _biased(view, side, bias))
     return replace(mask, value=total(view, (mask.value, bias)))
+
+
+def _adds_truth(bias: Value) -> bool:
+    """Whether a term of what is added holds truth values (True adds 1), or is a number on one side of a branch."""
+    if bias.op == "add":
+        return any(map(_adds_truth, bias.inputs))
+    return any(side.op in BOOLEAN or _may_be_number(side) for side in sides_of(bias))
+
+
+def _may_be_number(side: Value) -> bool:
+    """A number, or `mask or 0`."""
+    return side.op == CONST and side.data is not None or side.op == SYNTAX and str(side.data).startswith("BoolOp")
 
 
 def _has_a_dtype_of_its_own(view: View, bias: Value) -> bool:

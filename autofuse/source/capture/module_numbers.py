@@ -104,6 +104,8 @@ def parameter_rank(scope: FileScope, owner: ClassScope, name: str) -> int | None
     nn.Parameter(torch.ones(1)) counts as a scalar, as which it broadcasts: it has the shape of no other dimension.
     """
     assigned = scope.attribute(owner, name)
+    if (buffer := scope.buffer(owner, name)) is not None:
+        return _buffer_rank(scope, buffer)
     if not isinstance(assigned, ast.Call) or scope.name_of(assigned.func) not in _PARAMETERS or not assigned.args:
         return None
     made = _unscaled(scope, assigned.args[0])
@@ -121,6 +123,23 @@ def parameter_rank(scope: FileScope, owner: ClassScope, name: str) -> int | None
     ):
         return None if any(word in sizes[0].id for word in ("shape", "dims", "sizes")) else 1
     return None if not sizes or any(isinstance(s, ast.Starred) for s in sizes) else len(sizes)
+
+
+def _buffer_rank(scope: FileScope, made: ast.expr) -> int | None:
+    """The dimensions of a buffer where these are fewer than two: torch.arange(n), torch.zeros(8), torch.tensor(1.0)."""
+    made = _unscaled(scope, made)
+    name = scope.name_of(made.func) or "" if isinstance(made, ast.Call) else ""
+    if not isinstance(made, ast.Call) or not name.startswith("torch."):
+        return None
+    if name in ("torch.arange", "torch.linspace"):
+        return 1
+    given = made.args[0] if len(made.args) == 1 else None
+    if name in _MAKERS and isinstance(given, ast.Constant):
+        return 1
+    if name != "torch.tensor" or given is None:
+        return None
+    flat = isinstance(given, (ast.List, ast.Tuple)) and all(isinstance(e, ast.Constant) for e in given.elts)
+    return 0 if isinstance(given, ast.Constant) else 1 if flat else None
 
 
 def _unscaled(scope: FileScope, node: ast.expr) -> ast.expr:

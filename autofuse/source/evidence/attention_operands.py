@@ -6,21 +6,23 @@ whose dtypes differ where a cast stands between. scaled_dot_product_attention ta
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
-from autofuse.canonical import LEAF
+from autofuse.canonical import literal
 from autofuse.ir.dtypes import CASTS, Dtype
 from autofuse.ir.facts import Facts
-from autofuse.ir.graph import ATTRIBUTE, CHOICE, PARAMETER, TUPLE, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, CHOICE, PARAMETER, TUPLE, Value, is_const, sides_of
 from autofuse.rule import Fails
+from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.evidence.least_ranks import LeastRanks
-from autofuse.source.evidence.reached import named, programs_own
+from autofuse.source.evidence.reached import attribute_of_self, named, programs_own
 
 _BATCHED = 4  # batch, heads, queries, keys: what is added to scores has no further dimension
 _MATRIX = 2
 _PRODUCTS = frozenset({"matmul", "einsum", "einops_einsum", "baddbmm"})
-_OF_ROWS = ("mask", "scale", "p", "is_causal")
+_OF_ROWS = ("mask", "p", "is_causal")
 
 
 def operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
@@ -35,6 +37,11 @@ def operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
     scores = max(least.of(given["query"]), least.of(given["key"]))
     if "mask" in given and scores < _BATCHED and not _fits(claim, given["mask"], max(scores, _MATRIX)):
         yield Missing(f"assumes that {named(claim, given['mask'], 'the mask')} has no more dimensions than the scores")
+    if "mask" in given and any(claim.view.rank(side) == 0 for side in sides_of(given["mask"])):
+        yield Missing(f"assumes that {named(claim, given['mask'], 'the mask')} has two dimensions or more")
+    for side in sides_of(given["mask"]) if "mask" in given else ():
+        if _may_be_number(claim, side):
+            yield Missing(f"assumes that {named(claim, side, 'the mask')} is a torch tensor")
     if not _one_dtype(claim):
         yield Missing("assumes that the query, the key and the value have one dtype")
 
@@ -42,16 +49,19 @@ def operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
 def _is_of_rows(claim: Claim) -> bool:
     """Whether this is attention of rows to rows by what else is done with the scores.
 
-    `softmax(q @ k.mT) @ v` alone is also how a vector looks up numbers. Scores that are scaled, masked or dropped out,
-    of keys that are transposed whatever their rank, are those of sequences; so are those of a module (docs/safety.md).
+    `softmax(q @ k.mT) @ v` alone is also how a vector looks up numbers. Scores that are scaled by what is computed,
+    masked or dropped out, of keys that are transposed whatever their rank, are those of sequences; so are those of a
+    module (docs/safety.md).
     """
     given = claim.site.captures
     products = [v for v in _removed(claim) if v.op in _PRODUCTS]
     matrices = _tensors(products[0]) if products else []
     if claim.view.rank(given["key"]) == _MATRIX or any(v.op == "t" or _is_attribute(v, "T") for v in matrices):
         return False
-    scaled = any(v.op in ("mul", "div") for n in ("query", "key") for v in programs_own(claim, given[n]))
-    return claim.defined.owner is not None or scaled or any(name in given for name in _OF_ROWS)
+    if _serves_modules(claim) or any(name in given for name in _OF_ROWS):
+        return True
+    computed = "scale" in given and literal(given["scale"]) is None  # from sizes: a number alone scales anything
+    return computed or any(v.op in ("mul", "div") for n in ("query", "key") for v in programs_own(claim, given[n]))
 
 
 def _is_attribute(v: Value, name: str) -> bool:
@@ -63,26 +73,46 @@ def _fits(claim: Claim, mask: Value, dimensions: int) -> bool:
         return all(is_const(side, None) or _fits(claim, side, dimensions) for side in mask.inputs[1:])
     rank = claim.view.rank(mask)
     if rank is None:
-        return _is_made_for_scores(claim, mask)
+        return _serves_modules(claim)  # a module is called with what it masks
     return rank <= (_BATCHED if claim.defined.owner is not None and dimensions == _MATRIX else dimensions)
 
 
-def _is_made_for_scores(claim: Claim, mask: Value) -> bool:
-    """Whether a mask of unknown rank is one of these scores.
+def _may_be_number(claim: Claim, mask: Value) -> bool:
+    """Whether what is added to the scores may be a number: an argument's default, or what a constructor was given."""
+    for v in programs_own(claim, mask):
+        if v.op == PARAMETER and isinstance(_default(claim, str(v.data)), (int, float)):
+            return True
+        if (name := attribute_of_self(v)) is not None:
+            scope, owner = claim.defined.scope, claim.defined.owner
+            held = scope.buffer(owner, name) or scope.attribute(owner, name)
+            return isinstance(held, (ast.Name, ast.Constant))
+    return False
 
-    masked_fill documents that its mask broadcasts to what is filled; and a module is called with what it masks.
-    """
-    if claim.defined.owner is not None:
-        return True
-    own = {o for part in _parts(mask) for o in programs_own(claim, part)}
-    return not any(v.op in ("add", "sub", "rsub", "where") and own & set(v.inputs) for v in _removed(claim))
+
+def _default(claim: Claim, name: str) -> object:
+    """The literal that an argument holds where it is not given."""
+    given = claim.captured.function.args
+    positional = [*given.posonlyargs, *given.args]
+    pairs = [
+        *zip(positional[::-1], given.defaults[::-1], strict=False),
+        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+    ]
+    return next((d.value for a, d in pairs if a.arg == name and isinstance(d, ast.Constant)), None)
 
 
-def _parts(mask: Value) -> Iterator[Value]:
-    yield mask
-    if mask.op not in (LEAF, PARAMETER):
-        for part in mask.inputs:
-            yield from _parts(part)
+def _serves_modules(claim: Claim) -> bool:
+    """Whether the function is a class's, or one that the methods of a class in its file call."""
+    d = claim.defined
+    return d.owner is not None or getattr(d.function, "name", "") in d.scope.index(_CalledInClasses).names
+
+
+class _CalledInClasses:
+    """The names that methods of the classes of a file call."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        classes = (n for n in walk(tree) if isinstance(n, ast.ClassDef))
+        calls = (n for c in classes for n in walk(c) if isinstance(n, ast.Call))
+        self.names = {n.func.id for n in calls if isinstance(n.func, ast.Name)}
 
 
 def _one_dtype(claim: Claim) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from autofuse.ir.steps import spend
 from autofuse.rule import Fails
+from autofuse.source.evidence.added_positions import positions_keep_their_dtype
 from autofuse.source.evidence.attention_operands import operands_fit
 from autofuse.source.evidence.calls_once import calls_are_made_once
 from autofuse.source.evidence.claim import Claim, Question
@@ -36,6 +37,7 @@ QUESTIONS: tuple[Question, ...] = (
     targets_are_classes,
     digits_are_kept,
     differentiates_once,
+    positions_keep_their_dtype,
     nothing_writes_in_between,
     calls_are_made_once,
     shows_no_text,

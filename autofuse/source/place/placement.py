@@ -30,7 +30,8 @@ from autofuse.source.capture.symbolic_lengths import GraphSizes
 from autofuse.source.capture.toplevel import SYMBOL, imported_after
 from autofuse.source.place.branches import Branch, KeptName, branches_before, wanted
 from autofuse.source.place.edits import Edit, NewText, TextSpan, span_of, start_of
-from autofuse.source.place.layout_reads import LayoutIndex, escapes, layout_reads, returned_as_is
+from autofuse.source.place.layout_callers import LayoutIndex
+from autofuse.source.place.layout_reads import escapes, layout_reads, returned_as_is
 from autofuse.source.place.names import NamesOfFunction, joined
 from autofuse.source.place.shape_reads import any_tuple_will_do, is_tuple
 from autofuse.source.targets import TargetCall, call_of
@@ -221,7 +222,7 @@ class Placement:
             becomes, permutation = call.function, site.results[-1].permutation
             contiguous = ".contiguous()" if self._is_laid_out_anew(call, site) else ""
             if contiguous and not permutation:
-                call, contiguous = replace(call, tail=contiguous), ""
+                call, contiguous = replace(call, tail=call.tail + contiguous), ""
             call = self._followed(call, place, site.root)
             text = permuted_text(call.text(), permutation) + contiguous
             replacements = [(span_of(place.node), NewText(text, call))]
@@ -272,12 +273,12 @@ class Placement:
 
     def _is_laid_out_anew(self, call: TargetCall, site: Site) -> bool:
         """Whether the code relies on a contiguous result, as the product is that `call` stands for."""
-        if not call.function.endswith(("scaled_dot_product_attention", "ops.attention")) or call.tail:
+        if not call.function.endswith(("scaled_dot_product_attention", "ops.attention")) or ".squeeze(" in call.tail:
             return False
         read = any(True for _ in layout_reads(self.captured, site.root))
         if not read and returned_as_is(self.captured, site.root):
             read = self.scope.index(LayoutIndex).callers_ask(self.captured.function, self.owner)
-        return read or escapes(self.captured, site.root) and self.scope.index(LayoutIndex).asked_anywhere
+        return read or escapes(self.captured, site.root) and self.scope.index(LayoutIndex).asked_anywhere()
 
     def _followed(self, call: TargetCall, place: ValuePosition, root: Value) -> TargetCall:
         """`call`, and around it the layers of the Sequential that come after what it stands for."""

@@ -31,7 +31,19 @@ def attention(a: Arguments, s: Speller) -> TargetCall:
         rest.append(f"dropout_p={dropout(a['dropout_p'], a['training'], s)}")
     operands[0], scale = scale_of(a, operands[0], s)
     function = s.imports.text("torch.nn.functional.scaled_dot_product_attention", s.place)
-    return TargetCall(function, (*operands, *rest, *scale), ".squeeze(1)" if flat else "", mask.before)
+    tail = (".squeeze(1)" if flat else "") + _cast_back(s)
+    return TargetCall(function, (*operands, *rest, *scale), tail, mask.before)
+
+
+def _cast_back(s: Speller) -> str:
+    """The cast that the program ends its attention with: under autocast, what the call returns has another dtype."""
+    cast = s.result
+    if cast is None or cast.op not in ("to", "type_as"):
+        return ""
+    like = cast.inputs[1] if cast.op == "type_as" else cast.inputs[1].inputs[0]
+    if cast.op == "to" and like.op == ATTRIBUTE:
+        return f".to({s.text(s.view.of(like.inputs[0]))}.dtype)"
+    return f".type_as({s.text(s.view.of(like))})" if cast.op == "type_as" else ""
 
 
 def scale_of(a: Arguments, query: str, s: Speller) -> tuple[str, list[str]]:

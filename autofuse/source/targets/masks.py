@@ -53,6 +53,8 @@ def mask_of(a: Arguments, s: Speller) -> WrittenMask:
     filled = not {"mask_is_causal", "kept"} & a.keys() and "fill" in a  # a causal row keeps its first key at least
     query = s.text(a["query"]) if _needs_cast(mask, s) else ""
     text = _mask_text(mask, query, s)
+    if s.view.rank(mask) == 1:  # torch wants a mask of two dimensions or more
+        text = fill("{0}.unsqueeze(0)", text)
     lines: tuple[str, ...] = ()
     if text.count(" if ") > 1 and s.may_insert:
         name = unused("attn_mask", s.taken)
@@ -122,8 +124,8 @@ def _has_integers(mask: Value, s: Speller) -> bool:
 def _floating(mask: Value, s: Speller) -> bool:
     """Whether the text shows that what is added is floating-point, not truth values or integers."""
     facts, own = s.view.facts, s.view.originals(mask)
-    if any(facts.floating(o) or o in facts.known and facts.known[o].form == "bias" for o in own):
-        return True
+    if own and all(facts.floating(o) or o in facts.known and facts.known[o].form == "bias" for o in own):
+        return True  # what is written may be any of them: `mask` for `mask * 1.0`
     parts = mask.inputs if mask.op in ("mul", "add", "reciprocal") else mask.inputs[:1] if mask.op == PERMUTE else ()
     return isinstance(mask.data, float) or any(_floating(part, s) for part in parts)
 
@@ -135,6 +137,8 @@ def _mask_text(mask: Value, query: str, s: Speller) -> str:
     if mask.op == "where" and is_const(mask.inputs[1], 0, 0.0):
         dropped = s.text(s.view.make("invert", mask.inputs[0]))
         return fill("{0}.new_zeros(()).masked_fill({1}, {2})", query, dropped, s.text(mask.inputs[2]))
+    if mask.op == "add" and _needs_cast(mask, s) and not s.view.originals(mask):  # a sum of truth values is no count
+        return " + ".join(s.text(i) if s.view.number(i) else _mask_text(i, query, s) for i in mask.inputs)
     text = s.text(mask)
     in_its_dtype = mask.op == CAST and text.endswith(".dtype)")
     return fill("{0}.to({1}.dtype)", text, query) if _needs_cast(mask, s) and not in_its_dtype else text

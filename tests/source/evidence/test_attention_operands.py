@@ -26,7 +26,9 @@ ONE_DTYPE = "assumes that the query, the key and the value have one dtype"
 # name -> the body of f(q, k, v, m), and what its edit assumes
 BODIES: dict[str, tuple[str, str]] = {
     "scaled by the root of the width": (SCALED, ""),
-    "scaled, filled by a mask": (FILLED, ""),
+    "scaled by a number": ("s = q @ k.transpose(-2, -1) / 2\nreturn s.softmax(-1) @ v", RANKS),
+    "scaled, filled by a mask": (FILLED, MASK.replace("`m`", "the mask")),
+    "scaled, filled by a mask, beside four dimensions": (f"b, h, n, d = q.shape\n{FILLED}", ""),
     "dropped out": ("s = (q @ k.mT).softmax(-1)\nreturn F.dropout(s, 0.5, False) @ v", ""),
     "nothing but two products": (PLAIN, RANKS),
     "two products and a size of the query": (f"n = q.size(-2)\n{PLAIN}", "assumes that `v` has two dimensions or more"),
@@ -38,8 +40,8 @@ BODIES: dict[str, tuple[str, str]] = {
     "keys that are a matrix": ("s = q @ k.t() / 2\nreturn s.softmax(-1) @ v", RANKS),
     "an added mask": (ADDED, MASK),
     "an added mask of two dimensions": (f"m = torch.zeros(q.size(-2), k.size(-2))\n{ADDED}", ""),
-    "positions added, integers": (
-        "p = torch.arange(q.size(-2))\nm = p[None, :] - p[:, None]\n" + ADDED, ""
+    "positions added, in the dtype of the query": (
+        "p = torch.arange(q.size(-2))\nm = (p[None, :] - p[:, None]).to(q.dtype)\n" + ADDED, ""
     ),
     "a triangle of truth values added": (
         "m = torch.ones(q.size(-2), k.size(-2), dtype=torch.bool).tril()\n" + ADDED, ""
@@ -52,16 +54,18 @@ BODIES: dict[str, tuple[str, str]] = {
         MASK.replace("`m`", "`m != 0`"),
     ),
     "weights in float32": (
-        "p = (q @ k.transpose(-2, -1) / 2).softmax(-1, dtype=torch.float32)\nreturn p @ v", ONE_DTYPE
+        "p = (q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))).softmax(-1, dtype=torch.float32)\nreturn p @ v",
+        ONE_DTYPE,
     ),
     "weights cast back to the query": (
-        "p = (q @ k.transpose(-2, -1) / 2).softmax(-1, dtype=torch.float32).to(q.dtype)\nreturn p @ v", ""
+        "p = (q @ k.mT / math.sqrt(q.size(-1))).softmax(-1, dtype=torch.float32).to(q.dtype)\nreturn p @ v",
+        "",
     ),
     "weights cast back to the scores": (
-        "s = q @ k.transpose(-2, -1) / 2\np = s.float().softmax(-1).type_as(s)\nreturn p @ v", ""
+        "s = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))\np = s.float().softmax(-1).type_as(s)\nreturn p @ v", ""
     ),
     "weights cast to the value": (
-        "s = q @ k.transpose(-2, -1) / 2\nreturn s.softmax(-1).to(v.dtype) @ v", ONE_DTYPE
+        "s = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))\nreturn s.softmax(-1).to(v.dtype) @ v", ONE_DTYPE
     ),
 }  # fmt: skip
 
@@ -146,9 +150,9 @@ def test_a_safe_edit_changes_nothing_for_any_operand(name: str) -> None:
             assert not found or kind in excused, (kind, autocast, found, after)
 
 
-# Scores that are scaled, masked or dropped out are those of sequences, and masked_fill's mask broadcasts to what is
-# filled: what a safe edit takes for granted, by its definition in docs/safety.md.
-OUTSIDE = ("a vector for the query", "a vector for the value", "three dimensions, a mask of four")
+# Scores that are scaled by what is computed, masked or dropped out are those of sequences: what a safe edit takes for
+# granted, by its definition in docs/safety.md.
+OUTSIDE = ("a vector for the query", "a vector for the value")
 
 
 @pytest.mark.parametrize("name", [n for n in BODIES if BODIES[n][1]])

@@ -1,0 +1,227 @@
+"""Does the rest of a file rely on how what a function returns lies in memory?
+
+Finds the calls of a function or of a module of a class: by its name, and by every name that holds the module or
+something that holds it (`self.attn = Attention(dim)`, `for attn, ff in self.layers`). A call whose result is returned
+makes a call of the function that returns it another one to look at. Knows syntax; judges names, so it may find a read
+that is of something else, and never misses one for that.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeGuard
+
+from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.scope import ClassScope
+from autofuse.source.capture.syntax import children, walk
+from autofuse.source.place.layout_reads import ASKED
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_KEEPING = frozenset("append extend insert add_module register_module setattr".split())
+_FORWARD = ("forward", "__call__")
+
+
+@dataclass(frozen=True, eq=False)
+class _Called:
+    """A call, the functions that it stands in, and the names that are bound to what it is a part of."""
+
+    node: ast.Call
+    scopes: tuple[ast.AST, ...]
+    targets: frozenset[str]
+
+
+@dataclass(eq=False)
+class _Reads:
+    """What a scope asks the layout of: calls, and names. `told`: where the answer is no error, but another result."""
+
+    calls: set[ast.Call] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+
+
+class LayoutIndex:
+    """What a file asks of layouts, what it calls, and what its names hold. Made once for a file."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._calls: defaultdict[str, list[_Called]] = defaultdict(list)  # by the last part of the name that is called
+        self._asked: defaultdict[tuple[ast.AST, bool], _Reads] = defaultdict(_Reads)
+        self._holders: defaultdict[str, set[str]] = defaultdict(set)
+        self._returned: defaultdict[ast.AST, _Reads] = defaultdict(_Reads)
+        self._within: dict[ast.AST, str] = {}  # method -> its class
+        self._named: defaultdict[str, list[Function]] = defaultdict(list)
+        self._initial: dict[str, list[str]] = {}  # class -> the arguments of its constructor
+        self._answers: dict[tuple[str, bool], bool] = {}
+        for node in walk(tree):
+            if isinstance(node, ast.ClassDef):
+                self._define(node)
+            elif isinstance(node, _FUNCTIONS):
+                self._named[node.name].append(node)
+        self._read(tree)
+
+    def asked_anywhere(self, told: bool = False) -> bool:
+        """Whether the file asks for any layout at all; `told`: other than by a view that raises an error."""
+        return any(reads.calls or reads.names for (_, kind), reads in self._asked.items() if kind or not told)
+
+    def callers_ask(self, function: Function, owner: ClassScope | None, told: bool = False) -> bool:
+        """Whether some call of `function` in its file is followed by a read of the layout of what it returns."""
+        module = owner is not None and function.name in _FORWARD
+        name = owner.node.name if module and owner is not None else function.name
+        if (name, told) not in self._answers:
+            self._answers[name, told] = self._ask(name, told)
+        return self._answers[name, told]
+
+    def asks_of_arguments(self, name: str, told: bool) -> bool:
+        """Whether a function of the file asks for the layout of something that it is given."""
+        return any(
+            self._asks(f, {a.arg for a in walk(f.args) if isinstance(a, ast.arg)}, told) for f in self._named[name]
+        )
+
+    def _ask(self, name: str, told: bool) -> bool:
+        todo, seen = [name], set[str]()
+        while todo:
+            name = todo.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            todo += self._holders[name]
+            for called in self._calls[name]:
+                if name in self._initial and not isinstance(called.node.func, ast.Call):
+                    continue  # Attention(dim) makes the module, Attention(dim)(x) calls it
+                if self._is_asked(called, told):
+                    return True
+                todo += self._returning(called)
+        return False
+
+    def _is_asked(self, called: _Called, told: bool) -> bool:
+        for scope in called.scopes:
+            for kind in (True,) if told else (True, False):
+                reads = self._asked.get((scope, kind))
+                if reads and (called.node in reads.calls or not reads.names.isdisjoint(called.targets)):
+                    return True
+        return any(self.asks_of_arguments(n, told) for n in self._handed_to(called))
+
+    def _handed_to(self, called: _Called) -> Iterator[str]:
+        """The functions of the file that are given what a call returns."""
+        for scope in called.scopes[-1:]:
+            for n in walk(scope):
+                if isinstance(n, ast.Call) and _name_called(n) in self._named:
+                    given = [*n.args, *(k.value for k in n.keywords)]
+                    if any(a is called.node or isinstance(a, ast.Name) and a.id in called.targets for a in given):
+                        yield _name_called(n)
+
+    def _returning(self, called: _Called) -> Iterator[str]:
+        for scope in called.scopes:
+            returned = self._returned.get(scope)
+            if returned and (called.node in returned.calls or not returned.names.isdisjoint(called.targets)):
+                name = getattr(scope, "name", "")
+                yield self._within.get(scope, name) if name in _FORWARD else name
+
+    def _asks(self, scope: ast.AST, names: set[str], told: bool) -> bool:
+        kinds = (True,) if told else (True, False)
+        return any((scope, k) in self._asked and not self._asked[scope, k].names.isdisjoint(names) for k in kinds)
+
+    def _define(self, node: ast.ClassDef) -> None:
+        for method in node.body:
+            if isinstance(method, _FUNCTIONS):
+                self._within[method] = node.name
+                if method.name == "__init__":
+                    self._initial[node.name] = [a.arg for a in (*method.args.posonlyargs, *method.args.args)][1:]
+        self._initial.setdefault(node.name, [])
+
+    def _read(self, tree: ast.Module) -> None:
+        todo: list[tuple[ast.AST, tuple[ast.AST, ...], frozenset[str], bool]] = [(tree, (), frozenset(), False)]
+        while todo:
+            node, scopes, targets, tried = todo.pop()
+            if isinstance(node, (*_FUNCTIONS, ast.Module)):
+                scopes, targets = (*scopes, node), frozenset()
+            elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
+                given: list[ast.expr] = [*getattr(node, "targets", ())] or [node.target]  # type: ignore[union-attr]
+                targets |= {n.id for t in given for n in walk(t) if isinstance(n, ast.Name)}
+                self._hold(node.value, given)
+            elif isinstance(node, (ast.For, ast.comprehension)):
+                self._hold(node.iter, [node.target])
+            elif isinstance(node, ast.Return) and scopes:
+                _starts(node.value, self._returned[scopes[-1]])
+            elif isinstance(node, ast.Call):
+                self._calls[_name_called(node)].append(_Called(node, scopes, targets))
+                self._give(node)
+            elif isinstance(node, ast.Attribute) and (node.attr in ASKED or node.attr in ("view", "view_as")):
+                for scope in scopes:
+                    _starts(node.value, self._asked[scope, tried or node.attr in ASKED])
+            tried = tried or isinstance(node, (ast.Try, ast.Lambda))
+            todo += [(child, scopes, targets, tried) for child in children(node)]
+
+    def _hold(self, value: ast.expr | None, targets: list[ast.expr]) -> None:
+        names = {name for t in targets for n in walk(t) if (name := _last(n))} - {"self"}
+        for name in self._mentioned(value):
+            self._holders[name] |= names - {name}
+
+    def _give(self, call: ast.Call) -> None:
+        """What a call keeps of its arguments: a list that is appended to, a wrapper that is constructed."""
+        name = _name_called(call)
+        if name in _KEEPING and isinstance(call.func, ast.Attribute):
+            for given in call.args:
+                self._hold(given, [call.func.value, *(ast.Name(str(a.value)) for a in call.args if _is_text(a))])
+        arguments = dict(enumerate(self._initial.get(name, ())))
+        for i, given in enumerate(call.args if name in self._initial else ()):
+            for mentioned in self._mentioned(given):
+                self._holders[mentioned] |= {name, arguments.get(i, name)}
+        for k in call.keywords if name in self._initial else ():
+            for mentioned in self._mentioned(k.value):
+                self._holders[mentioned] |= {name, k.arg or name}
+
+    def _mentioned(self, value: ast.expr | None) -> Iterator[str]:
+        """The names that an expression may hold: what it calls is data, unless a class of the file is."""
+        todo: list[ast.AST] = [value] if value is not None else []
+        while todo:
+            node = todo.pop()
+            if isinstance(node, ast.Call):
+                named = isinstance(node.func, ast.Name) and node.func.id in self._initial
+                todo += [*node.args, *node.keywords, *([node.func] if named else [])]
+            elif name := _last(node):
+                yield name
+            else:
+                todo += children(node)
+
+
+def _arguments(function: Function) -> set[str]:
+    return {a.arg for a in walk(function.args) if isinstance(a, ast.arg)}
+
+
+def _is_text(node: ast.expr) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _last(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _name_called(call: ast.Call) -> str:
+    """`attn` of self.attn(x), self.layers[0].attn(x) and attn(dim)(x); `blocks` of self.blocks[0](x)."""
+    func: ast.AST = call.func
+    while isinstance(func, (ast.Call, ast.Subscript)):
+        func = func.func if isinstance(func, ast.Call) else func.value
+    return _last(func)
+
+
+def _starts(node: ast.expr | None, reads: _Reads) -> None:
+    """Adds the calls and the names that an expression may start at: `attend(x)` in `attend(x).float()[0]`."""
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Name):
+            reads.names.add(node.id)
+        elif isinstance(node, ast.Call):
+            reads.calls.add(node)
+            if isinstance(node.func, ast.Attribute) and node.func.attr != "contiguous":
+                todo += [node.func.value, *node.args[: _last(node.func.value) == "torch"]]
+        elif isinstance(node, (ast.Attribute, ast.Subscript)):
+            todo.append(node.value)
+        elif isinstance(node, ast.BinOp):
+            todo += [node.left, node.right]
+        elif isinstance(node, ast.Tuple):
+            todo += node.elts
+        elif isinstance(node, ast.IfExp):
+            todo += [node.body, node.orelse]
