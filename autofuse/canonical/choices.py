@@ -41,6 +41,9 @@ def _choice(view: View, test: Value, yes: Value, no: Value) -> Value | None:
         return view.fresh("dropout", no, yes.inputs[1], test)  # if self.training: w = F.dropout(w, p)
     if yes.op == "dropout" and yes.inputs[0] is no and test.op == ATTRIBUTE and test.data == "training":
         return view.fresh("dropout", no, yes.inputs[1], view.make("and", test, yes.inputs[2]))  # w = self.drop(w)
+    for dropped, plain in ((yes, no), (no, yes)):
+        if dropped.op == "dropout" and dropped.inputs[0] is plain:
+            return _dropped_in_one(view, test, dropped, dropped is yes)
     if yes.op == no.op and yes.op in _SAME_IN_BOTH and (yes.inputs[1:], yes.data) == (no.inputs[1:], no.data):
         make = view.fresh if yes.op == "dropout" else partial(view.plain, data=yes.data)
         return make(yes.op, view.make(CHOICE, test, yes.inputs[0], no.inputs[0]), *yes.inputs[1:])
@@ -53,6 +56,18 @@ def _choice(view: View, test: Value, yes: Value, no: Value) -> Value | None:
     if chosen is not None or otherwise is not None:
         return view.make(CHOICE, test, chosen or yes, otherwise or no)
     return None
+
+
+def _dropped_in_one(view: View, test: Value, dropped: Value, truth: bool) -> Value:
+    """`if self.drop is not None: w = self.drop(w)`: it drops where the test holds as well as it trains."""
+    x, p, training = dropped.inputs
+    known = _under(test, p, truth)
+
+    def where(value: Value, other: Value) -> Value:
+        return view.make(CHOICE, test, value, other) if truth else view.make(CHOICE, test, other, value)
+
+    p = p if known is None else where(known, view.const(0.0))
+    return view.fresh("dropout", x, p, where(training, view.const(False)))
 
 
 def _scale_of(view: View, test: Value, scaled: Value, plain: Value) -> list[Value] | None:
@@ -74,7 +89,12 @@ def _is_product_of_matrices(v: Value) -> bool:
 
 def _under(test: Value, side: Value, truth: bool) -> Value | None:
     """What `side` is where the same test was already answered."""
-    if side.op != CHOICE or side.inputs[0] is not test:
+    if side.op != CHOICE:
+        return None
+    asked = side.inputs[0]
+    if truth and asked.op == IS_NONE and asked.inputs[0] is test:  # what counts as true is not None
+        return side.inputs[2]
+    if asked is not test:
         return None
     return side.inputs[1] if truth else side.inputs[2]
 

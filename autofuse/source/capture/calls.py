@@ -11,7 +11,7 @@ from abc import abstractmethod
 
 from autofuse.ir.binding import bound_arguments, like_another
 from autofuse.ir.facts import named_ranks
-from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, GLOBAL, ITEM, PARAMETER, SYNTAX, TUPLE, Value
+from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, GLOBAL, IS_NONE, ITEM, PARAMETER, SYNTAX, TUPLE, Value
 from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.rows import Op
 from autofuse.ir.vocabulary import MODULES, NAMES, OPS
@@ -267,6 +267,9 @@ class Calls(Inlining, Elements):
         if layer.optional:  # an Identity has no probability
             parts = (module, self.graph.const("p"), self.graph.const(0.0))
             named["p"] = self.graph.value(SYNTAX, *parts, data="getattr")
+        if layer.may_be_none:  # None cannot be called: there is a probability where that was asked before
+            missing = self.unknown("the probability of a dropout that may be None")
+            named["p"] = self.choice(self.graph.value(IS_NONE, module), missing, named["p"])
         return self.operation(OPS[layer.op], layer.op, [x], named)
 
     def loss(

@@ -20,7 +20,8 @@ from autofuse.source.capture.scope import ClassScope, FileScope
 class AppliedLayer:
     """One operation a module applies; `path` leads from the module to the layer inside a Sequential.
 
-    `optional`: the module may be an Identity instead (`nn.Dropout(p) if p else nn.Identity()`).
+    `optional`: the module may be an Identity instead (`nn.Dropout(p) if p else nn.Identity()`). `may_be_none`: it may
+    be None instead, so the call has to stand where that was asked.
     """
 
     op: str
@@ -28,6 +29,7 @@ class AppliedLayer:
     fixed: tuple[tuple[str, object], ...]
     read: tuple[str, ...]
     optional: bool = False
+    may_be_none: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,19 @@ def constructor_of(scope: FileScope, owner: ClassScope | None, me: str | None, f
     """What made the module that `function` is."""
     match function:
         case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name == me:
-            return scope.attribute(owner, attribute)
+            return scope.attribute(owner, attribute) or _one_of_two(scope, owner, attribute)
         case ast.Subscript(ast.Attribute(ast.Name(id=name), attribute), ast.Constant(int(i))):
             assigned = scope.attribute(owner, attribute) if name == me else None
             return _part(scope, assigned, i)
         case ast.Call():
             return function
     return None
+
+
+def _one_of_two(scope: FileScope, owner: ClassScope | None, name: str) -> ast.expr | None:
+    """`a if ... else b` for an attribute that is assigned in two places of one class, `a` in one and `b` in the other."""
+    found = scope.assigned_to(owner, name)
+    return ast.IfExp(ast.Constant(True), found[0], found[1]) if len(found) == 2 else None
 
 
 def _part(scope: FileScope, constructor: ast.expr | None, index: int) -> ast.expr | None:
@@ -115,8 +123,15 @@ def _layer(module: ModuleClass, constructor: ast.Call, path: tuple[int, ...]) ->
 
 
 def _either(scope: FileScope, owner: ClassScope | None, constructor: ast.IfExp, path: tuple[int, ...]) -> Layers | None:
-    """`nn.Dropout(p) if p else nn.Identity()`: a dropout whose probability may be missing."""
-    sides = [_layers(scope, owner, side, path) for side in (constructor.body, constructor.orelse)]
+    """`nn.Dropout(p) if p else nn.Identity()`, or None: a dropout whose probability may be missing."""
+    written = (constructor.body, constructor.orelse)
+    nothing = [isinstance(side, ast.Constant) and side.value is None for side in written]
+    if sum(nothing) == 1:
+        held = _layers(scope, owner, written[nothing.index(False)], path)
+        only = held[0] if held and len(held) == 1 else None
+        plain = isinstance(only, AppliedLayer) and only.op == "dropout" and not only.optional and not path
+        return [replace(only, may_be_none=True)] if plain and isinstance(only, AppliedLayer) else None
+    sides = [_layers(scope, owner, side, path) for side in written]
     single = [s[0] for s in sides if s and len(s) == 1 and isinstance(s[0], AppliedLayer)]
     dropouts = [layer for layer in single if layer.op == "dropout"]
     identities = [layer for layer in single if layer.op == "identity"]

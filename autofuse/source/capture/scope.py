@@ -93,6 +93,18 @@ class FileScope:
         """The one expression assigned to `self.name`, looked up through bases in this file; None if several or none."""
         return self._assigned(owner, name, ("attributes", "defaults"))
 
+    def assigned_to(self, owner: ClassScope | None, name: str) -> list[ast.expr]:
+        """All that is assigned to `self.name`, where one class of this file does that and nothing is hidden."""
+        classes = list(self.lineage(owner))
+        assigning = [c for c in classes if name in c.attributes or name in c.defaults or name in c.buffers]
+        if len(assigning) != 1 or any(c.opaque for c in classes):
+            return []
+        only = assigning[0]
+        if name in only.buffers:
+            return []
+        found = [*only.defaults.get(name, ()), *only.attributes.get(name, ())]
+        return [e for e in found if e is not None] if None not in found else []
+
     def buffer(self, owner: ClassScope | None, name: str) -> ast.expr | None:
         """The tensor registered as the buffer `name`, if nothing else is ever assigned to it."""
         if any(name in c.attributes for c in self.lineage(owner)):

@@ -6,7 +6,7 @@ Knows what that function takes: its default scale, and that its kernels want a d
 from __future__ import annotations
 
 from autofuse.canonical import PERMUTE
-from autofuse.ir.graph import ATTRIBUTE, ITEM, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, CHOICE, ITEM, NOT, Value, is_const
 from autofuse.source.capture.symbolic_lengths import lengths_of
 from autofuse.source.targets.call import Arguments, TargetCall
 from autofuse.source.targets.express import Speller
@@ -69,7 +69,23 @@ def drops(a: Arguments) -> bool:
 
 
 def dropout(p: Value, training: Value, s: Speller) -> str:
-    return s.text(p) if is_const(training, True) else fill("{0} if {1} else {2}", s.text(p), s.text(training), "0.0")
+    """The probability where it trains, else zero; each test is asked before what can be read only where it holds."""
+    asked, before = list[str](), s.assumed
+    try:
+        while training.op == CHOICE and any(is_const(side, False) for side in training.inputs[1:]):
+            test, yes, no = training.inputs
+            truth = is_const(no, False)
+            asked.append(s.text(test if truth else s.view.make(NOT, test)))
+            s.assumed = (*s.assumed, (test, truth))
+            training = yes if truth else no
+        if not is_const(training, True):
+            asked.append(s.text(training))
+        given = s.text(p)
+    finally:
+        s.assumed = before
+    tests = " and ".join("{" + str(i + 1) + "}" for i in range(len(asked)))
+    return fill("{0} if " + tests + " else 0.0", given, *asked) if asked else given
+
 
 
 def _is_default_scale(scale: Value, query: Value, key: Value, s: Speller) -> bool:
