@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from autofuse.canonical import literal
+from autofuse.canonical import LEAF
 from autofuse.ir.dtypes import CASTS, Dtype
 from autofuse.ir.facts import Facts
 from autofuse.ir.graph import ATTRIBUTE, CHOICE, PARAMETER, TUPLE, Value, is_const, sides_of
@@ -22,7 +22,7 @@ from autofuse.source.evidence.reached import attribute_of_self, named, programs_
 _BATCHED = 4  # batch, heads, queries, keys: what is added to scores has no further dimension
 _MATRIX = 2
 _PRODUCTS = frozenset({"matmul", "einsum", "einops_einsum", "baddbmm"})
-_OF_ROWS = ("mask", "p", "is_causal")
+_OF_ROWS = ("mask", "scale", "p", "is_causal")
 
 
 def operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
@@ -49,9 +49,8 @@ def operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
 def _is_of_rows(claim: Claim) -> bool:
     """Whether this is attention of rows to rows by what else is done with the scores.
 
-    `softmax(q @ k.mT) @ v` alone is also how a vector looks up numbers. Scores that are scaled by what is computed,
-    masked or dropped out, of keys that are transposed whatever their rank, are those of sequences; so are those of a
-    module (docs/safety.md).
+    `softmax(q @ k.mT) @ v` alone is also how a vector looks up numbers. Scores that are scaled, masked or dropped out,
+    of keys that are transposed whatever their rank, are those of sequences; so are those of a module (docs/safety.md).
     """
     given = claim.site.captures
     products = [v for v in _removed(claim) if v.op in _PRODUCTS]
@@ -60,8 +59,7 @@ def _is_of_rows(claim: Claim) -> bool:
         return False
     if _serves_modules(claim) or any(name in given for name in _OF_ROWS):
         return True
-    computed = "scale" in given and literal(given["scale"]) is None  # from sizes: a number alone scales anything
-    return computed or any(v.op in ("mul", "div") for n in ("query", "key") for v in programs_own(claim, given[n]))
+    return any(v.op in ("mul", "div") for n in ("query", "key") for v in programs_own(claim, given[n]))
 
 
 def _is_attribute(v: Value, name: str) -> bool:
@@ -73,7 +71,7 @@ def _fits(claim: Claim, mask: Value, dimensions: int) -> bool:
         return all(is_const(side, None) or _fits(claim, side, dimensions) for side in mask.inputs[1:])
     rank = claim.view.rank(mask)
     if rank is None:
-        return _serves_modules(claim)  # a module is called with what it masks
+        return _serves_modules(claim) or _fills(claim, mask)  # a module is called with what it masks
     return rank <= (_BATCHED if claim.defined.owner is not None and dimensions == _MATRIX else dimensions)
 
 
@@ -98,6 +96,19 @@ def _default(claim: Claim, name: str) -> object:
         *zip(given.kwonlyargs, given.kw_defaults, strict=True),
     ]
     return next((d.value for a, d in pairs if a.arg == name and isinstance(d, ast.Constant)), None)
+
+
+def _fills(claim: Claim, mask: Value) -> bool:
+    """Whether a mask is one for masked_fill, which documents that it broadcasts to what is filled (docs/safety.md)."""
+    own = {o for part in _parts(mask) for o in programs_own(claim, part)}
+    return not any(v.op in ("add", "sub", "rsub", "where") and own & set(v.inputs) for v in _removed(claim))
+
+
+def _parts(mask: Value) -> Iterator[Value]:
+    yield mask
+    if mask.op not in (LEAF, PARAMETER):
+        for part in mask.inputs:
+            yield from _parts(part)
 
 
 def _serves_modules(claim: Claim) -> bool:

@@ -26,7 +26,7 @@ def nothing_is_left_behind(claim: Claim) -> Iterator[Missing | Fails]:
         computed = [
             p.node for p in claim.captured.places.get(v, ()) if not isinstance(p.node, (ast.Name, ast.Attribute))
         ]
-        if v.op in _PRODUCTS and any(not any(_within(span_of(n), g) for g in gone) for n in computed):
+        if v.op in _PRODUCTS and computed and not any(_within(span_of(n), g) for n in computed for g in gone):
             text = _short(ast.unparse(computed[0]))
             yield Missing(f"leaves `{text}` to what else reads it, so the scores are computed twice")
             return
