@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from autofuse.canonical import CAST, KEEP, View, fill_of
+from autofuse.canonical import CAST, KEEP, LEAF, View, fill_of
 from autofuse.canonical.arithmetic import total, without
 from autofuse.canonical.mask_folds import expanded_and_folded, folds_back, splits
 from autofuse.canonical.recognise.masks import BOOLEAN, NEGLIGIBLE_FILL, kept, unexpanded
@@ -168,6 +168,7 @@ def _adds_truth(bias: Value) -> bool:
 
 def _may_be_number(side: Value) -> bool:
     """A number, or `mask or 0`."""
+    side = side.data if side.op == LEAF and isinstance(side.data, Value) else side
     return side.op == CONST and side.data is not None or side.op == SYNTAX and str(side.data).startswith("BoolOp")
 
 

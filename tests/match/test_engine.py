@@ -57,7 +57,12 @@ ASSUMING = {
     ),
 }
 KNOWN = {
-    "a scale that is written out": (ATTENTION.format(annotation=": float").replace("* scale", "* 0.125"), "AF101"),
+    "a scale that is written out": (
+        ATTENTION.format(annotation=": float")
+        .replace("    scores = (q", "    b, h, n, d = q.shape\n    scores = (q")
+        .replace("* scale", "* 0.125"),
+        "AF101",
+    ),
     "a softmax that is told its dimension": (LOSS.format(dim=", dim=1", index=""), "AF501"),
 }
 

@@ -157,10 +157,10 @@ def test_comments_in_cells_switch_findings_off() -> None:
 
 
 def test_names_of_one_cell_mean_the_same_in_the_next() -> None:
-    defined = code("softmax = torch.softmax\ndef scaled(q, k):\n    return q @ k.transpose(-2, -1) * 0.5")
+    defined = code("softmax = torch.softmax\ndef scaled(q, k):\n    return q @ k.transpose(-2, -1) / q.size(-1) ** 0.5")
     path = written(notebook(code(IMPORTS), defined, code("def f(q, k, v):\n    return softmax(scaled(q, k), -1) @ v")))
     assert main(["rewrite", "nb.ipynb"]) == 0
-    assert "scaled_dot_product_attention(q, k, v, scale=0.5)" in sources(path)[3]
+    assert "scaled_dot_product_attention(q, k, v)" in sources(path)[3]
 
 
 def test_format_3_is_read_too() -> None:

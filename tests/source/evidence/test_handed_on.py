@@ -149,7 +149,7 @@ def test_a_registration_of_another_package_is_an_assumption_that_is_named() -> N
 def test_what_is_compiled_to_a_script_gets_calls_that_scripts_know(scripted: str) -> None:
     text = HEAD + scripted.format(
         f="def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:\n"
-        "    return torch.softmax(q @ k.transpose(-2, -1) / 2.0, dim=-1) @ v\n"
+        "    return torch.softmax(q @ k.transpose(-2, -1) / q.size(-1) ** 0.5, dim=-1) @ v\n"
     )
     assert [f.status for f in findings(text)] == ["safe"]
     assert [f.status for f in findings(text, "autofuse")] == ["declined"]

@@ -13,7 +13,8 @@ MODULE = "M(A())(C(2, 5, 4), C(2, 5, 4), C(2, 5, 4))"
 
 
 def function(name: str, between: str, expected: str, said: str = "", top: str = "", drive: str = QKV) -> Program:
-    text = f"{top}\ndef f(q, k, v):\n    s = q @ k.transpose(-2, -1) / 2\n    {between}\n    return s.softmax(-1) @ v\n"
+    text = f"{top}\ndef f(q, k, v):\n    s = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5\n"
+    text += f"    {between}\n    return s.softmax(-1) @ v\n"
     return Program(name, text, drive, expected, said)
 
 
@@ -46,7 +47,7 @@ def defined(body: str, head: str = "def step(self):") -> str:
 
 GENERATOR = """
 def g(q, k, v):
-    s = q @ k.transpose(-2, -1) / 2
+    s = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5
     yield 1
     yield s.softmax(-1) @ v
 

@@ -17,7 +17,7 @@ NORM = """
 """
 NUMPY = "import numpy as np\n\n"
 ARRAY = "torch.tensor(f(C(2, 8).double().numpy()))"
-ATTEND = "return (q @ k.transpose(-2, -1) / 2).softmax(-1) @ v"
+ATTEND = "return (q @ k.transpose(-2, -1) / q.size(-1) ** 0.5).softmax(-1) @ v"
 QKV = "f(T(2, 3, 5, 4), T(2, 3, 7, 4), T(2, 3, 7, 6))"
 LIKE = "f(*[NS.Tensor(T(2, 5, 4)) for _ in range(3)]).t"
 TENSOR = '''
@@ -27,6 +27,7 @@ class Tensor:
     def __init__(self, t): self.t = t
     def transpose(self, a, b): return Tensor(self.t.transpose(a, b))
     def softmax(self, dim): return Tensor(self.t.softmax(dim))
+    def size(self, dim): return self.t.size(dim)
     def sigmoid(self): return Tensor(self.t.sigmoid())
     def masked_fill(self, m, v): return Tensor(self.t.masked_fill(m, v))
     def __matmul__(self, o): return Tensor(self.t @ o.t)

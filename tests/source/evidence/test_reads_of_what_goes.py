@@ -13,12 +13,14 @@ HEADS_LAST = "f(T(2, 5, 3, 4), T(2, 5, 3, 4), T(2, 5, 3, 4))"
 
 
 def scores(name: str, read: str, expected: str = "safe", given: str = "n", said: str = "") -> Program:
-    text = f"def f(q, k, v):\n    s = q @ k.transpose(-2, -1) / 2\n    {read}\n    return s.softmax(-1) @ v, {given}\n"
+    text = "def f(q, k, v):\n    s = q @ k.transpose(-2, -1) / q.size(-1) ** 0.5\n"
+    text += f"    {read}\n    return s.softmax(-1) @ v, {given}\n"
     return Program(name, text, QKV, expected, said)
 
 
 def weights(name: str, read: str, expected: str = "safe", said: str = "") -> Program:
-    text = f"def f(q, k, v):\n    p = (q @ k.transpose(-2, -1) / 2).softmax(-1)\n    o = p @ v\n    {read}\n"
+    text = "def f(q, k, v):\n    p = (q @ k.transpose(-2, -1) / q.size(-1) ** 0.5).softmax(-1)\n"
+    text += f"    o = p @ v\n    {read}\n"
     return Program(name, text, QKV, expected, said)
 
 
