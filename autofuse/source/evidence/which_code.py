@@ -16,6 +16,7 @@ from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.capture.scope import Defined, FileScope
 from autofuse.source.evidence.changes import CodeChange, changes_in
+from autofuse.source.evidence.child_changes import changed_children, may_change_children
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.evidence.families import Subclass, defines, lines_of, runs, subclasses
 from autofuse.source.evidence.matching import concerns, whole_modules
@@ -104,9 +105,19 @@ def _changed(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> It
             for r in read.names:
                 if concerns(change, scope, r, families.of(r, scope)):
                     yield _reading(d, read, scope, change, r)
+            if may_change_children(change):
+                known = {id(r): families.of(r, scope) for r in read.names}
+                for r in changed_children(change, scope, read, known):
+                    if not _is_read_anew(claim, change, r):
+                        yield _unknown(d, scope, change, r.via, r.name)
             if change.name is None and change.kind == "hooked":
                 for via in whole_modules(change, scope, d, read):
                     yield _unknown(d, scope, change, via)
+
+
+def _is_read_anew(claim: Claim, change: CodeChange, r: NameUse) -> bool:
+    """Whether the new text reads the setting that is changed from the child itself: `self.drop.p`."""
+    return any(f".{r.name}.{change.name}" in new.text for _, new in claim.edit.replacements)
 
 
 class _Families:
