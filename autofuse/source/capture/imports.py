@@ -29,6 +29,7 @@ class Imports:
     """Spells qualified names for one function; `needed` collects the import statements to add."""
 
     scope: FileScope
+    local: frozenset[str] = frozenset()  # what the function binds anywhere, which hides the file's names everywhere
     needed: dict[str, str] = field(default_factory=dict)  # statement -> the name it binds
 
     def text(self, wanted: str, place: ValuePosition) -> str:
@@ -58,13 +59,17 @@ class Imports:
         """(name, what it means) for each name that leads to `wanted`."""
         found = []
         for name, meaning in self.scope.qualified.items():
-            if _leads(meaning, wanted) and name not in place.names and self._bound(name, place):
+            if _leads(meaning, wanted) and self._is_of_file(name, place) and self._bound(name, place):
                 found.append((name, meaning))
         for name, held in place.names.items():
             local = _meaning(held)
             if local is not None and _leads(local, wanted):
                 found.append((name, local))
         return found
+
+    def _is_of_file(self, name: str, place: ValuePosition) -> bool:
+        """Whether the function means the file's name by `name`."""
+        return name not in place.names and name not in self.local
 
     def _bound(self, name: str, place: ValuePosition) -> bool:
         """Whether an imported name is bound at `place` whenever the code there runs."""
@@ -73,7 +78,7 @@ class Imports:
 
     def _free(self, name: str, place: ValuePosition) -> bool:
         """Whether an import may bind `name`: nothing else does, as far as the text shows."""
-        return name not in self.scope.bound and name not in place.names and not self.scope.hides_names
+        return name not in self.scope.bound and self._is_of_file(name, place) and not self.scope.hides_names
 
     def _added(self, wanted: str, place: ValuePosition) -> str:
         for module, statement, name in _USUAL:

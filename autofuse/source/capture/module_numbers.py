@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 
-from autofuse.source.capture.scope import ClassScope, FileScope
+from autofuse.source.capture.scope import ClassScope, FileScope, fields_are_arguments
 
 _NUMBERS = ("int", "float", "round", "abs", "len", "max", "min", "pow")
 
@@ -17,10 +17,25 @@ def number_assigned(scope: FileScope, owner: ClassScope, name: str, depth: int =
     """Whether `self.name` was assigned a Python number: True, False (a tensor, a module), or None."""
     assigned = scope.attribute(owner, name)
     if assigned is None or depth > 4:
-        return None
+        return _field_number(scope, owner, name) if depth <= 4 else None
     if isinstance(assigned, ast.Name):
         return True if "eps" in name else annotated_number(_assigning(scope, owner, name), assigned.id)
     return _is_number(scope, owner, assigned, depth)
+
+
+def _field_number(scope: FileScope, owner: ClassScope, name: str) -> bool | None:
+    """Whether a dataclass says by its annotation that the field `name`, which no method assigns, is a number."""
+    lineage = list(scope.lineage(owner))
+    if any(c.opaque or name in c.attributes for c in lineage):
+        return None
+    said = [
+        is_number_annotation(s.annotation)
+        for c in lineage
+        if fields_are_arguments(c.node)
+        for s in c.node.body
+        if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name) and s.target.id == name
+    ]
+    return said[0] if said and all(s == said[0] for s in said) else None
 
 
 def _assigning(scope: FileScope, owner: ClassScope, name: str) -> ClassScope:

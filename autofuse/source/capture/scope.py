@@ -23,6 +23,8 @@ from autofuse.source.capture.writes import written_roots
 _T = TypeVar("_T")
 _PLAIN_BASES = ("torch.nn.", "torch.autograd.", "abc.", "typing.")
 
+_TAKE_FIELDS = frozenset("dataclass define attrs s mutable frozen NamedTuple BaseModel Struct".split())
+
 
 @dataclass
 class ClassScope:
@@ -240,6 +242,8 @@ def _class_scope(node: ast.ClassDef) -> ClassScope:
             scope.methods[name] = at if name not in scope.methods else None
         else:
             value = at.value if isinstance(at, (ast.Assign, ast.AnnAssign)) else None
+            if isinstance(at, ast.AnnAssign) and fields_are_arguments(node):
+                value = None  # what the constructor is given comes in its place
             scope.defaults.setdefault(name, []).append(value)
     for method in scope.methods.values():
         if method is not None and (me := self_name(method)) is not None:
@@ -247,6 +251,13 @@ def _class_scope(node: ast.ClassDef) -> ClassScope:
             scope.writes |= {method.name} if me in written_roots(method) else set()
     _pass_on_writes(scope)
     return scope
+
+
+def fields_are_arguments(node: ast.ClassDef) -> bool:
+    """Whether the annotated names of a class are arguments of its constructor, as in a dataclass."""
+    made = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
+    names = {d.attr if isinstance(d, ast.Attribute) else getattr(d, "id", "") for d in (*made, *node.bases)}
+    return not names.isdisjoint(_TAKE_FIELDS)
 
 
 def _pass_on_writes(scope: ClassScope) -> None:

@@ -113,6 +113,10 @@ def _stored(target: ast.expr, value: ast.expr | None, node: ast.stmt, place: _Pl
     match target:
         case ast.Attribute(value=receiver, attr=name):
             yield CodeChange("assigned", name, receiver, node, value, "", *at)
+        case ast.Subscript(value=ast.Subscript(value=table, slice=ast.Constant("_modules")), slice=key) if (
+            holder := _whose_table(table)
+        ) is not None:
+            yield CodeChange("assigned", _text(key), holder, node, value, "", *at)
         case ast.Subscript(value=ast.Attribute(value=receiver, attr=table), slice=key) if table in _TABLES:
             if (known := _text(key)) is not None or table == "_modules" or _walks(place.function):
                 yield CodeChange("assigned", known, receiver, node, value, "", *at)
@@ -131,7 +135,7 @@ def _stored(target: ast.expr, value: ast.expr | None, node: ast.stmt, place: _Pl
 
 def _element(container: ast.expr, node: ast.expr | ast.stmt, place: _Place) -> Iterator[CodeChange]:
     """A part of what an attribute holds is replaced: `model.net[1] = nn.Identity()`."""
-    held = _aliased(container, place.function)
+    held = aliased(container, place.function)
     if isinstance(held, ast.Attribute):
         yield CodeChange("element", held.attr, held.value, node, None, "", place.around, place.function, place.owner)
 
@@ -158,7 +162,9 @@ def _by_call(call: ast.Call, place: _Place) -> Iterator[CodeChange]:
     elif last in _WITH_OBJECT and (given := _object_and_name(call, owner)) is not None:
         yield from _by_name(call, *given, place)
     elif last in ("multiple", "update") and (holder := _holder(call, last)) is not None:
-        yield from (CodeChange("assigned", k.arg, holder, call, None, "", *at) for k in call.keywords if k.arg)
+        names = [k.arg for k in call.keywords]
+        names += [_text(k) for d in call.args if isinstance(d, ast.Dict) for k in d.keys]
+        yield from (CodeChange("assigned", n, holder, call, None, "", *at) for n in names if n)
     elif last in _LIST_METHODS and isinstance(owner, ast.Attribute):
         yield from _element(owner, call, place)
 
@@ -187,19 +193,27 @@ def _holder(call: ast.Call, last: str) -> ast.expr | None:
     if last == "multiple":
         return call.args[0] if call.args else None
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-    if isinstance(owner, ast.Attribute) and owner.attr in _TABLES:
-        return owner.value
-    if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name):
-        if owner.func.id == "vars" and owner.args:
-            return owner.args[0]
-        return owner if owner.func.id == "globals" else None
+    if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "globals":
+        return owner
+    return _whose_table(owner)
+
+
+def _whose_table(table: ast.expr | None) -> ast.expr | None:
+    """The object whose attributes are in `o.__dict__`, `o._modules` or `vars(o)`."""
+    match table:
+        case ast.Attribute(value=owner, attr=name) if name in _TABLES:
+            return owner
+        case ast.Call(func=ast.Name(id="vars"), args=[owner]):
+            return owner
+        case ast.Subscript(value=inner, slice=ast.Constant(value=str(name))) if name in _TABLES:
+            return _whose_table(inner)
     return None
 
 
 def _hooked(module: ast.expr, call: ast.Call, place: _Place) -> Iterator[CodeChange]:
     """A module that gets a hook: by the attribute that holds it, or any module where the text does not say which."""
     at = (place.around, place.function, place.owner)
-    held = _aliased(module, place.function)
+    held = aliased(module, place.function)
     while isinstance(held, ast.Subscript):
         held = held.value
     if isinstance(held, ast.Attribute):
@@ -210,7 +224,7 @@ def _hooked(module: ast.expr, call: ast.Call, place: _Place) -> Iterator[CodeCha
         yield CodeChange("hooked", None, held, call, None, "", *at)
 
 
-def _aliased(node: ast.expr, function: Function | None) -> ast.expr:
+def aliased(node: ast.expr, function: Function | None) -> ast.expr:
     """What a local name was assigned, if that is an attribute: `softmax = model.softmax`."""
     if not isinstance(node, ast.Name) or function is None:
         return node

@@ -8,11 +8,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.project_files import own_class
+from autofuse.source.capture.project_files import files_of, own_class
 from autofuse.source.capture.scope import ClassScope, FileScope
 from autofuse.source.capture.syntax import walk
+from autofuse.source.evidence.made_classes import class_made_by
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +61,10 @@ def _subclasses(scope: FileScope, owner: ClassScope, files: tuple[FileScope, ...
 
 
 def _classes(tree: ast.Module) -> tuple[ast.ClassDef, ...]:
-    """Every class of a file, those in functions too."""
-    found = [n for n in walk(tree) if isinstance(n, ast.ClassDef)]
+    """Every class of a file, those in functions too, and those that a call makes."""
+    nodes = list(walk(tree))
+    found = [n for n in nodes if isinstance(n, ast.ClassDef)]
+    found += [made for n in nodes if isinstance(n, ast.Call) and (made := class_made_by(n)) is not None]
     return tuple(sorted(found, key=lambda n: n.lineno))
 
 
@@ -78,9 +82,26 @@ def _is(written: ast.expr, base: Subclass, file: FileScope) -> bool:
     if found is not None:
         return found[0].node.name == base.name and found[1].file == base.scope.file
     imported = file.imports.get(written.id)
-    return imported is not None and any(
-        a.name == base.name and (a.asname or a.name) == written.id for a in imported.names
-    )
+    if imported is None:
+        return written.id == base.name and takes_all_of(file, base.scope)
+    return any(a.name == base.name and (a.asname or a.name) == written.id for a in imported.names)
+
+
+def takes_all_of(file: FileScope, home: FileScope) -> bool:
+    """Whether a file imports `*` from the file of `home`, or from one that may pass on what that has."""
+    if home.file is None or file.file is None:
+        return False
+    stars = file.index(_star_imports)
+    return any(home.file.stem in (s.module or "").split(".") or _is_package(s, file.file) for s in stars)
+
+
+def _star_imports(tree: ast.Module) -> tuple[ast.ImportFrom, ...]:
+    return tuple(n for n in walk(tree) if isinstance(n, ast.ImportFrom) and n.names[0].name == "*")
+
+
+def _is_package(star: ast.ImportFrom, file: Path) -> bool:
+    """Whether a star import is of a package of the project, whose __init__ may import from any of its files."""
+    return any(found.name == "__init__.py" and found.exists() for found in files_of(star, file))
 
 
 def defines(owner: ClassScope) -> set[str]:

@@ -23,6 +23,12 @@ from autofuse.source.evidence.claim import Claim, Missing
 
 _SUSPENDED = ("await", "yield", "yieldfrom")
 _LOOKS = frozenset("print len isinstance hasattr getattr repr str format id type super".split())
+_GIVE_WHAT_IS_KEPT = frozenset(
+    """
+    getattr vars dict next list get get_buffer get_parameter buffers parameters named_buffers named_parameters
+    state_dict __getattr__ __getattribute__ attrgetter
+    """.split()
+)
 
 
 def nothing_writes_in_between(claim: Claim) -> Iterator[Missing | Fails]:
@@ -59,6 +65,12 @@ def _external(base: Value) -> bool:
     return base.op in (PARAMETER, GLOBAL) or base.op == ATTRIBUTE and qualified(base) is None
 
 
+def _gives_what_is_kept(base: Value) -> bool:
+    """Whether a call gives a tensor that some object holds: `getattr(self, "cache")`."""
+    name = str(base.data[0]) if base.op == CALL and isinstance(base.data, tuple) else ""
+    return name.rpartition(".")[2] in _GIVE_WHAT_IS_KEPT
+
+
 def _aliases(
     claim: Claim, held: list[Value], steps: frozenset[Value], start: int, end: int
 ) -> Iterator[Missing]:  # fmt: skip
@@ -68,7 +80,7 @@ def _aliases(
     writes += [(target, call.serial) for call in calls for target in _written_by(claim, call)]
     for target, at in writes:
         memory = memory_of(target, through_parts=True)
-        if not any(map(_external, memory)):
+        if not any(_external(b) or _gives_what_is_kept(b) for b in memory):
             continue
         for v in held:
             before = any(u.serial < at for u in claim.captured.graph.users[v] if u in steps)
@@ -126,7 +138,7 @@ def _by_call(claim: Claim, call: Value, held: list[Value]) -> Iterator[Missing |
         roots = written_roots(called)
         arguments = [a.arg for a in (*called.args.posonlyargs, *called.args.args)]
         given = [v for a, v in zip(arguments, call.inputs[1:], strict=False) if a in roots]
-        reached = [v for v in held if any(_shares(v, g) for g in given)]
+        reached = [v for v in held if any(_shares(v, g) or _is_part(v, g) for g in given)]
         if reached or kept and roots - set(arguments):
             yield Fails(because(matches.OPERAND_PASSED_ON), next(iter(reached or kept)), use=call)
 
@@ -139,14 +151,32 @@ def _by_own_method(claim: Claim, call: Value, name: str, kept: list[Value]) -> I
     method = scope.method(owner, name)
     if any(name in c.writes for c in scope.lineage(owner)):
         yield Fails(because(matches.OPERAND_PASSED_ON), kept[0], use=call)
-    elif method is None and not any(name in c.attributes for c in scope.lineage(owner)) and _alone(claim, call):
+    elif method is None and (_alone(claim, call) or _is_lambda(claim, name)):
         yield Missing(f"assumes that `{name}` does not write to {_name(claim, kept[0])}")
+
+
+def _is_lambda(claim: Claim, name: str) -> bool:
+    """Whether the class assigns a `lambda` to an attribute, which may reach all that the class holds."""
+    classes = claim.defined.scope.lineage(claim.defined.owner)
+    given = [v for c in classes for kind in (c.attributes, c.defaults) for v in kind.get(name, ())]
+    return any(isinstance(v, ast.Lambda) and any(isinstance(n, ast.Call) for n in walk(v)) for v in given)
 
 
 def _alone(claim: Claim, call: Value) -> bool:
     """Whether a call is a statement of its own, which is made for what it does."""
     places = claim.captured.places.get(call, ())
     return any(isinstance(p.statement, ast.Expr) for p in places)
+
+
+def _is_part(v: Value, owner: Value) -> bool:
+    """Whether `v` is memory that the object `owner` holds in an attribute: `self.cache` of `self`."""
+    todo = [b for b in memory_of(v, through_parts=True) if b.op == ATTRIBUTE]
+    while todo:
+        holder = todo.pop().inputs[:1]
+        if holder == (owner,) or list(holder) == [owner]:
+            return True
+        todo += [h for h in holder if h.op == ATTRIBUTE]
+    return False
 
 
 def _shares(v: Value, other: Value) -> bool:

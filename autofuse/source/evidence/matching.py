@@ -17,11 +17,15 @@ from autofuse.source.evidence.names_read import NamesRead, NameUse
 from autofuse.source.evidence.receivers import classes_of, is_self
 
 _CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
+_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")  # what runs, of a function that stays
 _PARAMETERS = ("Parameter", "Buffer")
 
 
 def concerns(change: CodeChange, scope: FileScope, read: NameUse, family: frozenset[str]) -> bool:
     """Whether `change`, which the file of `scope` makes, may be one of `read`."""
+    if change.name in _OF_FUNCTIONS and change.kind == "assigned":
+        named = change.receiver
+        return read.name == (named.attr if isinstance(named, ast.Attribute) else getattr(named, "id", None))
     if change.name is None and change.kind == "hooked" or change.name not in (read.name, None):
         return False
     if read.owner is None:
@@ -51,7 +55,7 @@ def whole_modules(change: CodeChange, scope: FileScope, d: Defined, read: NamesR
     kinds = classes_of(scope, change) if change.receiver is not None else None
     for r in read.names:
         made = d.scope.attribute(d.owner, r.name) if r.owner is d.owner and not r.inner else None
-        if made is not None and _is_module(made) and (kinds is None or _is_of(made, d.scope, kinds)):
+        if made is not None and is_module(made) and (kinds is None or is_of(made, d.scope, kinds)):
             yield r.name
 
 
@@ -77,6 +81,8 @@ def _unseen(change: CodeChange, scope: FileScope) -> bool:
     """Whether a change of the instance's own is none of those that the scope of its class tells of."""
     if change.kind != "assigned" or not isinstance(change.receiver, ast.Name) or change.owner is None:
         return True
+    if isinstance(change.node, ast.Call) and _last_name(change.node) == "update":
+        return True
     known = scope.class_scope(change.owner)
     return not known.opaque and change.name not in {*known.attributes, *known.buffers}
 
@@ -90,7 +96,7 @@ def _keeps(change: CodeChange, made: ast.expr | None) -> bool:
         return False
     if _last_name(made) in _PARAMETERS:
         return isinstance(change.value, ast.Attribute)
-    return _is_module(made) and _is_plain(change.value)
+    return is_module(made) and _is_plain(change.value)
 
 
 def _is_plain(value: ast.expr) -> bool:
@@ -124,12 +130,12 @@ def _may_be_renewed(change: CodeChange, scope: FileScope, read: NameUse) -> bool
             match n:
                 case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]):
                     named = {_full_name(k, scope) for k in (kinds.elts if isinstance(kinds, ast.Tuple) else [kinds])}
-                    if not _is_of(made, read.scope, frozenset(named)):
+                    if not is_of(made, read.scope, frozenset(named)):
                         return False
     return True
 
 
-def _is_of(made: ast.expr, scope: FileScope, kinds: frozenset[str]) -> bool:
+def is_of(made: ast.expr, scope: FileScope, kinds: frozenset[str]) -> bool:
     """Whether one of the modules that an expression makes is one of `kinds`, or that is not known."""
     calls = [n for n in walk(made) if isinstance(n, ast.Call)]
     names = {_full_name(n.func, scope) for n in calls}
@@ -138,10 +144,10 @@ def _is_of(made: ast.expr, scope: FileScope, kinds: frozenset[str]) -> bool:
     return unknown or "Module" in last or any(n.rpartition(".")[2] in last for n in names)
 
 
-def _is_module(made: ast.expr) -> bool:
+def is_module(made: ast.expr) -> bool:
     """Whether what a class assigns is a module: a call of a class, or one of two."""
     if isinstance(made, ast.IfExp):
-        return _is_module(made.body) or _is_module(made.orelse)
+        return is_module(made.body) or is_module(made.orelse)
     last = _last_name(made)
     return last[:1].isupper() and last not in _PARAMETERS and not last.endswith("Tensor")
 

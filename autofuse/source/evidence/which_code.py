@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from autofuse.reasons import code_that_runs
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails
+from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import Defined, FileScope
 from autofuse.source.evidence.changes import CodeChange, changes_in
+from autofuse.source.evidence.child_changes import changed_children, may_change_children
 from autofuse.source.evidence.claim import Claim, Missing
-from autofuse.source.evidence.families import Subclass, defines, lines_of, runs, subclasses
+from autofuse.source.evidence.families import Subclass, defines, lines_of, runs, subclasses, takes_all_of
 from autofuse.source.evidence.matching import concerns, whole_modules
 from autofuse.source.evidence.names_read import NamesRead, NameUse, names_read
 from autofuse.source.evidence.readings import as_method_of, with_value, without, without_helper
@@ -74,7 +76,11 @@ def _overridden(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) ->
         return
     names = {r.name for r in read.names if r.owner is d.owner and not r.inner}
     for found in subclasses(d.scope, d.owner, others):
-        own = names & _anew(found, d)
+        anew = _anew(found, d)
+        if "__getattribute__" in anew or _looks_up_itself(found, d):
+            yield from _looked_up(found, d, names)
+            continue
+        own = names & anew
         if own and runs(found, d.owner, d.function.name):
             name = min(own)
             home = next((c for c in _lineage(found, d) if name in defines(c.owner)), found)
@@ -83,6 +89,33 @@ def _overridden(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) ->
                 f"class {found.name} {id(found.owner.node)}", as_method_of(d, found), f"self.{name}",
                 f"class {found.name}", f"{where}overrides", lines_of(home.owner, name),
             )  # fmt: skip
+
+
+def _looks_up_itself(found: Subclass, d: Defined) -> bool:
+    """Whether a subclass has a `__getattr__` that does not ask that of nn.Module first, which gives children."""
+    own = [m for c in _lineage(found, d) if (m := c.owner.methods.get("__getattr__")) is not None]
+    return any(not any(_asks_super(n) for n in ast.walk(_first(m))) for m in own)
+
+
+def _first(method: Function) -> ast.AST:
+    """The first statement of a method, without the handlers of a `try`."""
+    body = [s for s in method.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    first = body[0] if body else method
+    return first.body[0] if isinstance(first, ast.Try) else first
+
+
+def _asks_super(n: ast.AST) -> bool:
+    return isinstance(n, ast.Attribute) and n.attr == "__getattr__" and isinstance(n.value, ast.Call)
+
+
+def _looked_up(found: Subclass, d: Defined, names: set[str]) -> Iterator[ChangedReading]:
+    """The function without each name that a subclass may look up in its own way."""
+    where = f"in {found.scope.file} " if found.scope.tree is not d.scope.tree else ""
+    for name in sorted(names):
+        yield ChangedReading(
+            f"self.{name} ", without(d, name), f"self.{name}", f"class {found.name}", f"{where}overrides",
+            found.owner.node.lineno,
+        )  # fmt: skip
 
 
 def _anew(found: Subclass, d: Defined) -> set[str]:
@@ -104,9 +137,19 @@ def _changed(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> It
             for r in read.names:
                 if concerns(change, scope, r, families.of(r, scope)):
                     yield _reading(d, read, scope, change, r)
+            if may_change_children(change):
+                known = {id(r): families.of(r, scope) for r in read.names}
+                for r in changed_children(change, scope, read, known):
+                    if not _is_read_anew(claim, change, r):
+                        yield _unknown(d, scope, change, r.via, r.name)
             if change.name is None and change.kind == "hooked":
                 for via in whole_modules(change, scope, d, read):
                     yield _unknown(d, scope, change, via)
+
+
+def _is_read_anew(claim: Claim, change: CodeChange, r: NameUse) -> bool:
+    """Whether the new text reads the setting that is changed from the child itself: `self.drop.p`."""
+    return any(f".{r.name}.{change.name}" in new.text for _, new in claim.edit.replacements)
 
 
 class _Families:
@@ -131,6 +174,8 @@ class _Families:
                 for n, i in scope.imports.items()
                 if any((a.asname or a.name) == n and a.name in abroad for a in i.names)
             }
+            if takes_all_of(scope, r.scope):
+                imported |= abroad - scope.classes.keys()
             self.known[key] = frozenset(here | imported | {f".{name}" for name in abroad})
         return self.known[key]
 

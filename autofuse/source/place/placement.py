@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 
 from autofuse.canonical import View
@@ -115,7 +116,7 @@ class Placement:
             raise Unwritable(because(writing.SUM_UNNAMED))
         if not self._dominates(first, root) or first.forgets != root.forgets or first.region != root.region:
             raise Unwritable(because(writing.NORM_ELSEWHERE))
-        imports, target = Imports(self.scope), statement.targets[0]
+        imports, target = Imports(self.scope, self._local), statement.targets[0]
         speller = self.speller(site, first, first, imports, {})
         call = call_of(self.target, site.rule.replacement, site.captures, speller)
         dead = self._dead(site, speller.used, root, first)
@@ -195,7 +196,7 @@ class Placement:
                 if (v, branch.test, branch.truth) in held:
                     continue
                 try:
-                    there = self.speller(site, branch.place, root, Imports(self.scope), {})
+                    there = self.speller(site, branch.place, root, Imports(self.scope, self._local), {})
                     there.assumed = branch.assumed
                     there.text(v)
                 except Unwritable:
@@ -212,7 +213,7 @@ class Placement:
         bound: dict[Value, tuple[str, ValuePosition]],
         kept: Sequence[KeptName] = (),
     ) -> Edit:
-        imports = Imports(self.scope)
+        imports = Imports(self.scope, self._local)
         speller = self.speller(site, place, root, imports, {v: name for v, (name, _) in bound.items()})
         speller.taken |= {k.name for k in kept}
         speller.kept = {k.value: (k.name, k.branch.assumed) for k in kept}
@@ -291,6 +292,12 @@ class Placement:
                 call, function=f"{layer_text(self.text, place.node, path)}({call.function}", tail=call.tail + ")"
             )
         return call
+
+    @cached_property
+    def _local(self) -> frozenset[str]:
+        """The names that the function binds itself; at the top level those of its imports are the file's own."""
+        found = bindings(self.captured.function.body)
+        return frozenset(n for n, at in found if not isinstance(at, (ast.Import, ast.ImportFrom)))
 
     def speller(
         self, site: Site, place: ValuePosition, root: ValuePosition, imports: Imports, bound: dict[Value, str]

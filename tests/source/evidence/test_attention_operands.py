@@ -26,8 +26,8 @@ ONE_DTYPE = "assumes that the query, the key and the value have one dtype"
 # name -> the body of f(q, k, v, m), and what its edit assumes
 BODIES: dict[str, tuple[str, str]] = {
     "scaled by the root of the width": (SCALED, ""),
-    "scaled by a number": ("s = q @ k.transpose(-2, -1) / 2\nreturn s.softmax(-1) @ v", RANKS),
-    "scaled, filled by a mask": (FILLED, MASK.replace("`m`", "the mask")),
+    "scaled by a number": ("s = q @ k.transpose(-2, -1) / 2\nreturn s.softmax(-1) @ v", ""),
+    "scaled, filled by a mask": (FILLED, ""),
     "scaled, filled by a mask, beside four dimensions": (f"b, h, n, d = q.shape\n{FILLED}", ""),
     "dropped out": ("s = (q @ k.mT).softmax(-1)\nreturn F.dropout(s, 0.5, False) @ v", ""),
     "nothing but two products": (PLAIN, RANKS),
@@ -150,9 +150,9 @@ def test_a_safe_edit_changes_nothing_for_any_operand(name: str) -> None:
             assert not found or kind in excused, (kind, autocast, found, after)
 
 
-# Scores that are scaled by what is computed, masked or dropped out are those of sequences: what a safe edit takes for
-# granted, by its definition in docs/safety.md.
-OUTSIDE = ("a vector for the query", "a vector for the value")
+# Scores that are scaled, masked or dropped out are those of sequences, and masked_fill's mask broadcasts to what is
+# filled: what a safe edit takes for granted, by its definition in docs/safety.md.
+OUTSIDE = ("a vector for the query", "a vector for the value", "three dimensions, a mask of four")
 
 
 @pytest.mark.parametrize("name", [n for n in BODIES if BODIES[n][1]])
