@@ -51,6 +51,22 @@ def _in_branches(statement: ast.stmt) -> frozenset[int]:
 
 
 @dataclass(frozen=True, eq=False)
+class HelperText:
+    """An expression of a helper that is read where it is called: its value is computed in the caller's `statement`.
+
+    `names` are those of the helper, as they were there; `outside` those of the caller, before the statement.
+    """
+
+    node: ast.expr
+    helper: Function
+    names: Mapping[str, Value]
+    statement: ast.stmt
+    outside: Mapping[str, Value]
+    region: Region
+    forgets: int
+
+
+@dataclass(frozen=True, eq=False)
 class Chain:
     """What one call of a Sequential computes: of its argument, layer by layer, with the index of each layer.
 
@@ -69,6 +85,7 @@ class CapturedFunction:
     function: Function
     graph: Graph = field(default_factory=Graph)
     places: dict[Value, list[ValuePosition]] = field(default_factory=dict)
+    helper_texts: dict[Value, list[HelperText]] = field(default_factory=dict)
     known: dict[Value, Known] = field(default_factory=dict)
     assigned: dict[ast.stmt, list[Value]] = field(default_factory=dict)  # what each statement binds
     before: dict[ast.stmt, Mapping[str, Value]] = field(default_factory=dict)  # what names held before each statement

@@ -30,6 +30,7 @@ from autofuse.source.capture.symbolic_lengths import GraphSizes
 from autofuse.source.capture.toplevel import SYMBOL, imported_after
 from autofuse.source.place.branches import Branch, KeptName, branches_before, wanted
 from autofuse.source.place.edits import Edit, NewText, TextSpan, span_of, start_of
+from autofuse.source.place.helper_text import written_at_call
 from autofuse.source.place.layout_reads import LayoutIndex, escapes, layout_reads, returned_as_is
 from autofuse.source.place.names import NamesOfFunction, joined
 from autofuse.source.place.shape_reads import any_tuple_will_do, is_tuple
@@ -55,6 +56,7 @@ class Placement:
     around: dict[int, ast.With] = field(default_factory=dict)  # statement -> the `with` that it stands directly in
 
     names: NamesOfFunction = field(init=False)
+    _from_helper: dict[Value, str] = field(default_factory=dict)  # what is written at the call of its helper
     _closures: dict[tuple[Value, frozenset[Value]], frozenset[Value]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -238,7 +240,12 @@ class Placement:
         if not speller.removed <= dead:
             raise Unwritable(because(writing.NAME_REBOUND))
         insertions += [(span_of(place.statement), text) for text in call.before]
-        for _, (name, at) in sorted(bound.items(), key=lambda b: span_of(b[1][1].node)):
+        for v, (name, at) in sorted(bound.items(), key=lambda b: span_of(b[1][1].node)):
+            if (of_helper := self._from_helper.get(v)) is not None:
+                if at.statement not in dead:  # the helper would compute it a second time
+                    raise Unwritable(because(writing.VALUE_OUT_OF_REACH, operation=v.op))
+                insertions.append((span_of(at.statement), f"{name} = {of_helper}"))
+                continue
             insertions.append((span_of(at.statement), f"{name} = {self.text.of(at.node)}"))
             if at.statement not in dead and not isinstance(at.node, ast.Name) and not _within(at.node, root.node):
                 replacements.append((span_of(at.node), NewText(name)))
@@ -347,7 +354,11 @@ class Placement:
         if any(v in site.doomed.values for v in ancestors(value, since=first)):
             return None
         places = [*places_of(self.captured, value), *(p for p in self.captured.places.get(value, []) if not p.inner)]
-        return next((p for p in places if self._dominates(p, root) and unconditional(p)), None)
+        found = next((p for p in places if self._dominates(p, root) and unconditional(p)), None)
+        if found is not None or (helper := written_at_call(self.captured, self.scope, value)) is None:
+            return found
+        place, self._from_helper[value] = helper
+        return place if self._dominates(place, root) and self._begins_line(place.statement) else None
 
     def _dominates(self, place: ValuePosition, root: ValuePosition) -> bool:
         """Whether the statement of `place` always runs before, or is, that of `root`."""

@@ -75,7 +75,6 @@ def dropout(p: Value, training: Value, s: Speller) -> str:
     return fill("{0} if " + tests + " else 0.0", given, *asked) if asked else given
 
 
-
 def _is_default_scale(scale: Value, query: Value, key: Value, s: Speller) -> bool:
     """Whether `scale` is 1 / sqrt(head_dim), the last size of the query or the key by the sizes that the text names."""
     root = scale.inputs[0] if scale.op == "reciprocal" else None
