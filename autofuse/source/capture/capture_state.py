@@ -43,6 +43,7 @@ class CaptureState(ABC):
         self.abroad = False  # the text being read stands in another file
         self.entered: set[int] = set()  # calls of helpers and children that were read in their place
         self.statement: ast.stmt | None = None
+        self.calling: ast.expr | None = None  # the call in this function's own text that is being read
         self.before = HeldNames(self.names, 0)
         self.region: Region = ()
         self.depth = 0  # branches around the statement

@@ -91,6 +91,7 @@ class CapturedFunction:
     before: dict[ast.stmt, Mapping[str, Value]] = field(default_factory=dict)  # what names held before each statement
     deleted: dict[ast.stmt, list[Value]] = field(default_factory=dict)  # what each `del` unbinds
     effects: set[ast.stmt] = field(default_factory=set)  # statements that do more than bind names
+    called_inside: dict[ast.stmt, list[tuple[ast.expr, Value]]] = field(default_factory=dict)  # by calls of helpers
     chains: dict[ast.expr, Chain] = field(default_factory=dict)  # calls of a Sequential
     tests: dict[ast.stmt, Value] = field(default_factory=dict)  # what each `if` tests
     lines: dict[Value, int] = field(default_factory=dict)  # where values leave the function

@@ -14,8 +14,7 @@ from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import MODULES, OPS
 from autofuse.source.capture.bindings import bound_names
-from autofuse.source.capture.captured import CapturedFunction, HelperText, unconditional
-from autofuse.source.capture.captured import ValuePosition
+from autofuse.source.capture.captured import CapturedFunction, HelperText, ValuePosition, unconditional
 from autofuse.source.capture.scope import FileScope
 
 _OWN_NAMES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.NamedExpr, ast.Starred)
@@ -74,7 +73,7 @@ class _Caller:
 
     def _written(self, text: HelperText) -> ast.expr | None:
         spend()
-        inside = [n for n in ast.walk(text.node)]
+        inside = list(ast.walk(text.node))
         branching = any(
             any(n is text.node for n in ast.walk(s)) and not unconditional(_position(text, s)) for s in text.helper.body
         )

@@ -235,6 +235,8 @@ class Placement:
         moved = [*(at for _, at in bound.values()), *self._moved_to_branches(kept)]
         dead = self._dead(site, speller.used | set(bound), root, place, moved)
         self._check_names(dead, root, place, {*site.doomed.metadata, *self._shape_reads(speller)})
+        if any(self._drops_calls(p.statement, speller.used | set(bound), p.node) for p in (place, root)):
+            raise Unwritable(because(writing.HELPER_CALLS))
         if place is not root and _gives_the_same_name(place, root):
             dead.add(root.statement)  # it would say `x = x`
         if not speller.removed <= dead:
@@ -446,7 +448,10 @@ class Placement:
                 if any(v in site.doomed.values for v in values):
                     raise Unwritable(because(writing.HEAD_STAYS))
             elif values and not effect and all(v in gone for v in values):
-                found.add(statement)
+                if not self._drops_calls(statement, used):
+                    found.add(statement)
+                elif any(v in site.doomed.values for v in values):
+                    raise Unwritable(because(writing.HELPER_CALLS))
         bound = {v for s in found for v in self.captured.assigned[s]}
         for statement, held in self.captured.deleted.items():
             values = [part for v in held for part in joined(v, (CHOICE,))]
@@ -455,6 +460,14 @@ class Placement:
             elif any(v in bound for v in values):
                 raise Unwritable(because(writing.DELETED_TOGETHER))
         return found
+
+    def _drops_calls(self, statement: ast.stmt, used: set[Value], node: ast.expr | None = None) -> bool:
+        """Whether a helper that is called in `node`, or anywhere in the statement, makes a call that would go."""
+        called = self.captured.called_inside.get(statement, ())
+        inside = {id(n) for n in ast.walk(node)} if node is not None and called else None
+        made = [v for call, v in called if inside is None or id(call) in inside]
+        written = {a for v in used for a in (v, *ancestors(v))} if made else set()
+        return any(v not in written for v in made)
 
     def _moved_to_branches(self, kept: Sequence[KeptName]) -> Iterator[ValuePosition]:
         """The expressions that new names take over, in the statements that they stood in."""

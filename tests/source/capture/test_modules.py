@@ -29,7 +29,9 @@ OR_NONE = "self.drop = nn.Dropout(p) if p > 0 else None"
 MADE = {
     "in one expression": OR_NONE,
     "the other way round": "self.drop = None if p == 0 else nn.Dropout(p)",
-    "in two branches": "if p > 0:\n                self.drop = nn.Dropout(p)\n            else:\n                self.drop = None",
+    "in two branches": (
+        "if p > 0:\n                self.drop = nn.Dropout(p)\n            else:\n                self.drop = None"
+    ),
     "None first": "self.drop = None\n            if p > 0:\n                self.drop = nn.Dropout(p)",
 }
 DROPPED = {
