@@ -69,6 +69,12 @@ IMPORT_TOO_LATE = Code(
     "the import that it needs would come after it",
     "move the imports to the top of the file",
 )
+HELPER_CALLS = Code(
+    "helper-calls",
+    "What would go calls a helper, which calls something else on the way, and that may do anything.",
+    "a helper that computes part of it makes a call that would go with it",
+    "make that call where the helper is called",
+)
 HEAD_STAYS = Code(
     "head-stays",
     "A step is computed in the head of an `if`, `while`, `for` or `with`.",

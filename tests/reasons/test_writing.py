@@ -45,6 +45,23 @@ CASES = [
         "", "move the imports to the top of the file", "AF101", "autofuse",
     ),
     Refused(
+        "helper-calls",
+        """
+        import torch
+
+
+        def heated(s):
+            told = print("heated")
+            return s * 0.5
+
+
+        def f(q, k, v):
+            s = heated(q @ k.mT)
+            return torch.softmax(s, -1) @ v
+        """,
+        "", "make that call where the helper is called",
+    ),
+    Refused(
         "head-stays",
         "if (p := F.softmax(q @ k.mT, -1)) is not None:\n    return p @ v",
         "", "compute it by a statement of its own, before",

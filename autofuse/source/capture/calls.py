@@ -71,6 +71,8 @@ class Calls(Inlining, Elements):
         self, node: ast.Call, function: Value, arguments: list[Value], named: dict[str, Value]
     ) -> Value | None:
         """What a call computes where that is known."""
+        if not self.quiet:
+            self.calling = node
         if function.op == CHOICE:
             return self.either(node, function, arguments, named)
         name = qualified(function) or (str(function.data) if function.op == GLOBAL and self.builtin(function) else None)
@@ -129,6 +131,8 @@ class Calls(Inlining, Elements):
             inputs = [*inputs, self.nested(self.inner_functions[function])]
         self.effect()
         made = self.graph.fresh(CALL, function, *inputs, data=data)
+        if self.quiet and self.statement is not None and self.calling is not None:
+            self.out.called_inside.setdefault(self.statement, []).append((self.calling, made))
         if name in _MUTATORS and function.inputs:
             self.write(function.inputs[0], made)
         elif self.may_write_self(node, function, inputs):

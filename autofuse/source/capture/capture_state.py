@@ -10,13 +10,13 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 
 from autofuse.ir.facts import Facts, Known
-from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, MODULE, OPAQUE, SINK, TUPLE, Graph, Value
+from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, ITEM, MODULE, OPAQUE, PARAMETER, SINK, TUPLE, Graph, Value
 from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import OPS
 from autofuse.reasons import matches
 from autofuse.reasons.reason import Reason, because
 from autofuse.source.capture.bindings import Function, free_names
-from autofuse.source.capture.captured import CapturedFunction, Region, ValuePosition
+from autofuse.source.capture.captured import CapturedFunction, HelperText, Region, ValuePosition
 from autofuse.source.capture.held_names import HeldNames, NameTable
 from autofuse.source.capture.scope import ClassScope, FileScope
 
@@ -43,6 +43,7 @@ class CaptureState(ABC):
         self.abroad = False  # the text being read stands in another file
         self.entered: set[int] = set()  # calls of helpers and children that were read in their place
         self.statement: ast.stmt | None = None
+        self.calling: ast.expr | None = None  # the call in this function's own text that is being read
         self.before = HeldNames(self.names, 0)
         self.region: Region = ()
         self.depth = 0  # branches around the statement
@@ -85,6 +86,18 @@ class CaptureState(ABC):
                 node, self.statement, self.before, self.region, inlined, inner, len(self.out.forgotten)
             )
             self.out.places.setdefault(value, []).append(place)
+
+    def place_in_helper(self, value: Value, node: ast.expr) -> None:
+        """Remember that `node`, which always runs where a helper of this file is called, computes `value`."""
+        plain = len(self.inlining) == 1 and not self.depth and not self.frames and not self.abroad
+        own = self.instance is None or self.instance.op == PARAMETER
+        if not plain or not own or self.statement is None or self.inlining[0] in self.only_called:
+            return
+        text = HelperText(
+            node, self.inlining[0], self.names.snapshot(), self.statement, self.before, self.region,
+            len(self.out.forgotten),
+        )  # fmt: skip
+        self.out.helper_texts.setdefault(value, []).append(text)
 
     def binds(self, *values: Value) -> None:
         """The statement binds these values."""

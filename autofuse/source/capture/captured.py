@@ -51,6 +51,22 @@ def _in_branches(statement: ast.stmt) -> frozenset[int]:
 
 
 @dataclass(frozen=True, eq=False)
+class HelperText:
+    """An expression of a helper that is read where it is called: its value is computed in the caller's `statement`.
+
+    `names` are those of the helper, as they were there; `outside` those of the caller, before the statement.
+    """
+
+    node: ast.expr
+    helper: Function
+    names: Mapping[str, Value]
+    statement: ast.stmt
+    outside: Mapping[str, Value]
+    region: Region
+    forgets: int
+
+
+@dataclass(frozen=True, eq=False)
 class Chain:
     """What one call of a Sequential computes: of its argument, layer by layer, with the index of each layer.
 
@@ -69,11 +85,13 @@ class CapturedFunction:
     function: Function
     graph: Graph = field(default_factory=Graph)
     places: dict[Value, list[ValuePosition]] = field(default_factory=dict)
+    helper_texts: dict[Value, list[HelperText]] = field(default_factory=dict)
     known: dict[Value, Known] = field(default_factory=dict)
     assigned: dict[ast.stmt, list[Value]] = field(default_factory=dict)  # what each statement binds
     before: dict[ast.stmt, Mapping[str, Value]] = field(default_factory=dict)  # what names held before each statement
     deleted: dict[ast.stmt, list[Value]] = field(default_factory=dict)  # what each `del` unbinds
     effects: set[ast.stmt] = field(default_factory=set)  # statements that do more than bind names
+    called_inside: dict[ast.stmt, list[tuple[ast.expr, Value]]] = field(default_factory=dict)  # by calls of helpers
     chains: dict[ast.expr, Chain] = field(default_factory=dict)  # calls of a Sequential
     tests: dict[ast.stmt, Value] = field(default_factory=dict)  # what each `if` tests
     lines: dict[Value, int] = field(default_factory=dict)  # where values leave the function

@@ -53,6 +53,8 @@ class Expressions(Calls):
         first = len(self.graph.values)
         result = self.evaluate(node)
         self.place(result, node, inlined=result.serial >= first and id(node) in self.entered)
+        if self.quiet and not isinstance(node, (ast.Name, ast.Constant)):
+            self.place_in_helper(result, node)
         return result
 
     def evaluate(self, node: ast.expr) -> Value:

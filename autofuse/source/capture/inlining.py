@@ -68,7 +68,7 @@ class Inlining(CaptureState):
         inner.inlining, inner.facts = (*self.inlining, helper), self.facts
         inner.local = bound_names(helper)
         inner.region, inner.statement, inner.before = self.region, self.statement, self.before
-        inner.horizon = self.horizon
+        inner.horizon, inner.calling = self.horizon, self.calling
         if helper in self.only_called:
             self.enclose(inner, helper)
         for name, v in bound.items():

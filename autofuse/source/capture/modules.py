@@ -71,7 +71,7 @@ def constructor_of(scope: FileScope, owner: ClassScope | None, me: str | None, f
 
 
 def _one_of_two(scope: FileScope, owner: ClassScope | None, name: str) -> ast.expr | None:
-    """`a if ... else b` for an attribute that is assigned in two places of one class, `a` in one and `b` in the other."""
+    """`a if ... else b` for an attribute that one class assigns in two places, `a` in one and `b` in the other."""
     found = scope.assigned_to(owner, name)
     return ast.IfExp(ast.Constant(True), found[0], found[1]) if len(found) == 2 else None
 

@@ -16,7 +16,7 @@ _MUTATORS = frozenset(
     "append extend insert update setdefault pop popitem clear remove sort reverse add discard".split()
 )
 _MAKERS = frozenset(
-    "zeros ones empty full arange eye tensor clone new_zeros new_ones new_full new_empty dict list".split()
+    "zeros ones empty full arange eye tensor clone new_zeros new_ones new_full new_empty dict list cat stack".split()
 )
 _MADE_ANEW = (
     ast.BinOp,

@@ -31,6 +31,7 @@ from autofuse.source.capture.symbolic_lengths import GraphSizes
 from autofuse.source.capture.toplevel import SYMBOL, imported_after
 from autofuse.source.place.branches import Branch, KeptName, branches_before, wanted
 from autofuse.source.place.edits import Edit, NewText, TextSpan, span_of, start_of
+from autofuse.source.place.helper_text import written_at_call
 from autofuse.source.place.layout_callers import LayoutIndex
 from autofuse.source.place.layout_reads import escapes, layout_reads, returned_as_is
 from autofuse.source.place.names import NamesOfFunction, joined
@@ -57,6 +58,7 @@ class Placement:
     around: dict[int, ast.With] = field(default_factory=dict)  # statement -> the `with` that it stands directly in
 
     names: NamesOfFunction = field(init=False)
+    _from_helper: dict[Value, str] = field(default_factory=dict)  # what is written at the call of its helper
     _closures: dict[tuple[Value, frozenset[Value]], frozenset[Value]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -238,12 +240,19 @@ class Placement:
         moved = [*(at for _, at in bound.values()), *self._moved_to_branches(kept)]
         dead = self._dead(site, speller.used | set(bound), root, place, moved)
         self._check_names(dead, root, place, {*site.doomed.metadata, *self._shape_reads(speller)})
+        if any(self._drops_calls(p.statement, speller.used | set(bound), p.node) for p in (place, root)):
+            raise Unwritable(because(writing.HELPER_CALLS))
         if place is not root and _gives_the_same_name(place, root):
             dead.add(root.statement)  # it would say `x = x`
         if not speller.removed <= dead:
             raise Unwritable(because(writing.NAME_REBOUND))
         insertions += [(span_of(place.statement), text) for text in call.before]
-        for _, (name, at) in sorted(bound.items(), key=lambda b: span_of(b[1][1].node)):
+        for v, (name, at) in sorted(bound.items(), key=lambda b: span_of(b[1][1].node)):
+            if (of_helper := self._from_helper.get(v)) is not None:
+                if at.statement not in dead:  # the helper would compute it a second time
+                    raise Unwritable(because(writing.VALUE_OUT_OF_REACH, operation=v.op))
+                insertions.append((span_of(at.statement), f"{name} = {of_helper}"))
+                continue
             insertions.append((span_of(at.statement), f"{name} = {self.text.of(at.node)}"))
             if at.statement not in dead and not isinstance(at.node, ast.Name) and not _within(at.node, root.node):
                 replacements.append((span_of(at.node), NewText(name)))
@@ -357,7 +366,11 @@ class Placement:
         if any(v in site.doomed.values for v in ancestors(value, since=first)):
             return None
         places = [*places_of(self.captured, value), *(p for p in self.captured.places.get(value, []) if not p.inner)]
-        return next((p for p in places if self._dominates(p, root) and unconditional(p)), None)
+        found = next((p for p in places if self._dominates(p, root) and unconditional(p)), None)
+        if found is not None or (helper := written_at_call(self.captured, self.scope, value)) is None:
+            return found
+        place, self._from_helper[value] = helper
+        return place if self._dominates(place, root) and self._begins_line(place.statement) else None
 
     def _dominates(self, place: ValuePosition, root: ValuePosition) -> bool:
         """Whether the statement of `place` always runs before, or is, that of `root`."""
@@ -445,7 +458,10 @@ class Placement:
                 if any(v in site.doomed.values for v in values):
                     raise Unwritable(because(writing.HEAD_STAYS))
             elif values and not effect and all(v in gone for v in values):
-                found.add(statement)
+                if not self._drops_calls(statement, used):
+                    found.add(statement)
+                elif any(v in site.doomed.values for v in values):
+                    raise Unwritable(because(writing.HELPER_CALLS))
         bound = {v for s in found for v in self.captured.assigned[s]}
         for statement, held in self.captured.deleted.items():
             values = [part for v in held for part in joined(v, (CHOICE,))]
@@ -454,6 +470,14 @@ class Placement:
             elif any(v in bound for v in values):
                 raise Unwritable(because(writing.DELETED_TOGETHER))
         return found
+
+    def _drops_calls(self, statement: ast.stmt, used: set[Value], node: ast.expr | None = None) -> bool:
+        """Whether a helper that is called in `node`, or anywhere in the statement, makes a call that would go."""
+        called = self.captured.called_inside.get(statement, ())
+        inside = {id(n) for n in ast.walk(node)} if node is not None and called else None
+        made = [v for call, v in called if inside is None or id(call) in inside]
+        written = {a for v in used for a in (v, *ancestors(v))} if made else set()
+        return any(v not in written for v in made)
 
     def _moved_to_branches(self, kept: Sequence[KeptName]) -> Iterator[ValuePosition]:
         """The expressions that new names take over, in the statements that they stood in."""
