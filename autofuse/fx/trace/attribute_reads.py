@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import effects
+from autofuse.fx.trace.child_reads import ChildReads
 from autofuse.fx.trace.code_facts import facts_of
 from autofuse.fx.trace.external_state import ExternalState
 from autofuse.fx.trace.foreign_calls import ForeignCalls
@@ -23,7 +24,7 @@ from autofuse.fx.trace.read_set import ReadSet, is_plain
 from autofuse.fx.trace.slots import slots
 from autofuse.fx.trace.snapshots import OutsideChange
 from autofuse.fx.trace.source_lines import SourceLine, user_place
-from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, is_twin, original_class
+from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, is_twin, original_class, plain_class
 from autofuse.fx.trace.values import Held, Untraceable, tensors
 from autofuse.ir.vocabulary import MODULES
 from autofuse.reasons import forwards
@@ -47,6 +48,7 @@ class AttributeReads(ForeignCalls):
         self.owners: dict[int, str] = {}  # id of a twin -> how a guard reaches it
         self.paths: dict[int, str] = {}  # id of a twin module -> its name below the root
         self.seen_through: set[str] = set()  # children that were entered
+        self.child_reads = ChildReads()
         self.handed: dict[int, fx.Node] = {}  # id of a twin module that is an argument -> its placeholder
         self._snapshots: list[tuple[str, Any, list[Any], SourceLine | None]] = []
         self._tables: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
@@ -107,6 +109,7 @@ class AttributeReads(ForeignCalls):
 
     def close(self, outside: ExternalState) -> None:
         """Guard what forward read besides its arguments and its module. Raises Untraceable where that is impossible."""
+        self._guard_children_asked(outside)
         reads = ReadSet(self.guards, FunctionsFound(self.world.functions), self.refuse)
         for text, value, name in self._real_reads:
             reads.value(text, value, name)
@@ -118,6 +121,16 @@ class AttributeReads(ForeignCalls):
         )
         for ask in outside.asked:
             ask(reads)
+
+    def _guard_children_asked(self, outside: ExternalState) -> None:
+        """A child whose class forward may have asked for is one of that class, or there is none."""
+        called = {str(n.target) for n in self.graph.nodes if n.op == "call_module"} | self.seen_through
+        known = [m for path, m in self.root.named_modules() if path in called]
+        for child in self.child_reads.asked([r for r in outside.ran if not r.aside], known):
+            path = self.paths.get(id(child))
+            if path:
+                cls = self.guards.constant(plain_class(original_class(type(child))))
+                self.guards.add(f"_of_class({guard_path(path)}, {cls})")
 
     # Attributes.
 
@@ -134,6 +147,10 @@ class AttributeReads(ForeignCalls):
 
     def _heard(self, owner: Any, name: str, value: Any) -> None:
         text = self.owners.get(id(owner))
+        if isinstance(value, nn.Module) and id(value) in self.paths:
+            self.child_reads.read(value)
+        elif isinstance(owner, nn.Module) and owner is not self.root and not _has(owner, name):
+            self.child_reads.of_class(owner)
         if isinstance(value, SCALARS):
             self._guard_scalar(owner, text, name, value)
         elif isinstance(value, Tensor):
@@ -179,6 +196,7 @@ class AttributeReads(ForeignCalls):
             if value.nbytes > _LARGEST_ARRAY or value.dtype.hasobject:
                 self.refuse(because(forwards.READS_TOO_MUCH, name=name))
             self.guards.equal(f"{text}.shape", value.shape)
+            self.guards.add(f"{text}.dtype == {self.guards.constant(value.dtype)}")
             self.guards.equal(f"{text}.tobytes()", value.tobytes())
         elif is_twin(value):
             self.guards.same(f"type({text})", original_class(type(value)))
@@ -208,6 +226,7 @@ class AttributeReads(ForeignCalls):
             self.refuse(because(forwards.READS_OTHER_MODULE, name=name))
         if "hook" not in name:
             self.guards.add(keys_guard(f"{text}.{name}", table, isinstance(owner, nn.ModuleList)))
+            self.child_reads.listed(m for m in vars(owner)[name].values() if isinstance(m, nn.Module))
         elif table:
             self.refuse(because(forwards.READS_STATE, name=name, kind="hook"))
         else:
@@ -349,7 +368,7 @@ class AttributeReads(ForeignCalls):
             if any(not isinstance(v, (Tensor, nn.Module)) for v in value):
                 self.refuse(because(forwards.READS_STATE, name=text, kind=type(value).__name__))
             return
-        self.guards.add(f"{text}.keys() == {self.guards.name_of(frozenset(keys))}" if isinstance(value, dict)
+        self.guards.add(f"tuple({text}) == {self.guards.name_of(tuple(keys))}" if isinstance(value, dict)
                         else f"len({text}) == {len(value)}")  # fmt: skip
         for key in keys:
             item, get = value[key], self._getter(make, key) if make is not None else None
@@ -474,6 +493,12 @@ def is_computed(owner: Any, name: str) -> bool:
         and not isinstance(found, (*CODE, classmethod, staticmethod))
         and (type(found) is not types.MemberDescriptorType)
     )
+
+
+def _has(module: nn.Module, name: str) -> bool:
+    """Whether a module itself, and not its class, has the attribute."""
+    inside = object.__getattribute__(module, "__dict__")
+    return name in inside or any(name in inside[table] for table in ("_parameters", "_buffers", "_modules"))
 
 
 def holds(owner: Any, name: str, value: Any) -> bool:

@@ -31,6 +31,7 @@ from autofuse.fx.trace.functions_found import FunctionsFound, unwrapped
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.own_forward import own_forward, own_function
 from autofuse.fx.trace.roots import NOTHING, imported_names, root_of
+from autofuse.fx.trace.same_values import equals_others, is_same_value
 from autofuse.fx.trace.slots import has_hidden_state, slots
 from autofuse.fx.trace.snapshots import EVERYTHING, closed_over, is_opaque
 from autofuse.fx.trace.source_lines import SourceLine
@@ -400,6 +401,7 @@ class ReadSet:
             self._refuse(because(forwards.READS_TOO_MUCH, name=name))
         text = self.guards.constant(value)
         self.guards.equal(f"{text}.shape", value.shape)
+        self.guards.add(f"{text}.dtype == {self.guards.constant(value.dtype)}")
         self.guards.equal(f"{text}.tobytes()", value.tobytes())
 
     def _container(self, value: Any, name: str) -> None:
@@ -422,7 +424,8 @@ class ReadSet:
     def _same_content(self, value: Any) -> None:
         if not isinstance(value, (tuple, frozenset)):
             kind = next(k for k in (dict, list, set, deque) if isinstance(value, k))
-            self.guards.add(f"{self.guards.constant(value)} == {self.guards.constant(_copy(value, kind))}")
+            now, before = self.guards.constant(value), self.guards.constant(_copy(value, kind))
+            self.guards.add(f"_holds({now}, {before})" if equals_others(value) else f"{now} == {before}")
 
     def _items(self, value: Any, keys: list[Any], name: str) -> None:
         if isinstance(value, (tuple, frozenset)):
@@ -430,7 +433,8 @@ class ReadSet:
         if isinstance(value, set) or not all(map(is_plain, keys)):
             self._refuse(because(forwards.READS_STATE, name=name, kind=type(value).__qualname__))
         text = self.guards.constant(value)
-        self.guards.add(f"len({text}) == {len(value)}")
+        ordered = isinstance(value, dict) and len(keys) > 1
+        self.guards.add(f"tuple({text}) == {self.guards.name_of(tuple(keys))}" if ordered else f"len({text}) == {len(value)}")
         for key in keys or range(len(value)):
             part = value[key] if not isinstance(value, dict) else dict.__getitem__(value, key)
             reach = f"{text}[{self.guards.name_of(key)}]"
@@ -534,7 +538,7 @@ _KEPT = 4096
 def _copy(value: Any, kind: type) -> Any:
     """A copy to compare a container with; the same one while the container holds the same."""
     known = _COPIES.get(id(value))
-    if known is not None and known[0] is value and known[1] == value:
+    if known is not None and known[0] is value and is_same_value(known[1], kind(value)):
         return known[1]
     if len(_COPIES) > _KEPT:
         _COPIES.clear()
