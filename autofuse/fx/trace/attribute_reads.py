@@ -6,6 +6,7 @@ a list or a dict that an attribute holds, ends the trace: a graph would not repe
 
 from __future__ import annotations
 
+import enum
 import functools
 import types
 from collections.abc import Callable, Iterable
@@ -59,6 +60,7 @@ class AttributeReads(ForeignCalls):
         self._real_reads: list[tuple[str, Any, str]] = []  # what attributes hold that is no twin
         self._first_names: dict[int, str] = {}  # of parameters and buffers
         self.classes_given: list[type] = []  # as arguments
+        self._tensors_read: dict[str, None] = {}  # how a guard reaches the parameters and buffers that were read
         self.forms_rest_on_children = False  # whether a child returns more than a tensor
         self.overheard: list[tuple[Any, str, Any]] | None = None  # what a child reads while it runs
 
@@ -85,6 +87,12 @@ class AttributeReads(ForeignCalls):
         caught = (n for f in facts if any(load.name in _CATCHES for load in f.loads) for n in f.attribute_names(None))
         return frozenset(n for n in (*texts, *caught) if not hasattr(Tensor, n))
 
+    def guard_absent_attributes(self) -> None:
+        """What forward asks tensors for, and they lack, the module's own must not get: `weight.lr_scale`."""
+        if names := self.attributes_asked():
+            for text in self._tensors_read:
+                self.guards.add(f"{self.guards.name_of(names)}.isdisjoint({text}.__dict__)")
+
     def belongs_to_module(self, container: Any) -> bool:
         return self.lies_outside(container) or any(held is container for _, held, *_ in self._snapshots)
 
@@ -110,6 +118,7 @@ class AttributeReads(ForeignCalls):
     def close(self, outside: ExternalState) -> None:
         """Guard what forward read besides its arguments and its module. Raises Untraceable where that is impossible."""
         self._guard_children_asked(outside)
+        self.guard_absent_attributes()
         reads = ReadSet(self.guards, FunctionsFound(self.world.functions), self.refuse)
         for text, value, name in self._real_reads:
             reads.value(text, value, name)
@@ -293,6 +302,8 @@ class AttributeReads(ForeignCalls):
                 if name in owner.__dict__[table]:
                     self.guards.add(f'{text}.{table}["{name}"] is None')
                     return
+        if effects.is_users(type(value)) and not isinstance(value, enum.Enum):  # a number with methods
+            self._real_reads.append((f"{text}.{name}", value, name))
         self.guards.equal(f"{text}.{name}", value)
 
     def _guard_code(self, owner: Any, text: str | None, name: str, value: Any) -> None:
@@ -340,6 +351,9 @@ class AttributeReads(ForeignCalls):
     def _register_tensor(self, x: Tensor, owner: Any, name: str) -> None:
         """A tensor that is a plain attribute (parameters and buffers are found by parameter())."""
         if id(x) in self.held or self.parameter(x) is not None:
+            if id(owner) in self.paths:
+                path = f"{self.paths[id(owner)]}.{name}".lstrip(".")
+                self._tensors_read[guard_tensor(self.root, path)] = None
             self._guard_other_name(owner, name, self._first_names.get(id(x)))
             return
         if isinstance(owner, nn.Module) and id(owner) in self.paths:

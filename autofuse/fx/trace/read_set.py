@@ -7,6 +7,7 @@ cannot be guarded is a reason to refuse. Objects are named in guards themselves,
 
 from __future__ import annotations
 
+import abc
 import array
 import builtins
 import contextvars
@@ -210,12 +211,16 @@ class ReadSet:
                     self._in_namespace(inside, name)
                     self._attributes(inside[name], attributes[1:])
                 else:  # its __getattr__ answers, or nobody
+                    if "__getattr__" in inside:
+                        self._in_namespace(inside, "__getattr__")
                     self._absent.setdefault(id(inside), (inside, set()))[1].add(name)
             self._flags(value, attributes[:1] or self._names)
         elif attributes and type(value).__module__.startswith("torch.backends"):
             self._flags(value, attributes[:1])
         elif isinstance(value, type) and _is_users(value):
             self._class(value, attributes)
+            if isinstance(value, abc.ABCMeta):  # any class may be registered with it, which is counted
+                self.guards.add(f"{self.guards.constant(abc.get_cache_token)}() == {abc.get_cache_token()}")
         elif isinstance(value, types.FunctionType):
             self._function_attributes(value)
             self._dispatched(value)
@@ -388,8 +393,10 @@ class ReadSet:
             if _is_bound(value):
                 self._value(f"{self.guards.constant(value)}.__self__", value.__self__, name)
         elif isinstance(value, functools.partial):
-            for part in (value.func, value.args, value.keywords):
-                self._held(part, name)
+            text = self.guards.constant(value)
+            for part in ("func", "args", "keywords"):
+                self.guards.same(f"{text}.{part}", getattr(value, part))
+                self._held(getattr(value, part), name)
         else:
             for inner, closed in closed_over(value):
                 called = isinstance(closed, (types.FunctionType, types.MethodType))
@@ -443,6 +450,7 @@ class ReadSet:
     def _object(self, value: Any, name: str) -> None:
         """The attributes that are read, of an object of the user's; all, of one of Python's own classes."""
         if isinstance(value, (type, types.ModuleType)) or _is_idle(value):
+            self._logger(value, name) if effects.is_logger(value) else None
             return
         if is_sentinel(value):
             missing = self._missing(getattr(value, "__dict__", ())) if hasattr(value, "__dict__") else []
@@ -467,6 +475,12 @@ class ReadSet:
         if isinstance(value, nn.Module):
             self._tables(value, text, name)
         self._of_class(value, text, inside, name)
+
+    def _logger(self, value: Any, name: str) -> None:
+        """What is asked of a logger without calling it: `log.level`."""
+        for attribute in [n for n in vars(value) if n in self._literal]:
+            text = f'{self.guards.constant(value)}.__dict__["{attribute}"]'
+            self._value(text, vars(value)[attribute], f"{name}.{attribute}")
 
     def _lacks(self, text: str, inside: Collection[str], names: Collection[str], missing: list[str]) -> None:
         """Attributes that an object must not get."""
@@ -551,7 +565,7 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, enum.Enum):
         return is_plain(value._value_) and vars(value).keys() <= _OF_MEMBERS
     if isinstance(value, _PLAIN):
-        return not getattr(value, "__dict__", None)
+        return not getattr(value, "__dict__", None) and not _is_users(type(value))
     if type(value).__module__ == "torch" and type(value).__name__ in _TORCHS:
         return True
     if isinstance(value, (tuple, frozenset)) and type(value) in (tuple, frozenset):

@@ -6,6 +6,7 @@ the names of attributes that the code in question uses. Knows Python's values; k
 
 from __future__ import annotations
 
+import array
 import collections
 import contextvars
 import functools
@@ -171,6 +172,8 @@ def _ways(value: Any) -> Iterator[tuple[Callable[[Any], Any], Callable[[Any, Any
         yield _items, _put_items
     elif isinstance(value, (list, collections.deque, bytearray)) and len(value) <= _LARGEST:
         yield list, _put_list
+    elif isinstance(value, array.array) and len(value) <= _LARGEST:
+        yield list, _put_numbers
     elif isinstance(value, set) and len(value) <= _LARGEST:
         yield set, _put_set
     if _has_attributes(value):
@@ -320,6 +323,11 @@ def _put_items(value: Any, before: dict[Any, Any]) -> None:
 
 def _put_list(value: Any, before: list[Any]) -> None:
     value.clear()
+    value.extend(before)
+
+
+def _put_numbers(value: Any, before: list[Any]) -> None:
+    del value[:]
     value.extend(before)
 
 
