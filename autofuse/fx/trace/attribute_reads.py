@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.child_reads import ChildReads
 from autofuse.fx.trace.code_facts import facts_of
+from autofuse.fx.trace.dict_reads import goes_through
 from autofuse.fx.trace.external_state import ExternalState
 from autofuse.fx.trace.foreign_calls import ForeignCalls
 from autofuse.fx.trace.functions_found import FunctionsFound
@@ -218,7 +219,7 @@ class AttributeReads(ForeignCalls):
     def read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None:
         """`self.__dict__` or `vars(self)` was read: what has the name of a text in that code is guarded."""
         names = [n for n in facts_of(code).texts if n in inside]
-        if not names:
+        if not names or goes_through(code):
             self.refuse(because(forwards.READS_DICT, name="__dict__"))
         for name in names:
             self.read(owner, name, inside[name])

@@ -184,6 +184,10 @@ class ReadSet:
     def _of_python(self, name: str) -> None:
         """A name that the user added to Python's own."""
         value = vars(builtins).get(name)
+        if value is id:  # that of a stand-in is another
+            self._refuse(because(forwards.READS_STATE, name="id()", kind="memory address"))
+        if value is dir:
+            self._refuse(because(forwards.READS_DICT, name="dir()"))
         if (
             value is not None
             and not isinstance(value, (type, bool, types.BuiltinFunctionType))
@@ -361,7 +365,7 @@ class ReadSet:
         if isinstance(value, (operator.attrgetter, operator.methodcaller)):
             self._computed = True
         if isinstance(value, enum.Enum):
-            self._held(value._value_, name)
+            self._value(f"{self.guards.constant(value)}._value_", value._value_, name)
         if len(self._seen) > _MOST:
             self._refuse(because(forwards.READS_TOO_MUCH, name=name))
         if isinstance(value, _CALLABLES):
