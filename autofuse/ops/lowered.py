@@ -22,7 +22,7 @@ from autofuse.ops.derivatives import differentiable_twice
 from autofuse.ops.dropout_add_norm import dropout_add_norm
 from autofuse.ops.layer_norm import layer_norm
 from autofuse.ops.layer_norm import normed_by_torch as layer_norm_by_torch
-from autofuse.torch_private import forward_ad, get_tracing_state, peek_interpreter_stack
+from autofuse.torch_private import forward_ad, get_tracing_state, lazy_clone, peek_interpreter_stack
 
 _is_compiling = torch.compiler.is_dynamo_compiling  # what else compiles hands in tensors of other types
 
@@ -114,6 +114,20 @@ def _seen_attention(
 
 
 attention.seen = _seen_attention  # type: ignore[attr-defined]
+
+
+def writable(x: Tensor) -> Tensor:
+    """`x`, or what equals it where a backward pass needs `x` as it is: a write to the result leaves `x` alone.
+
+    On a CPU the memory is copied only if somebody writes.
+    """
+    if not x.requires_grad:
+        return x
+    plain = type(x) is Tensor and x.is_cpu and not torch.compiler.is_compiling() and peek_interpreter_stack() is None
+    if not plain or forward_ad._current_level >= 0 or get_tracing_state() is not None:
+        return x.clone()
+    made: Tensor = lazy_clone(x)
+    return made if made is not x else x.clone()  # a torch that has none
 
 
 def _is_whole(x: Tensor) -> bool:

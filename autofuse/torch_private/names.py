@@ -154,6 +154,8 @@ NAMES: Mapping[str, Private] = {
         "a mask's buffer is compared at each call", _no),
     "data_address": _one("torch._C._data_address", "where a buffer lies, without leave to write to it",
         "no buffer on a CPU is proved causal", _none),
+    "set_version_counter": _one("torch._C._autograd._unsafe_set_version_counter",
+        "to put a tensor back that a run of our own wrote to", "its version tells that it was written to", _none),
     "storage_users": _one("torch._C._storage_Use_Count", "whether anybody else holds a mask's memory",
         "somebody does: a mask's buffer is compared at each call", _none),
     "tensor_users": _one("torch.Tensor._use_count", "whether anybody else holds a mask's buffer",

@@ -154,6 +154,7 @@ RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "lazy_clone": lambda of: of(torch.ones(2)).tolist() == [1.0, 1.0],
     "is_cow_tensor": lambda of: of(shared := torch.ones(2)) is False
     and [of(torch._lazy_clone(shared)), of(shared), of(written_to(shared))] == [True, True, False],
+    "set_version_counter": lambda of: [of((x := written_to(torch.ones(2)),), (7,)), x._version] == [None, 7],
     "module_call": lambda of: torch.nn.Module.__call__ is of,
     "disabled_torch_function": lambda of: torch.nn.Parameter.__torch_function__ is of,
     "data_address": lambda of: of(held := torch.ones(2)) == held.data_ptr(),

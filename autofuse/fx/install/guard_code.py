@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from typing import Any
@@ -20,6 +21,7 @@ from autofuse.fx.install.mask_contents import holds_form, holds_number
 from autofuse.fx.trace.ambient_state import foreign_modes
 from autofuse.fx.trace.memory_order import order_in_memory
 from autofuse.fx.trace.plain_children import OWN_HOOKS, PLAIN_TENSORS
+from autofuse.fx.trace.same_values import equals_others, holds_same, is_same_value
 from autofuse.fx.trace.twin import plain_class
 from autofuse.torch_private import (
     GLOBAL_MODULE_HOOKS,
@@ -34,6 +36,7 @@ NO_DISPATCH_MODE = f"not ({EAGER} and _dispatch_modes() and _foreign_modes())"
 _TABLES = ("_parameters", "_buffers", "_modules")
 _STATE = frozenset({"training", *_TABLES, *OWN_HOOKS})
 _TYPED = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+_FEW = 8  # elements that are compared one by one, without a call
 _NAMED = re.compile(r"_c\d+")
 
 
@@ -65,7 +68,7 @@ SCOPE: Mapping[str, Any] = {
     "_autocast": torch.is_autocast_enabled, "_autocast_dtype": torch.get_autocast_dtype,
     "_is_compiling": torch.compiler.is_dynamo_compiling, "_is_of_an_operation": is_of_an_operation,
     "_function_modes": len_torch_function_stack, "_dispatch_modes": len_torch_dispatch_stack,
-    "_foreign_modes": foreign_modes, "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
+    "_holds": holds_same, "_same_value": is_same_value, "_foreign_modes": foreign_modes, "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
     **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_MODULE_HOOKS)},
 }  # fmt: skip
 
@@ -120,6 +123,8 @@ class GuardWords(ast.NodeTransformer):
                 return self._lacks(*args)
             case ast.Name("_alike"):
                 return self._alike(args[0], args[1], node.args[1])
+            case ast.Name("_holds"):
+                return self._holds(args[0], args[1], node.args[1])
             case ast.Name("_autocast"):
                 return ast.BoolOp(ast.And(), [parsed("_any_autocast()"), ast.Call(node.func, args, [])])
         return ast.Call(self.visit(node.func), args, [])
@@ -134,8 +139,26 @@ class GuardWords(ast.NodeTransformer):
     def _alike(self, found: ast.expr, constant: ast.expr, written: ast.expr) -> ast.expr:
         """The same object mostly, else an equal one of the same type."""
         assert isinstance(written, ast.Name)
+        if equals_others(self._names[written.id]):
+            return parsed("{0} is {1} or _same_value({0}, {1})", found, constant)
         kind = self._constant(type(self._names[written.id]))
         return parsed("{0} is {1} or type({0}) is {2} and {0} == {1}", found, constant, kind)
+
+    def _holds(self, found: ast.expr, constant: ast.expr, written: ast.expr) -> ast.expr:
+        """A small container mostly holds the very objects that it held, in their order."""
+        assert isinstance(written, ast.Name)
+        value = self._names[written.id]
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+        spelled = isinstance(value, (list, deque, tuple)) or isinstance(value, dict) and all(type(k) is str for k in keys)
+        whole = parsed("_holds({0}, {1})", found, constant)
+        if not spelled or len(keys) > _FEW:
+            return whole
+        if isinstance(value, dict):
+            tests = [parsed("[*{0}] == {1}", found, self._constant(keys))]
+        else:
+            tests = [parsed(f"len({{0}}) == {len(keys)}", found)]
+        tests += [parsed(f"{{0}}[{k!r}] is {{1}}", found, self._constant(value[k])) for k in keys]
+        return ast.BoolOp(ast.Or(), [ast.BoolOp(ast.And(), tests), whole])
 
     def _lacks(self, module: ast.expr, name: ast.expr) -> ast.expr:
         if not self._is_module(module):
@@ -205,5 +228,7 @@ def _not(tree: ast.expr) -> ast.expr:
 
 def identity(value: Any) -> Hashable:
     """A hashable that is equal for the same object, and for equal small constants."""
+    if equals_others(value):
+        return id(value)
     plain = isinstance(value, (torch.dtype, torch.device, float, int, str, frozenset))
     return (type(value), value) if plain else id(value)

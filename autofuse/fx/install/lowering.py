@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from autofuse import ops
+from autofuse.fx.install.writable_results import make_writable
 from autofuse.fx.trace.ambient_state import AmbientState
 from autofuse.fx.trace.tracer import ForwardTrace
 from autofuse.kernels.operation import OPERATIONS
@@ -40,6 +41,7 @@ def lower(trace: ForwardTrace) -> None:
             node.target = OPERATIONS[name].torch.run
         elif name and len(node.args) == 1 and not node.kwargs:
             node.target = plain.activation(name)
+    make_writable(trace.graph, trace.twin)
     _ask_sizes_at_once(trace.graph)
 
 

@@ -45,6 +45,7 @@ class _Proof:
     of: weakref.ref[Tensor]
     state: _State
     found: str | float | None
+    told: str = ""  # a form, of which dtype and shape
     shadow: Tensor | None = None
     copy: Tensor | None = None
     earlier: tuple[Tensor, ...] = ()
@@ -108,7 +109,12 @@ def _proved(x: Tensor, before: _Proof | None) -> _Proof:
         form = form if known and _form(x) == form else None
     elif x.is_inference():
         form = None
-    return _Proof(_forgotten_with(x, _forms), _state(x), form, shadow, copy, earlier)
+    return _Proof(_forgotten_with(x, _forms), _state(x), form, told(x, form), shadow, copy, earlier)
+
+
+def told(x: Tensor, form: str | None) -> str:
+    """What a guard asks for: code that reads a mask may depend on its dtype and on its size, whatever it holds."""
+    return f"{form} of {x.dtype} {tuple(x.shape)}" if form is not None else ""
 
 
 def _forgotten_with(x: Tensor, proofs: dict[int, _Proof]) -> weakref.ref[Tensor]:
@@ -147,12 +153,14 @@ def _is_held_once(x: Tensor) -> bool:
 def holds_form(x: Tensor | None, form: str) -> bool:
     """The guard that generated code asks: does the buffer still have the form that a proof rested on?
 
+    form: the word alone, or with the dtype and the shape, as `told` puts it.
+
     A compiler asks it once, of the buffer itself, and an export of a fake, behind which the buffer is looked for.
     """
     if x is None:
         return False
     known = _forms.get(id(x))
-    if known is not None and known.found == form:
+    if known is not None and (known.told == form or known.found == form):
         if known.shadow is not None:  # a write moves the buffer: the memory where it was is the shadow's, too
             if data_address(x) == known.state[1] and x.stride() == known.state[2]:
                 return True
@@ -161,7 +169,9 @@ def holds_form(x: Tensor | None, form: str) -> bool:
                 return True
         elif known.state == _state(x):
             return True
-    return buffer_form(_with_numbers(x)) == form
+    real = _with_numbers(x)
+    found = buffer_form(real)
+    return real is not None and found is not None and form in (found, told(real, found))
 
 
 def buffer_number(x: Tensor | None) -> float | None:

@@ -24,6 +24,7 @@ from autofuse.fx.trace.containers import Tracked
 from autofuse.fx.trace.contents import State, empty_like, fill, is_mutable, is_sentinel, state_of
 from autofuse.fx.trace.identity_tests import compares_arguments, outsiders
 from autofuse.fx.trace.recorder import Recorder
+from autofuse.fx.trace.same_values import equals_others
 from autofuse.fx.trace.twin import SCALARS, original_class, plain_class
 from autofuse.fx.trace.unseen_copies import UnseenCopies, guard_methods
 from autofuse.fx.trace.values import Held, Untraceable
@@ -59,7 +60,9 @@ class Arguments:
 
     def parameter(self, parameter: inspect.Parameter, value: Any) -> tuple[inspect.Parameter, Any]:
         if parameter.kind is parameter.VAR_KEYWORD:
-            self.guards.add(f"{parameter.name}.keys() == {set(value) or '_EMPTY'}")
+            ordered = f"tuple({parameter.name}) == {self.guards.name_of(tuple(value))}"
+            few = f"{parameter.name}.keys() == {set(value) or '_EMPTY'}"
+            self.guards.add(few if len(value) < 2 else ordered)  # one key has one order
             return parameter, {k: self.value(v, f"{parameter.name}[{k!r}]") for k, v in value.items()}
         if parameter.kind is parameter.VAR_POSITIONAL:
             self.guards.add(f"len({parameter.name}) == {len(value)}")
@@ -152,6 +155,8 @@ class Arguments:
                 raise Untraceable(because(forwards.STORES_UNDER_OBJECT))
             few = len(keys) < 2 or not mapping  # one key has one order
             named = f"tuple({text}) == {self.guards.name_of(keys)}"
+            if equals_others(keys):
+                named = f"_holds(tuple({text}), {self.guards.name_of(keys)})"
             self.guards.add(f"{text}.keys() == {set(keys) or '_EMPTY'}" if few and _spelled(keys) else named)
         if held.elements is not None:
             self.guards.add(f"len({text}) == {len(held.elements)}")
@@ -159,7 +164,8 @@ class Arguments:
     def _guard_members(self, members: frozenset[Any], text: str) -> None:
         if not all(map(_is_key, members)):
             raise Untraceable(because(forwards.STORES_UNDER_OBJECT))
-        self.guards.add(f"frozenset({text}) == {self.guards.name_of(members)}")
+        same = f"frozenset({text}) == {self.guards.name_of(members)}"
+        self.guards.add(f"_holds(frozenset({text}), {self.guards.name_of(members)})" if equals_others(members) else same)
 
     def _parts(self, held: State, text: str) -> State:
         return State(
@@ -261,4 +267,4 @@ def _is_key(key: Any) -> bool:
 
 
 def _spelled(keys: tuple[Any, ...]) -> bool:
-    return all(type(k) in (str, int) for k in keys)
+    return all(type(k) is str for k in keys)

@@ -6,6 +6,7 @@ a list or a dict that an attribute holds, ends the trace: a graph would not repe
 
 from __future__ import annotations
 
+import enum
 import functools
 import types
 from collections.abc import Callable, Iterable
@@ -15,7 +16,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import effects
+from autofuse.fx.trace.child_reads import ChildReads
 from autofuse.fx.trace.code_facts import facts_of
+from autofuse.fx.trace.dict_reads import goes_through
 from autofuse.fx.trace.external_state import ExternalState
 from autofuse.fx.trace.foreign_calls import ForeignCalls
 from autofuse.fx.trace.functions_found import FunctionsFound
@@ -23,7 +26,7 @@ from autofuse.fx.trace.read_set import ReadSet, is_plain
 from autofuse.fx.trace.slots import slots
 from autofuse.fx.trace.snapshots import OutsideChange
 from autofuse.fx.trace.source_lines import SourceLine, user_place
-from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, is_twin, original_class
+from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, is_twin, original_class, plain_class
 from autofuse.fx.trace.values import Held, Untraceable, tensors
 from autofuse.ir.vocabulary import MODULES
 from autofuse.reasons import forwards
@@ -47,6 +50,7 @@ class AttributeReads(ForeignCalls):
         self.owners: dict[int, str] = {}  # id of a twin -> how a guard reaches it
         self.paths: dict[int, str] = {}  # id of a twin module -> its name below the root
         self.seen_through: set[str] = set()  # children that were entered
+        self.child_reads = ChildReads()
         self.handed: dict[int, fx.Node] = {}  # id of a twin module that is an argument -> its placeholder
         self._snapshots: list[tuple[str, Any, list[Any], SourceLine | None]] = []
         self._tables: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
@@ -57,6 +61,7 @@ class AttributeReads(ForeignCalls):
         self._real_reads: list[tuple[str, Any, str]] = []  # what attributes hold that is no twin
         self._first_names: dict[int, str] = {}  # of parameters and buffers
         self.classes_given: list[type] = []  # as arguments
+        self._tensors_read: dict[str, None] = {}  # how a guard reaches the parameters and buffers that were read
         self.forms_rest_on_children = False  # whether a child returns more than a tensor
         self.overheard: list[tuple[Any, str, Any]] | None = None  # what a child reads while it runs
 
@@ -83,6 +88,12 @@ class AttributeReads(ForeignCalls):
         caught = (n for f in facts if any(load.name in _CATCHES for load in f.loads) for n in f.attribute_names(None))
         return frozenset(n for n in (*texts, *caught) if not hasattr(Tensor, n))
 
+    def guard_absent_attributes(self) -> None:
+        """What forward asks tensors for, and they lack, the module's own must not get: `weight.lr_scale`."""
+        if names := self.attributes_asked():
+            for text in self._tensors_read:
+                self.guards.add(f"{self.guards.name_of(names)}.isdisjoint({text}.__dict__)")
+
     def belongs_to_module(self, container: Any) -> bool:
         return self.lies_outside(container) or any(held is container for _, held, *_ in self._snapshots)
 
@@ -107,6 +118,8 @@ class AttributeReads(ForeignCalls):
 
     def close(self, outside: ExternalState) -> None:
         """Guard what forward read besides its arguments and its module. Raises Untraceable where that is impossible."""
+        self._guard_children_asked(outside)
+        self.guard_absent_attributes()
         reads = ReadSet(self.guards, FunctionsFound(self.world.functions), self.refuse)
         for text, value, name in self._real_reads:
             reads.value(text, value, name)
@@ -118,6 +131,16 @@ class AttributeReads(ForeignCalls):
         )
         for ask in outside.asked:
             ask(reads)
+
+    def _guard_children_asked(self, outside: ExternalState) -> None:
+        """A child whose class forward may have asked for is one of that class, or there is none."""
+        called = {str(n.target) for n in self.graph.nodes if n.op == "call_module"} | self.seen_through
+        known = [m for path, m in self.root.named_modules() if path in called]
+        for child in self.child_reads.asked([r for r in outside.ran if not r.aside], known):
+            path = self.paths.get(id(child))
+            if path:
+                cls = self.guards.constant(plain_class(original_class(type(child))))
+                self.guards.add(f"_of_class({guard_path(path)}, {cls})")
 
     # Attributes.
 
@@ -134,6 +157,10 @@ class AttributeReads(ForeignCalls):
 
     def _heard(self, owner: Any, name: str, value: Any) -> None:
         text = self.owners.get(id(owner))
+        if isinstance(value, nn.Module) and id(value) in self.paths:
+            self.child_reads.read(value)
+        elif isinstance(owner, nn.Module) and owner is not self.root and not _has(owner, name):
+            self.child_reads.of_class(owner)
         if isinstance(value, SCALARS):
             self._guard_scalar(owner, text, name, value)
         elif isinstance(value, Tensor):
@@ -179,6 +206,7 @@ class AttributeReads(ForeignCalls):
             if value.nbytes > _LARGEST_ARRAY or value.dtype.hasobject:
                 self.refuse(because(forwards.READS_TOO_MUCH, name=name))
             self.guards.equal(f"{text}.shape", value.shape)
+            self.guards.add(f"{text}.dtype == {self.guards.constant(value.dtype)}")
             self.guards.equal(f"{text}.tobytes()", value.tobytes())
         elif is_twin(value):
             self.guards.same(f"type({text})", original_class(type(value)))
@@ -191,7 +219,7 @@ class AttributeReads(ForeignCalls):
     def read_dict(self, owner: Any, inside: dict[str, Any], code: types.CodeType) -> None:
         """`self.__dict__` or `vars(self)` was read: what has the name of a text in that code is guarded."""
         names = [n for n in facts_of(code).texts if n in inside]
-        if not names:
+        if not names or goes_through(code):
             self.refuse(because(forwards.READS_DICT, name="__dict__"))
         for name in names:
             self.read(owner, name, inside[name])
@@ -208,6 +236,7 @@ class AttributeReads(ForeignCalls):
             self.refuse(because(forwards.READS_OTHER_MODULE, name=name))
         if "hook" not in name:
             self.guards.add(keys_guard(f"{text}.{name}", table, isinstance(owner, nn.ModuleList)))
+            self.child_reads.listed(m for m in vars(owner)[name].values() if isinstance(m, nn.Module))
         elif table:
             self.refuse(because(forwards.READS_STATE, name=name, kind="hook"))
         else:
@@ -274,6 +303,8 @@ class AttributeReads(ForeignCalls):
                 if name in owner.__dict__[table]:
                     self.guards.add(f'{text}.{table}["{name}"] is None')
                     return
+        if effects.is_users(type(value)) and not isinstance(value, enum.Enum):  # a number with methods
+            self._real_reads.append((f"{text}.{name}", value, name))
         self.guards.equal(f"{text}.{name}", value)
 
     def _guard_code(self, owner: Any, text: str | None, name: str, value: Any) -> None:
@@ -321,6 +352,9 @@ class AttributeReads(ForeignCalls):
     def _register_tensor(self, x: Tensor, owner: Any, name: str) -> None:
         """A tensor that is a plain attribute (parameters and buffers are found by parameter())."""
         if id(x) in self.held or self.parameter(x) is not None:
+            if id(owner) in self.paths:
+                path = f"{self.paths[id(owner)]}.{name}".lstrip(".")
+                self._tensors_read[guard_tensor(self.root, path)] = None
             self._guard_other_name(owner, name, self._first_names.get(id(x)))
             return
         if isinstance(owner, nn.Module) and id(owner) in self.paths:
@@ -349,7 +383,7 @@ class AttributeReads(ForeignCalls):
             if any(not isinstance(v, (Tensor, nn.Module)) for v in value):
                 self.refuse(because(forwards.READS_STATE, name=text, kind=type(value).__name__))
             return
-        self.guards.add(f"{text}.keys() == {self.guards.name_of(frozenset(keys))}" if isinstance(value, dict)
+        self.guards.add(f"tuple({text}) == {self.guards.name_of(tuple(keys))}" if isinstance(value, dict)
                         else f"len({text}) == {len(value)}")  # fmt: skip
         for key in keys:
             item, get = value[key], self._getter(make, key) if make is not None else None
@@ -474,6 +508,12 @@ def is_computed(owner: Any, name: str) -> bool:
         and not isinstance(found, (*CODE, classmethod, staticmethod))
         and (type(found) is not types.MemberDescriptorType)
     )
+
+
+def _has(module: nn.Module, name: str) -> bool:
+    """Whether a module itself, and not its class, has the attribute."""
+    inside = object.__getattribute__(module, "__dict__")
+    return name in inside or any(name in inside[table] for table in ("_parameters", "_buffers", "_modules"))
 
 
 def holds(owner: Any, name: str, value: Any) -> bool:

@@ -19,6 +19,7 @@ _BY_NAME = frozenset({
 })  # fmt: skip
 _STORES = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _ASSIGNS = frozenset({"STORE_ATTR", "DELETE_ATTR"})
+_INPLACE = frozenset({"out", "inplace"})  # arguments
 _REBINDS = frozenset({"STORE_DEREF", "DELETE_DEREF"})
 
 
@@ -43,6 +44,7 @@ class CodeFacts:
     stored: frozenset[str] = frozenset()  # globals that it sets
     rebound: frozenset[str] = frozenset()  # free variables that it sets
     assigned: frozenset[str] = frozenset()  # attributes that it sets, of whatever
+    writes: bool = False  # whether it may write to a tensor in place
     by_name: bool = False  # whether it can read attributes whose names it computes
 
     def loaded(self, lines: Collection[int] | None) -> Iterator[Load]:
@@ -100,8 +102,19 @@ def _read(code: types.CodeType) -> CodeFacts:
     found.texts = frozenset(_texts(code.co_consts))
     found.stored, found.rebound = frozenset(stored), frozenset(rebound)
     named = {load.name for load in found.loads} | {name for name, _ in found.names}
+    found.writes = any(_writes(step) for step in steps) or not _INPLACE.isdisjoint(found.texts)
     found.by_name = not named.isdisjoint(_BY_NAME)
     return found
+
+
+def _writes(step: dis.Instruction) -> bool:
+    """Whether a step stores an element, computes in place, or asks for a method such as `copy_`."""
+    if step.opname in _NAMED:
+        name = _attribute_name(step)
+        return name.endswith("_") and not name.endswith("__") or name == "data"
+    return step.opname in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE") or (
+        step.opname == "BINARY_OP" and step.argrepr.endswith("=")
+    )
 
 
 def _line(step: dis.Instruction) -> int | None:

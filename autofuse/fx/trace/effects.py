@@ -39,6 +39,18 @@ _REFLECTIVE = frozenset({  # they read what nobody can follow
     ("importlib", "import_module"), ("importlib", "reload"), ("inspect", "currentframe"), ("inspect", "stack"),
     ("inspect", "trace"), ("inspect", "getouterframes"), ("inspect", "getframeinfo"),
 })  # fmt: skip
+_IMPURE = frozenset({  # of the modules above: they warn, keep something for later, or set a state of Python's
+    ("warnings", "warn"), ("warnings", "warn_explicit"), ("warnings", "simplefilter"), ("warnings", "filterwarnings"),
+    ("warnings", "resetwarnings"), ("warnings", "showwarning"), ("_warnings", "warn"), ("_warnings", "warn_explicit"),
+    ("weakref", "finalize.__init__"), ("decimal", "setcontext"), ("decimal", "getcontext"), ("decimal", "localcontext"),
+})  # fmt: skip
+# Classes of Python's, written in C, whose methods change nothing but containers, which are compared.
+_KNOWN_CLASSES = frozenset({
+    "builtins", "_collections", "collections", "re", "_sre", "decimal", "datetime", "functools", "types", "_struct",
+    "weakref", "_weakref", "operator", "array", "enum", "contextvars", "_contextvars", "typing", "itertools", "uuid",
+    "_functools", "_operator", "_abc", "fractions", "pathlib", "inspect", "string",
+})  # fmt: skip
+_DIGESTS = frozenset({"digest", "hexdigest", "copy"})
 _ONLY_READ = (
     "random.", "logging.", "ContextVar.", "time.time", "time.perf_counter", "time.monotonic", "time.process_time",
     "datetime.", "uuid.", "importlib.", "platform.", "sys.", "inspect.", "gc.", "exec", "eval", "compile", "globals",
@@ -68,11 +80,19 @@ def is_standard(name: object) -> bool:
     return top(name) in sys.stdlib_module_names and name != "__main__"
 
 
+def is_users(cls: type) -> bool:
+    """Whether a class belongs neither to Python nor to a library that only computes."""
+    return not is_library(cls.__module__) and not is_standard(cls.__module__)
+
+
 def effect_of_function(namespace: dict[str, Any], name: str) -> str:
-    """What a function of Python's own, or of torch's, that is written in Python does: its name, or nothing."""
+    """What a function of Python's own, or of torch's, that is written in Python does: its name, or nothing.
+
+    name: of a method, with the name of its class.
+    """
     module = str(namespace.get("__name__"))
     if is_standard(module):
-        pure = module in _PURE and (module, name) not in _REFLECTIVE
+        pure = module in _PURE and (module, name) not in _REFLECTIVE | _IMPURE
         return "" if pure else f"{module}.{name}"
     if top(module) != "torch":
         return ""
@@ -96,7 +116,8 @@ def effect_of_builtin(function: Any) -> str:
     if top(module) == "torch":
         return f"torch.{name}" if name.startswith(_SETTERS) and not name.startswith("_set_grad") else ""
     if is_standard(module):
-        return "" if module in _PURE or module == "datetime" else f"{module}.{name}"
+        pure = (module in _PURE or module == "datetime") and (module, name) not in _IMPURE
+        return "" if pure else f"{module}.{name}"
     return ""
 
 
@@ -109,6 +130,9 @@ def _effect_of_method(owner: Any, name: str) -> str:
         return ""  # it ends what has begun: a stop would leave a lock locked for ever; reading the lock is refused
     if isinstance(owner, _STATEFUL) or type(owner).__module__ in ("_random", "_io", "_thread", "_socket", "_queue"):
         return f"{type(owner).__qualname__}.{name}"
+    module = type(owner).__module__
+    if is_standard(module) and module not in _KNOWN_CLASSES and name not in _DIGESTS:
+        return f"{type(owner).__qualname__}.{name}"  # a hash that goes on, a compressor, a cursor
     return ""
 
 

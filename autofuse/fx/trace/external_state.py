@@ -82,6 +82,8 @@ class ExternalState(Watcher):
         for name, value in ran.arguments.items():
             if isinstance(value, type) or self.snapshot.holds(value):  # what forward has made is its own affair
                 self.note(value, name, names)
+        if facts_of(ran.code).writes:
+            self.snapshot.keep_large()
         if ran.arguments and not any(ran.code in nested(other.code) for other in self.ran):
             with unfollowed():
                 function = FunctionsFound().of(ran, everywhere=True)
@@ -116,6 +118,8 @@ class ExternalState(Watcher):
             self._check_state(value, load)
             self._note_modules(value, load, facts.assigned)
             self.note(value, load.name, names)
+        if facts.writes:
+            self.snapshot.keep_large()
         for name in facts.stored:
             self.snapshot.note_name(ran.namespace, name)
 

@@ -17,6 +17,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from autofuse.fx.trace.same_values import equals_others, is_container, is_same_value
+
 _SELF, _NAMED = re.compile(r"\bself\b"), re.compile(r"\b_c\d+\b")
 _TEXT, _NAME = re.compile(r"'[^']*'|\"[^\"]*\""), re.compile(r"(?<![\w.])[A-Za-z]\w*")
 _WORDS = frozenset({"is", "not", "in", "and", "or", "len", "type", "None", "True", "False", "isinstance"})
@@ -41,6 +43,10 @@ class Guards:
             self.add(f"{text} is {self.name_of(value)}")
         elif isinstance(value, float) and math.isnan(value):
             self.add(f"{text} != {text}")
+        elif equals_others(value):
+            if is_container(value):
+                self.same(f"type({text})", type(value))
+            self.add(f"{'_holds' if is_container(value) else '_alike'}({text}, {self.constant(value)})")
         else:
             self.add(f"{text} == {self.name_of(value)}")
 
@@ -78,7 +84,7 @@ class Guards:
         if value is None or type(value) in (bool, int, str) or type(value) is float and math.isfinite(value):
             return repr(value)
         for name, known in self.names.items():
-            if known is value or isinstance(value, Hashable) and type(known) is type(value) and known == value:
+            if known is value or isinstance(value, Hashable) and is_same_value(known, value):
                 return name
         name = f"_c{len(self.names)}"
         self.names[name] = value
@@ -116,8 +122,8 @@ def in_words(test: str, names: Mapping[str, Any]) -> str:
     match tree:
         case ast.Call(func=ast.Name(id=name)) if name in _PHRASES:
             return _PHRASES[name].format(*map(ast.unparse, tree.args))
-        case ast.Call(ast.Name("_alike" | "_inherited" as word), [first, second]):
-            return f"{ast.unparse(first)} {'is' if word == '_alike' else 'has'} {ast.unparse(second)}"
+        case ast.Call(ast.Name("_alike" | "_holds" | "_inherited" as word), [first, second]):
+            return f"{ast.unparse(first)} {'has' if word == '_inherited' else 'is'} {ast.unparse(second)}"
         case ast.UnaryOp(ast.Not(), ast.Call(ast.Name("_autocast"), [ast.Constant(str(value))])):
             return f"autocast is off on {value}"
     return re.sub(r"\b_(autocast(?:_dtype)?\()", r"\1", ast.unparse(tree))

@@ -7,6 +7,7 @@ cannot be guarded is a reason to refuse. Objects are named in guards themselves,
 
 from __future__ import annotations
 
+import abc
 import array
 import builtins
 import contextvars
@@ -31,6 +32,7 @@ from autofuse.fx.trace.functions_found import FunctionsFound, unwrapped
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.own_forward import own_forward, own_function
 from autofuse.fx.trace.roots import NOTHING, imported_names, root_of
+from autofuse.fx.trace.same_values import equals_others, is_same_value
 from autofuse.fx.trace.slots import has_hidden_state, slots
 from autofuse.fx.trace.snapshots import EVERYTHING, closed_over, is_opaque
 from autofuse.fx.trace.source_lines import SourceLine
@@ -182,6 +184,10 @@ class ReadSet:
     def _of_python(self, name: str) -> None:
         """A name that the user added to Python's own."""
         value = vars(builtins).get(name)
+        if value is id:  # that of a stand-in is another
+            self._refuse(because(forwards.READS_STATE, name="id()", kind="memory address"))
+        if value is dir:
+            self._refuse(because(forwards.READS_DICT, name="dir()"))
         if (
             value is not None
             and not isinstance(value, (type, bool, types.BuiltinFunctionType))
@@ -209,12 +215,16 @@ class ReadSet:
                     self._in_namespace(inside, name)
                     self._attributes(inside[name], attributes[1:])
                 else:  # its __getattr__ answers, or nobody
+                    if "__getattr__" in inside:
+                        self._in_namespace(inside, "__getattr__")
                     self._absent.setdefault(id(inside), (inside, set()))[1].add(name)
             self._flags(value, attributes[:1] or self._names)
         elif attributes and type(value).__module__.startswith("torch.backends"):
             self._flags(value, attributes[:1])
         elif isinstance(value, type) and _is_users(value):
             self._class(value, attributes)
+            if isinstance(value, abc.ABCMeta):  # any class may be registered with it, which is counted
+                self.guards.add(f"{self.guards.constant(abc.get_cache_token)}() == {abc.get_cache_token()}")
         elif isinstance(value, types.FunctionType):
             self._function_attributes(value)
             self._dispatched(value)
@@ -355,7 +365,7 @@ class ReadSet:
         if isinstance(value, (operator.attrgetter, operator.methodcaller)):
             self._computed = True
         if isinstance(value, enum.Enum):
-            self._held(value._value_, name)
+            self._value(f"{self.guards.constant(value)}._value_", value._value_, name)
         if len(self._seen) > _MOST:
             self._refuse(because(forwards.READS_TOO_MUCH, name=name))
         if isinstance(value, _CALLABLES):
@@ -387,8 +397,10 @@ class ReadSet:
             if _is_bound(value):
                 self._value(f"{self.guards.constant(value)}.__self__", value.__self__, name)
         elif isinstance(value, functools.partial):
-            for part in (value.func, value.args, value.keywords):
-                self._held(part, name)
+            text = self.guards.constant(value)
+            for part in ("func", "args", "keywords"):
+                self.guards.same(f"{text}.{part}", getattr(value, part))
+                self._held(getattr(value, part), name)
         else:
             for inner, closed in closed_over(value):
                 called = isinstance(closed, (types.FunctionType, types.MethodType))
@@ -400,6 +412,7 @@ class ReadSet:
             self._refuse(because(forwards.READS_TOO_MUCH, name=name))
         text = self.guards.constant(value)
         self.guards.equal(f"{text}.shape", value.shape)
+        self.guards.add(f"{text}.dtype == {self.guards.constant(value.dtype)}")
         self.guards.equal(f"{text}.tobytes()", value.tobytes())
 
     def _container(self, value: Any, name: str) -> None:
@@ -422,7 +435,8 @@ class ReadSet:
     def _same_content(self, value: Any) -> None:
         if not isinstance(value, (tuple, frozenset)):
             kind = next(k for k in (dict, list, set, deque) if isinstance(value, k))
-            self.guards.add(f"{self.guards.constant(value)} == {self.guards.constant(_copy(value, kind))}")
+            now, before = self.guards.constant(value), self.guards.constant(_copy(value, kind))
+            self.guards.add(f"_holds({now}, {before})" if equals_others(value) else f"{now} == {before}")
 
     def _items(self, value: Any, keys: list[Any], name: str) -> None:
         if isinstance(value, (tuple, frozenset)):
@@ -430,7 +444,8 @@ class ReadSet:
         if isinstance(value, set) or not all(map(is_plain, keys)):
             self._refuse(because(forwards.READS_STATE, name=name, kind=type(value).__qualname__))
         text = self.guards.constant(value)
-        self.guards.add(f"len({text}) == {len(value)}")
+        ordered = isinstance(value, dict) and len(keys) > 1
+        self.guards.add(f"tuple({text}) == {self.guards.name_of(tuple(keys))}" if ordered else f"len({text}) == {len(value)}")
         for key in keys or range(len(value)):
             part = value[key] if not isinstance(value, dict) else dict.__getitem__(value, key)
             reach = f"{text}[{self.guards.name_of(key)}]"
@@ -439,6 +454,7 @@ class ReadSet:
     def _object(self, value: Any, name: str) -> None:
         """The attributes that are read, of an object of the user's; all, of one of Python's own classes."""
         if isinstance(value, (type, types.ModuleType)) or _is_idle(value):
+            self._logger(value, name) if effects.is_logger(value) else None
             return
         if is_sentinel(value):
             missing = self._missing(getattr(value, "__dict__", ())) if hasattr(value, "__dict__") else []
@@ -463,6 +479,12 @@ class ReadSet:
         if isinstance(value, nn.Module):
             self._tables(value, text, name)
         self._of_class(value, text, inside, name)
+
+    def _logger(self, value: Any, name: str) -> None:
+        """What is asked of a logger without calling it: `log.level`."""
+        for attribute in [n for n in vars(value) if n in self._literal]:
+            text = f'{self.guards.constant(value)}.__dict__["{attribute}"]'
+            self._value(text, vars(value)[attribute], f"{name}.{attribute}")
 
     def _lacks(self, text: str, inside: Collection[str], names: Collection[str], missing: list[str]) -> None:
         """Attributes that an object must not get."""
@@ -534,7 +556,7 @@ _KEPT = 4096
 def _copy(value: Any, kind: type) -> Any:
     """A copy to compare a container with; the same one while the container holds the same."""
     known = _COPIES.get(id(value))
-    if known is not None and known[0] is value and known[1] == value:
+    if known is not None and known[0] is value and is_same_value(known[1], kind(value)):
         return known[1]
     if len(_COPIES) > _KEPT:
         _COPIES.clear()
@@ -547,7 +569,7 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, enum.Enum):
         return is_plain(value._value_) and vars(value).keys() <= _OF_MEMBERS
     if isinstance(value, _PLAIN):
-        return not getattr(value, "__dict__", None)
+        return not getattr(value, "__dict__", None) and not _is_users(type(value))
     if type(value).__module__ == "torch" and type(value).__name__ in _TORCHS:
         return True
     if isinstance(value, (tuple, frozenset)) and type(value) in (tuple, frozenset):

@@ -6,6 +6,7 @@ the names of attributes that the code in question uses. Knows Python's values; k
 
 from __future__ import annotations
 
+import array
 import collections
 import contextvars
 import functools
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.slots import slots
 from autofuse.fx.trace.twin import is_twin
-from autofuse.torch_private import FakeTensor
+from autofuse.torch_private import FakeTensor, set_version_counter
 
 _MOST, _LARGEST = 20_000, 10_000
 _LARGEST_TENSOR, _LARGEST_ARRAY = 1 << 16, 1 << 20  # elements, bytes
@@ -69,6 +70,7 @@ class Snapshot:
         self._kept: dict[int, _Kept] = {}
         self._seen: dict[int, tuple[Any, set[str]]] = {}
         self._caches: list[Any] = []
+        self._large: list[tuple[Tensor, str]] = []  # which are copied where code may write to them
         self._count = 0
 
     def note(self, value: Any, name: str, names: Collection[str] = EVERYTHING) -> None:
@@ -102,6 +104,13 @@ class Snapshot:
         """Keep what a variable that functions close over is bound to."""
         if id(cell) not in self._kept:
             self._kept[id(cell)] = _Kept(cell, name, _bound(cell), _bound, _bind)
+
+    def keep_large(self) -> None:
+        """Keep the large tensors in reach, too: code that may write to them is about to run."""
+        for x, name in self._large:
+            if type(x) is not FakeTensor and not x.is_meta and id(x) not in self._kept:
+                self._kept[id(x)] = _Kept(x, name, _tensor(x), _tensor, _put_tensor)
+        self._large.clear()
 
     def holds(self, value: Any) -> bool:
         """Whether a value was noted."""
@@ -146,6 +155,8 @@ class Snapshot:
             self._caches.append(value)
             self.forget_cached()
             return
+        if isinstance(value, Tensor) and value.numel() > _LARGEST_TENSOR:
+            self._large.append((value, name))
         for now, put in _ways(value):
             key = id(value) if now is not _attributes else ~id(value)
             self._kept[key] = _Kept(value, name, now(value), now, put)
@@ -171,6 +182,8 @@ def _ways(value: Any) -> Iterator[tuple[Callable[[Any], Any], Callable[[Any, Any
         yield _items, _put_items
     elif isinstance(value, (list, collections.deque, bytearray)) and len(value) <= _LARGEST:
         yield list, _put_list
+    elif isinstance(value, array.array) and len(value) <= _LARGEST:
+        yield list, _put_numbers
     elif isinstance(value, set) and len(value) <= _LARGEST:
         yield set, _put_set
     if _has_attributes(value):
@@ -323,6 +336,11 @@ def _put_list(value: Any, before: list[Any]) -> None:
     value.extend(before)
 
 
+def _put_numbers(value: Any, before: list[Any]) -> None:
+    del value[:]
+    value.extend(before)
+
+
 def _put_set(value: Any, before: set[Any]) -> None:
     value.clear()
     value.update(before)
@@ -395,6 +413,8 @@ def _tensor(x: Tensor) -> Any:
 def _put_tensor(x: Tensor, before: Any) -> None:
     with torch.no_grad():
         x.copy_(before[1])
+    if not x.is_inference():
+        set_version_counter((x,), (before[0],))  # nobody is to see that it was written and put back
 
 
 def _array(x: Any) -> Any:

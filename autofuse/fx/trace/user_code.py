@@ -264,7 +264,8 @@ def _called(frame: types.FrameType) -> None:
     name, namespace = frame.f_code.co_name, frame.f_globals
     if namespace.get("__name__") in ("os", "collections.abc") and _environment(frame):
         return
-    what = effects.effect_of_function(namespace, name)
+    own = frame.f_code.co_qualname.rpartition("<locals>.")[2]
+    what = effects.effect_of_function(namespace, own if own.startswith("finalize.") else name)
     if what:
         _effect(what)
     elif effects.top(namespace.get("__name__")) == "torch" and effects.is_question(name):

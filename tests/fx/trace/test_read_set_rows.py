@@ -230,6 +230,47 @@ ROWS: dict[str, tuple[str, str, str]] = {
         "c = holder(t=0.25)\n@contextlib.contextmanager\ndef got():\n yield c.t\n"
         "def get():\n with got() as t: return t",
         "get()", "c.t = 3.0"),
+    "True for 1, in a list": ("c = [1]", "3.0 if c[0] is True else 0.25", "c[0] = True"),
+    "a float for an integer, in a list": ("c = [2]", "0.25 if isinstance(c[0], int) else 3.0", "c[0] = 2.0"),
+    "True for 1, in a tuple": ("c = holder(t=(1, 0))", "3.0 if c.t[0] is True else 0.25", "c.t = (True, 0)"),
+    "True for 1, in a frozenset": (
+        "c = holder(t=frozenset({1}))", "3.0 if True in map(lambda v: v is True, c.t) else 0.25",
+        "c.t = frozenset({True})"),
+    "-0.0 for 0.0": ("import math\nc = holder(t=0.0)", "0.25 if math.copysign(1, c.t) > 0 else 3.0", "c.t = -0.0"),
+    "-0.0 for 0.0, in a dict": (
+        "import math\nc = {'t': 0.0}", "0.25 if math.copysign(1, c['t']) > 0 else 3.0", "c['t'] = -0.0"),
+    "-0.0 for 0.0, in a complex number": (
+        "import math\nc = holder(t=complex(1, 0.0))", "0.25 if math.copysign(1, c.t.imag) > 0 else 3.0",
+        "c.t = complex(1, -0.0)"),
+    "1 for True, as a key": (
+        "c = {True: 's', 2: 't'}", "0.25 if next(iter(c)) is True else 3.0", "c.clear(); c.update({1: 's', 2: 't'})"),
+    "order of a dict of texts": ("c = {'a': 'x', 'b': 'y'}", "0.25 if next(iter(c)) == 'a' else 3.0",
+        "c['a'] = c.pop('a')"),
+    "order of a dict of objects": (
+        "c = {'a': holder(t=0.25), 'b': holder(t=3.0)}", "next(iter(c.values())).t", "c['a'] = c.pop('a')"),
+    "another dtype, in an array": (
+        "import numpy\nc = holder(t=numpy.zeros(2, dtype=numpy.int64))", "0.25 if c.t.dtype.kind == 'i' else 3.0",
+        "c.t = numpy.zeros(2)"),
+    "level of a logger": (
+        "import logging\nlog = logging.getLogger('read_set_rows')\nlog.setLevel(20)",
+        "0.25 if log.level > 10 else 3.0", "log.setLevel(10)"),
+    "a class that is registered with an abstract one": (
+        "import abc\nclass A(abc.ABC): pass\nclass C: pass\nc = C()", "3.0 if isinstance(c, A) else 0.25",
+        "A.register(C)"),
+    "__getattr__ of a module": (
+        "c = types.ModuleType('c')\nc.__getattr__ = lambda name: 0.25", "c.t", "c.__getattr__ = lambda name: 3.0"),
+    "class of a float of the user's": ("class C(float): k = 1.0\nc = C(0.25)", "float(c) * c.k", "C.k = 3.0"),
+    "class of a text of the user's": ("class C(str): k = 0.25\nc = C('a')", "c.k", "C.k = 3.0"),
+    "what a partial function calls": (
+        "def times(a, b): return a * b\nc = functools.partial(times, 1.0, b=0.25)", "c()",
+        "c.__setstate__((times, (4.0,), {'b': 3.0}, {}))"),
+    "value of a member of an enumeration": (
+        "class C(enum.Enum): A = [0.25]", "C.A.value[0]", "C.A._value_ = [3.0]"),
+    "precision of decimal": (
+        "import decimal", "decimal.getcontext().prec / 112", "decimal.getcontext().prec += 28"),
+    "descriptor that stores by id": (
+        "class C:\n kept = {}\n def __get__(self, owner, cls): return self.kept.get(id(owner), 0.25)\n"
+        " def __set__(self, owner, v): self.kept[id(owner)] = v\nclass H: t = C()\nc = H()", "c.t", "c.t = 3.0"),
     "a method of tensors": (
         "OLD = torch.Tensor.softmax", "0.25", "torch.Tensor.softmax = lambda self, dim: OLD(self, dim) * 2"),
 }  # fmt: skip
