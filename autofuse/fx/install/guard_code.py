@@ -149,7 +149,9 @@ class GuardWords(ast.NodeTransformer):
         assert isinstance(written, ast.Name)
         value = self._names[written.id]
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
-        spelled = isinstance(value, (list, deque, tuple)) or isinstance(value, dict) and all(type(k) is str for k in keys)
+        spelled = (
+            isinstance(value, (list, deque, tuple)) or isinstance(value, dict) and all(type(k) is str for k in keys)
+        )
         whole = parsed("_holds({0}, {1})", found, constant)
         if not spelled or len(keys) > _FEW:
             return whole
