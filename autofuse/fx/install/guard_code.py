@@ -68,7 +68,8 @@ SCOPE: Mapping[str, Any] = {
     "_autocast": torch.is_autocast_enabled, "_autocast_dtype": torch.get_autocast_dtype,
     "_is_compiling": torch.compiler.is_dynamo_compiling, "_is_of_an_operation": is_of_an_operation,
     "_function_modes": len_torch_function_stack, "_dispatch_modes": len_torch_dispatch_stack,
-    "_holds": holds_same, "_same_value": is_same_value, "_foreign_modes": foreign_modes, "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
+    "_holds": holds_same, "_same_value": is_same_value,
+    "_foreign_modes": foreign_modes, "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
     **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_MODULE_HOOKS)},
 }  # fmt: skip
 
@@ -149,7 +150,9 @@ class GuardWords(ast.NodeTransformer):
         assert isinstance(written, ast.Name)
         value = self._names[written.id]
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
-        spelled = isinstance(value, (list, deque, tuple)) or isinstance(value, dict) and all(type(k) is str for k in keys)
+        spelled = (
+            isinstance(value, (list, deque, tuple)) or isinstance(value, dict) and all(type(k) is str for k in keys)
+        )
         whole = parsed("_holds({0}, {1})", found, constant)
         if not spelled or len(keys) > _FEW:
             return whole

@@ -165,7 +165,9 @@ class Arguments:
         if not all(map(_is_key, members)):
             raise Untraceable(because(forwards.STORES_UNDER_OBJECT))
         same = f"frozenset({text}) == {self.guards.name_of(members)}"
-        self.guards.add(f"_holds(frozenset({text}), {self.guards.name_of(members)})" if equals_others(members) else same)
+        self.guards.add(
+            f"_holds(frozenset({text}), {self.guards.name_of(members)})" if equals_others(members) else same
+        )
 
     def _parts(self, held: State, text: str) -> State:
         return State(

@@ -97,7 +97,11 @@ def _uses(code: types.CodeType) -> dict[int, tuple[int, str]]:
 
 
 def _becomes(step: dis.Instruction, after: list[Any]) -> int:
-    if step.opname == "LOAD_METHOD" or step.opname == "LOAD_ATTR" and str(step.argrepr).startswith(("NULL|", "method ")):
+    if (
+        step.opname == "LOAD_METHOD"
+        or step.opname == "LOAD_ATTR"
+        and str(step.argrepr).startswith(("NULL|", "method "))
+    ):
         return CALLED
     opname = after[0].opname
     if opname in ("LOAD_ATTR", "LOAD_METHOD"):

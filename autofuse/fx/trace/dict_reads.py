@@ -7,7 +7,9 @@ import types
 from functools import cache
 from typing import Any
 
-_ALL = frozenset({"items", "keys", "values", "copy", "len", "sorted", "list", "tuple", "set", "dict", "sum", "any", "all"})
+_ALL = frozenset(
+    {"items", "keys", "values", "copy", "len", "sorted", "list", "tuple", "set", "dict", "sum", "any", "all"}
+)
 
 
 @cache

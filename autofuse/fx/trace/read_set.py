@@ -445,7 +445,9 @@ class ReadSet:
             self._refuse(because(forwards.READS_STATE, name=name, kind=type(value).__qualname__))
         text = self.guards.constant(value)
         ordered = isinstance(value, dict) and len(keys) > 1
-        self.guards.add(f"tuple({text}) == {self.guards.name_of(tuple(keys))}" if ordered else f"len({text}) == {len(value)}")
+        self.guards.add(
+            f"tuple({text}) == {self.guards.name_of(tuple(keys))}" if ordered else f"len({text}) == {len(value)}"
+        )
         for key in keys or range(len(value)):
             part = value[key] if not isinstance(value, dict) else dict.__getitem__(value, key)
             reach = f"{text}[{self.guards.name_of(key)}]"
