@@ -69,7 +69,8 @@ SCOPE: Mapping[str, Any] = {
     "_is_compiling": torch.compiler.is_dynamo_compiling, "_is_of_an_operation": is_of_an_operation,
     "_function_modes": len_torch_function_stack, "_dispatch_modes": len_torch_dispatch_stack,
     "_holds": holds_same, "_same_value": is_same_value,
-    "_foreign_modes": foreign_modes, "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
+    "_foreign_modes": foreign_modes,
+    "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
     **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_MODULE_HOOKS)},
 }  # fmt: skip
 
