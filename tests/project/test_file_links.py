@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
@@ -177,6 +178,7 @@ def test_a_tree_deeper_than_calls_can_nest_is_walked(tree: Path) -> None:
     path = os.path.join(*["d"] * depth, "x.py")
     assert FUSED in Path(path).read_text()
     assert main(["check", path]) == 0
+    subprocess.run(["rm", "-r", "d"], check=True)  # pytest would not get to its end when it clears old folders
 
 
 def as_nobody(arguments: list[str]) -> tuple[int, str]:

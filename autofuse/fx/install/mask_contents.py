@@ -5,8 +5,10 @@ A form is a word for the last two dimensions of a tensor (see facts.Known): "low
 
 from __future__ import annotations
 
+import re
 import weakref
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -160,7 +162,7 @@ def holds_form(x: Tensor | None, form: str) -> bool:
     if x is None:
         return False
     known = _forms.get(id(x))
-    if known is not None and (known.told == form or known.found == form):
+    if known is not None and (known.told == form or known.found == form or _is_at_least(known.told, form)):
         if known.shadow is not None:  # a write moves the buffer: the memory where it was is the shadow's, too
             if data_address(x) == known.state[1] and x.stride() == known.state[2]:
                 return True
@@ -171,7 +173,23 @@ def holds_form(x: Tensor | None, form: str) -> bool:
             return True
     real = _with_numbers(x)
     found = buffer_form(real)
-    return real is not None and found is not None and form in (found, told(real, found))
+    if real is None or found is None:
+        return False
+    now = told(real, found)
+    return form in (found, now) or _is_at_least(now, form)
+
+
+@lru_cache(maxsize=256)
+def _is_at_least(now: str, form: str) -> bool:
+    """Whether a form of one dtype is as large in every dimension: what fits into the smaller one fits into it."""
+    (start, _, sizes), (wanted, _, least) = now.partition(" ("), form.partition(" (")
+    found, asked = (re.findall(r"\d+", t) for t in (sizes, least))
+    return (
+        bool(asked)
+        and start == wanted
+        and len(found) == len(asked)
+        and all(int(a) >= int(b) for a, b in zip(found, asked, strict=True))
+    )
 
 
 def buffer_number(x: Tensor | None) -> float | None:
