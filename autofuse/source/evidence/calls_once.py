@@ -13,7 +13,7 @@ from autofuse.reasons import tensors
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.evidence.claim import Claim, Missing
-from autofuse.source.place.edits import TextSpan, span_of
+from autofuse.source.place.edits import TextSpan, is_inside, span_of
 
 _RANDOM = ("rand", "bernoulli", "dropout", "multinomial", "normal", "poisson", "alpha_dropout", "feature_")
 
@@ -29,7 +29,7 @@ def calls_are_made_once(claim: Claim) -> Iterator[Missing | Fails]:
         if not written[text]:
             continue
         nodes = [n for n in ast.walk(claim.captured.function) if isinstance(n, ast.Call) and ast.unparse(n) == text]
-        gone = sum(any(_inside(span_of(n), span) for span in _taken_out(claim)) for n in nodes)
+        gone = sum(any(is_inside(span_of(n), span) for span in _taken_out(claim)) for n in nodes)
         if written[text] > gone:
             yield Fails(because(tensors.CALLED_TWICE, call=text.partition("(")[0]), v)
 
@@ -58,8 +58,3 @@ def _in_new_text(claim: Claim) -> Counter[str]:
 
 def _taken_out(claim: Claim) -> tuple[TextSpan, ...]:
     return (*claim.edit.removals, *(span for span, _ in claim.edit.replacements))
-
-
-def _inside(inner: TextSpan, outer: TextSpan) -> bool:
-    starts = (outer.line, outer.column) <= (inner.line, inner.column)
-    return starts and (inner.end_line, inner.end_column) <= (outer.end_line, outer.end_column)

@@ -173,7 +173,7 @@ def _is_part(v: Value, owner: Value) -> bool:
     todo = [b for b in memory_of(v, through_parts=True) if b.op == ATTRIBUTE]
     while todo:
         holder = todo.pop().inputs[:1]
-        if holder == (owner,) or list(holder) == [owner]:
+        if owner in holder:
             return True
         todo += [h for h in holder if h.op == ATTRIBUTE]
     return False

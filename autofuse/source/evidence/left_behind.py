@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 from autofuse.rule import Fails
 from autofuse.source.evidence.claim import Claim, Missing
-from autofuse.source.place.edits import TextSpan, span_of
+from autofuse.source.place.edits import is_inside, span_of
 
 _LONGEST = 40  # characters of the code that a message repeats
 _PRODUCTS = frozenset({"matmul", "einsum", "einops_einsum", "baddbmm", "bmm"})
 
 
 def nothing_is_left_behind(claim: Claim) -> Iterator[Missing | Fails]:
-    """Missing where the scores are still computed, for a reader that the edit leaves."""
+    """The edit removes the code that computes the scores; Missing where other code still needs it."""
     if claim.site.rule.replacement.operation != "attention":
         return
     gone = (*claim.edit.removals, *(span for span, _ in claim.edit.replacements))
@@ -26,15 +26,10 @@ def nothing_is_left_behind(claim: Claim) -> Iterator[Missing | Fails]:
         computed = [
             p.node for p in claim.captured.places.get(v, ()) if not isinstance(p.node, (ast.Name, ast.Attribute))
         ]
-        if v.op in _PRODUCTS and computed and not any(_within(span_of(n), g) for n in computed for g in gone):
+        if v.op in _PRODUCTS and computed and not any(is_inside(span_of(n), g) for n in computed for g in gone):
             text = _short(ast.unparse(computed[0]))
             yield Missing(f"leaves `{text}` to what else reads it, so the scores are computed twice")
             return
-
-
-def _within(inner: TextSpan, outer: TextSpan) -> bool:
-    starts = (outer.line, outer.column) <= (inner.line, inner.column)
-    return starts and (inner.end_line, inner.end_column) <= (outer.end_line, outer.end_column)
 
 
 def _short(text: str) -> str:

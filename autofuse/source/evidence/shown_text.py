@@ -10,14 +10,14 @@ from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.claim import Claim, Missing
-from autofuse.source.place.edits import TextSpan, span_of
+from autofuse.source.place.edits import is_inside, span_of
 
 
 def shows_no_text(claim: Claim) -> Iterator[Missing | Fails]:
     """Fails where an expression that changes stands in an f-string that prints it."""
     shown = [span_of(n) for n in walk(claim.captured.function) if isinstance(n, ast.JoinedStr) and _shows(n)]
     for span, _ in claim.edit.replacements if shown else ():
-        if any(_inside(span, outer) for outer in shown):
+        if any(is_inside(span, outer) for outer in shown):
             yield Fails(because(tensors.TEXT_SHOWN))
 
 
@@ -35,8 +35,3 @@ def _shows(node: ast.JoinedStr) -> bool:
 def _squeezed(text: str) -> str:
     """Text without what may be written in two ways."""
     return "".join(c for c in text if c not in " \t\n\"'()")
-
-
-def _inside(inner: TextSpan, outer: TextSpan) -> bool:
-    starts = (outer.line, outer.column) <= (inner.line, inner.column)
-    return starts and (inner.end_line, inner.end_column) <= (outer.end_line, outer.end_column)

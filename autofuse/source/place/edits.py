@@ -27,6 +27,12 @@ def span_of(node: ast.expr | ast.stmt) -> TextSpan:
     return TextSpan(node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
+def is_inside(inner: TextSpan, outer: TextSpan) -> bool:
+    """Whether a piece of text lies within another, or is the same."""
+    starts = (outer.line, outer.column) <= (inner.line, inner.column)
+    return starts and (inner.end_line, inner.end_column) <= (outer.end_line, outer.end_column)
+
+
 def start_of(statement: ast.stmt) -> TextSpan:
     """Where a statement begins, for something put before it: what stands inside it is not touched."""
     return TextSpan(statement.lineno, statement.col_offset, statement.lineno, statement.col_offset)

@@ -74,9 +74,7 @@ class LayoutIndex:
 
     def asks_of_arguments(self, name: str, told: bool) -> bool:
         """Whether a function of the file asks for the layout of something that it is given."""
-        return any(
-            self._asks(f, {a.arg for a in walk(f.args) if isinstance(a, ast.arg)}, told) for f in self._named[name]
-        )
+        return any(self._asks(f, _arguments(f), told) for f in self._named[name])
 
     def _ask(self, name: str, told: bool) -> bool:
         todo, seen = [name], set[str]()

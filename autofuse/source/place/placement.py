@@ -30,7 +30,7 @@ from autofuse.source.capture.scope import ClassScope, FileScope, blocks_of
 from autofuse.source.capture.symbolic_lengths import GraphSizes
 from autofuse.source.capture.toplevel import SYMBOL, imported_after
 from autofuse.source.place.branches import Branch, KeptName, branches_before, wanted
-from autofuse.source.place.edits import Edit, NewText, TextSpan, span_of, start_of
+from autofuse.source.place.edits import Edit, NewText, TextSpan, is_inside, span_of, start_of
 from autofuse.source.place.helper_text import written_at_call
 from autofuse.source.place.layout_callers import LayoutIndex
 from autofuse.source.place.layout_reads import escapes, layout_reads, returned_as_is
@@ -257,7 +257,7 @@ class Placement:
             if at.statement not in dead and not isinstance(at.node, ast.Name) and not _within(at.node, root.node):
                 replacements.append((span_of(at.node), NewText(name)))
         return Edit(
-            tuple(r for r in replacements if not any(_inside(r[0], span_of(d)) for d in dead)),
+            tuple(r for r in replacements if not any(is_inside(r[0], span_of(d)) for d in dead)),
             tuple(sorted(map(span_of, dead))),
             self._pure_tests(dead),
             tuple(insertions), imports=tuple(imports.needed), unsafe=call.unsafe, becomes=becomes,
@@ -437,7 +437,7 @@ class Placement:
     def _pure_tests(self, dead: set[ast.stmt]) -> tuple[TextSpan, ...]:
         """The branches around statements that go, whose tests only ask: one that is left empty goes too."""
         around = (s for s in self.captured.tests if s not in self.captured.effects)
-        return tuple(span_of(s) for s in around if any(_inside(span_of(d), span_of(s)) for d in dead))
+        return tuple(span_of(s) for s in around if any(is_inside(span_of(d), span_of(s)) for d in dead))
 
     def _dead(
         self,
@@ -603,11 +603,4 @@ def _holds(statement: ast.stmt, inner: ast.stmt) -> bool:
 
 
 def _within(node: ast.expr, outer: ast.expr) -> bool:
-    return _inside(span_of(node), span_of(outer))
-
-
-def _inside(inner: TextSpan, outer: TextSpan) -> bool:
-    return (outer.line, outer.column) <= (inner.line, inner.column) and (inner.end_line, inner.end_column) <= (
-        outer.end_line,
-        outer.end_column,
-    )
+    return is_inside(span_of(node), span_of(outer))

@@ -83,7 +83,7 @@ def assert_same(before: list[torch.Tensor], after: list[torch.Tensor]) -> None:
         torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-8)
 
 
-# What is called eps is taken for a number, whoever sets it: a convention that the rules for norms rest on.
+# By convention, an attribute named eps is a number. The rules for norms rely on that.
 BY_CONVENTION = {("the eps of a norm", "setattr with a name that is given")}
 
 
