@@ -31,6 +31,9 @@ _MADE_ANEW = (
 )
 
 
+_GIVE_PARTS = frozenset("getattr next iter vars list reversed".split())  # builtins that give a part of an argument
+
+
 @lru_cache(maxsize=1024)
 def written_roots(function: Function) -> frozenset[str]:
     """The names by which a function reaches what it writes to, if that is not its own: self, arguments, globals."""
@@ -54,8 +57,15 @@ def _written(node: ast.AST) -> ast.expr | None:
 
 def _roots(function: Function, node: ast.expr, depth: int = 0) -> Iterator[str]:
     """The names that `node` is reached by, through local names that hold parts of others."""
-    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call, ast.Starred)):
-        node = node.func if isinstance(node, ast.Call) else node.value
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call, ast.Starred, ast.NamedExpr)):
+        gives_part = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _GIVE_PARTS
+        if isinstance(node, ast.Call):
+            node = node.args[0] if gives_part and node.args else node.func
+        else:
+            node = node.value
+    if isinstance(node, (ast.IfExp, ast.BoolOp)):
+        for side in node.values if isinstance(node, ast.BoolOp) else (node.body, node.orelse):
+            yield from _roots(function, side, depth)
     if not isinstance(node, ast.Name):
         return
     yield node.id
