@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("AUTOFUSE_MEASURED", "0")
 # torch's profiler reads it once in a process, and some tests use the profiler before autofuse does.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+# Hundreds of tests start processes: these read what one of them compiled, also where the environment wants no caches.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 REPOSITORY = Path(__file__).parents[1]
 _LEFT_BEHIND = ("__pycache__", ".venv", ".git", ".hypothesis", "build", "dist", "autofuse-demo", "autofuse.egg-info")

@@ -39,7 +39,7 @@ def run(heading: str, folder: Path, processes: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("heading", "library", "processes"),
     [
-        ("transformers", "transformers", 1),
+        pytest.param("transformers", "transformers", 1, marks=pytest.mark.night),  # by day: test_transformers.py
         ("Lightning", "lightning", 1),
         pytest.param("accelerate with FSDP2", "accelerate", 2, marks=pytest.mark.night),
         ("torchrun", "torch", 2),

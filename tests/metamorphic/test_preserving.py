@@ -63,7 +63,7 @@ def check_live(program: Program, wanted: list[Step]) -> None:
 
 @pytest.mark.parametrize("program", fused_examples(), ids=str)
 def test_an_example_is_rewritten_however_it_is_written(program: Program, record_property: Count) -> None:
-    @each_of(4, WRITTEN, SET)
+    @each_of(3, WRITTEN, SET)
     def check(wanted: list[Step], layout: list[Step]) -> None:
         record_property("programs", 1)
         check_text(program, wanted, layout)
@@ -82,7 +82,7 @@ def test_an_example_is_optimized_however_it_is_written(program: Program, record_
 
 
 def test_spellings_are_rewritten_however_they_are_written(record_property: Count) -> None:
-    @each_of(100, st.sampled_from([p for p in spelled() if "text" in p.doors]), WRITTEN, SET)
+    @each_of(70, st.sampled_from([p for p in spelled() if "text" in p.doors]), WRITTEN, SET)
     def check(program: Program, wanted: list[Step], layout: list[Step]) -> None:
         record_property("programs", 1)
         check_text(program, wanted, layout)

@@ -30,19 +30,22 @@ OF_A_VALUE = {"what", "which"}  # added by legality.py to whatever it says of a 
 REFUSALS = {"Fails", "Unknown", "Untraceable", "Unwritable", "NotInTarget", "CannotBuild", "refuse"}
 
 
-def calls() -> Iterator[tuple[str, ast.Call]]:
-    """Every call in the package outside of the table, and where it stands."""
+def calls_of(names: set[str]) -> Iterator[tuple[str, ast.Call]]:
+    """Every call of these functions in the package outside of the table, and where it stands."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        if not path.is_relative_to(PACKAGE / "reasons"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Call):
+        text = path.read_text()
+        if not path.is_relative_to(PACKAGE / "reasons") and any(f"{name}(" in text for name in names):
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.Call) and called(node) in names:
                     yield f"{path.relative_to(REPOSITORY)}:{node.lineno}", node
 
 
 def called(call: ast.Call) -> str:
     """The function that is called, without the module it stands in; autofuse.display.units has a `because` too."""
-    name = ast.unparse(call.func)
-    return "" if name == "units.because" else name.rpartition(".")[2]
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return "" if ast.unparse(function) == "units.because" else function.attr
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def code_given(call: ast.Call) -> str:
@@ -55,12 +58,12 @@ def fields_of(code: Code) -> set[str]:
     return {name for t in templates for _, name, _, _ in string.Formatter().parse(t) if name} - {"value"}
 
 
-MADE = [(where, call) for where, call in calls() if called(call) in MADE_BY and code_given(call)]
+MADE = [(where, call) for where, call in calls_of(set(MADE_BY)) if code_given(call)]
 
 
 def test_every_code_is_given_somewhere_in_the_package() -> None:
     text = {p: p.read_text() for p in PACKAGE.rglob("*.py") if "reasons" not in p.parts}
-    used = {name for name in NAMES for t in text.values() if re.search(rf"\b{name}\b", t)}
+    used = {name for t in text.values() for found in re.findall(r"\w+\.\w+", t) if (name := found) in NAMES}
     of_rules = {"matches.RULE_DECLINED", "matches.RULE_UNKNOWN"}  # of autofuse/rule.py, which names them without group
     assert set(NAMES) - used == of_rules
     assert all(name.partition(".")[2] in text[PACKAGE / "rule.py"] for name in of_rules)
@@ -76,8 +79,8 @@ def test_what_is_given_is_in_the_table_with_all_its_data(where: str, call: ast.C
 
 def test_nobody_refuses_with_a_sentence_of_their_own() -> None:
     sentences = [
-        where for where, call in calls()
-        if called(call) in REFUSALS and call.args and isinstance(call.args[0], (ast.Constant, ast.JoinedStr))
+        where for where, call in calls_of(REFUSALS)
+        if call.args and isinstance(call.args[0], (ast.Constant, ast.JoinedStr))
     ]  # fmt: skip
     assert not sentences, "give the reason a code in autofuse/reasons/: `because(...)`"
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from autofuse.profiling.live.ranks import gathered, this_rank
 from autofuse.results.profile import Rank
 
@@ -44,6 +46,7 @@ def test_a_process_by_itself_is_no_rank() -> None:
     assert gathered(Rank(0, 1.0)) == ()
 
 
+@pytest.mark.night  # by day: the ranks of a script, in test_script.py
 def test_two_ranks_stand_side_by_side_with_what_they_spend_on_talking(tmp_path: Path) -> None:
     script, out = tmp_path / "train.py", tmp_path / "profile.json"
     script.write_text(_SCRIPT)
@@ -53,7 +56,8 @@ def test_two_ranks_stand_side_by_side_with_what_they_spend_on_talking(tmp_path: 
     profile = json.loads(out.read_text())
     ranks = profile["ranks"]
     assert [rank["rank"] for rank in ranks] == [0, 1]
-    assert all(rank["seconds"] > 0.05 for rank in ranks)
+    assert ranks[1]["seconds"] > 0.05  # its steps sleep; rank 0 may come late to any of them, and waits less then
+    assert ranks[0]["seconds"] > 0
     assert all(rank["communication"] > 0 for rank in ranks)
     assert {layer["fqn"] for layer in profile["layers"]} >= {"", "0", "1", "2"}  # without DDP's "module"
     assert profile["notes"] == []

@@ -1,0 +1,120 @@
+"""What a run gave, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+
+from tools.gallery.repository import Repository
+from tools.gallery.rewriting import Rewritten
+from tools.gallery.training import ROUNDS, STEPS, Trained
+
+# Training multiplies a rounding error: float32's 6e-8 in a loss may be some thousand times that after 20 steps.
+_ROUNDING = 1e-3
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One repository. absent: why it was not read. untrained: why it was not trained."""
+
+    repository: Repository
+    rewritten: Rewritten | None = None
+    trained: Trained | None = None
+    absent: str = ""
+    untrained: str = ""
+
+
+def differs(shown: Shown) -> bool:
+    """Whether the losses after are not those before."""
+    return shown.trained is not None and shown.trained.difference > _ROUNDING
+
+
+def as_markdown(shown: Sequence[Shown]) -> str:
+    """The whole page."""
+    return "\n\n".join([_head(shown), _table(shown), *(_one(s) for s in shown)]) + "\n"
+
+
+def _head(shown: Sequence[Shown]) -> str:
+    ran = sum(s.trained is not None for s in shown)
+    return f"""# Gallery
+
+Public repositories, each at one commit, rewritten by `autofuse rewrite` and trained before and after in their own
+training code: {len(shown)} repositories, {ran} of them trained, on a CPU with Python {platform.python_version()} and
+torch {version("torch")}.
+
+This page is written by a command and never by hand:
+
+```sh
+python -m tools.gallery CACHE --output docs/gallery.md
+```
+
+Each program trains {STEPS} steps, {ROUNDS} times as it was, {ROUNDS} times as it was once more (the A/A control) and
+{ROUNDS} times rewritten, in turns. *Speed* is the time of a step before over the time after, above 1 where the
+rewritten program is faster, with its 95 % interval; *control* is the same between two identical programs. *Losses*
+is the largest relative difference of the losses of all backward passes."""
+
+
+def _table(shown: Sequence[Shown]) -> str:
+    rows = ["| repository | edits | lines | losses | speed | control |", "| --- | --- | --- | --- | --- | --- |"]
+    for s in shown:
+        edits = _counted(s.rewritten) if s.rewritten else "not read"
+        lines = f"-{s.rewritten.removed} +{s.rewritten.added}" if s.rewritten else ""
+        t = s.trained
+        numbers = (f"{t.difference:.1e}", str(t.speed), str(t.again)) if t else ("not trained", "", "")
+        rows.append(f"| [{s.repository.name}]({s.repository.address}) | {edits} | {lines} | {' | '.join(numbers)} |")
+    return "\n".join(rows)
+
+
+def _counted(found: Rewritten) -> str:
+    written = found.by("unsafe" if found.unsafe else "safe")
+    counts = ", ".join(f"{code} {count}" for code, count in sorted(written.items()))
+    return f"{counts} (unsafe)" if counts and found.unsafe else counts or "none"
+
+
+def _one(shown: Shown) -> str:
+    return "\n".join([f"## {shown.repository.name}", "", *_lines(shown)])
+
+
+def _lines(shown: Shown) -> Iterator[str]:
+    yield f"Commit [`{shown.repository.commit[:12]}`]({shown.repository.address}/tree/{shown.repository.commit})."
+    if shown.absent:
+        yield f"It was not read: {shown.absent}."
+    if shown.untrained:
+        yield f"It was not trained: {shown.untrained.rstrip('.')}."
+    if shown.trained:
+        t = shown.trained
+        middle = len(t.before) // 2
+        yield (
+            f"A step took {t.step_seconds * 1000:.0f} ms before. Losses at the first, the middle and the last step: "
+            f"{_losses(t.before, middle)} before, {_losses(t.after, middle)} after."
+        )
+    if shown.rewritten:
+        yield ""
+        yield from _findings(shown.rewritten)
+        missed = shown.rewritten.missed(shown.repository.by_hand)
+        if missed:
+            yield ""
+            yield "A person would have fused these too, and autofuse did not: " + ", ".join(f"`{m}`" for m in missed)
+
+
+def _losses(values: Sequence[float], middle: int) -> str:
+    return ", ".join(f"{values[i]:.5g}" for i in (0, middle, -1))
+
+
+def _findings(found: Rewritten) -> Iterator[str]:
+    yield "| place | rule | what | why not more |"
+    yield "| --- | --- | --- | --- |"
+    told = Counter((e.file, e.symbol, e.code, e.status, e.reason) for e in found.edits)
+    for (file, symbol, code, status, reason), count in told.items():
+        times = f" ({count} times)" if count > 1 else ""
+        why = reason.replace("|", r"\|")
+        yield f"| `{file}` {symbol} | {code} | {status}{times} | {why} |"
+
+
+def as_json(shown: Sequence[Shown]) -> str:
+    """All of it: repositories, findings, losses and ratios."""
+    return json.dumps({"version": 1, "repositories": [asdict(s) for s in shown]}, indent=2)

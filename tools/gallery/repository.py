@@ -1,0 +1,110 @@
+"""One repository of the list: where its files are, and what is done to them before it trains. Knows git."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tools.gallery.data import MAKERS
+
+LIST = Path(__file__).with_name("repositories.toml")
+
+
+class Unavailable(Exception):
+    """A repository that is not to be had, or a program that does not start here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A row of repositories.toml, which says what its fields mean."""
+
+    name: str
+    commit: str
+    rewrite: tuple[str, ...]
+    command: tuple[str, ...] = ()
+    directory: str = "."
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+    prepare: tuple[str, ...] = ()
+    by_hand: tuple[str, ...] = ()
+    untrained: str = ""
+
+    @property
+    def address(self) -> str:
+        return f"https://github.com/{self.name}"
+
+
+def listed() -> list[Repository]:
+    """All rows."""
+    rows: list[dict[str, Any]] = tomllib.loads(LIST.read_text())["repository"]
+    return [_of(row) for row in rows]
+
+
+def _of(row: dict[str, Any]) -> Repository:
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    return Repository(**fields)
+
+
+def copied(repository: Repository, cache: Path, mirrors: Path | None) -> Path:
+    """The files of the commit in a folder of their own. Raises Unavailable.
+
+    mirrors: a folder of bare copies, OWNER+NAME/repo each, that is asked before GitHub is.
+    """
+    folder = cache / repository.name.replace("/", "+")
+    clone = folder / "clone"
+    if not (clone / ".git").exists():
+        mirror = mirrors / repository.name.replace("/", "+") / "repo" if mirrors else None
+        source = str(mirror) if mirror and mirror.is_dir() else repository.address
+        _git("clone", "--quiet", "--no-checkout", source, str(clone), of=repository)
+    for path in (*repository.rewrite, repository.directory):
+        if path.startswith(("/", "..")):
+            raise Unavailable(f"{repository.name}: {path} lies outside of the repository.")
+    _git("-C", str(clone), "checkout", "--quiet", "--force", repository.commit, "--", ".", of=repository)
+    tree = folder / "tree"
+    shutil.rmtree(tree, ignore_errors=True)
+    shutil.copytree(clone, tree, ignore=shutil.ignore_patterns(".git"), symlinks=True)
+    return tree
+
+
+def made_ready(repository: Repository, tree: Path) -> None:
+    """Smaller settings and the data that it does not bring, in one copy of its files. Raises Unavailable."""
+    for file, values in repository.settings.items():
+        text = (tree / file).read_text()
+        for name, value in values.items():
+            text, count = re.subn(rf"(?m)^{name} *=[^#\n]*", f"{name} = {value} ", text)
+            if count != 1:
+                raise Unavailable(f"{repository.name}: {file} sets {name} in {count} lines, where one was expected.")
+        (tree / file).write_text(text)
+    place = tree / repository.directory
+    for file, kind in repository.data.items():
+        (place / file).parent.mkdir(parents=True, exist_ok=True)
+        MAKERS[kind](place / file)
+    if repository.prepare:
+        done = subprocess.run([sys.executable, *repository.prepare], cwd=place, capture_output=True, text=True)
+        if done.returncode:
+            raise Unavailable(f"{repository.name} could not be prepared: {last_line(done.stderr)}")
+
+
+def last_line(text: str) -> str:
+    """What an error ends with."""
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it says nothing"
+
+
+def _git(*arguments: str, of: Repository) -> None:
+    command = ["git", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env={"GIT_TERMINAL_PROMPT": "0", "PATH": _path()})
+    if done.returncode:
+        raise Unavailable(f"{of.name} could not be fetched: {last_line(done.stderr)}")
+
+
+def _path() -> str:
+    git = shutil.which("git")
+    return str(Path(git).parent) if git else ""
