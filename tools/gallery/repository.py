@@ -66,11 +66,31 @@ def copied(repository: Repository, cache: Path, mirrors: Path | None) -> Path:
     for path in (*repository.rewrite, repository.directory):
         if path.startswith(("/", "..")):
             raise Unavailable(f"{repository.name}: {path} lies outside of the repository.")
-    _git("-C", str(clone), "checkout", "--quiet", "--force", repository.commit, "--", ".", of=repository)
+    _checked_out(repository, clone)
     tree = folder / "tree"
     shutil.rmtree(tree, ignore_errors=True)
     shutil.copytree(clone, tree, ignore=shutil.ignore_patterns(".git"), symlinks=True)
     return tree
+
+
+def _checked_out(repository: Repository, clone: Path) -> None:
+    """Every file of the commit that the clone holds: a bare copy may lack the largest, which are data."""
+    git = ["-C", str(clone)]
+    listed = _git(*git, "ls-tree", "-r", "-z", repository.commit, of=repository).split("\0")
+    objects = {path: line.split()[2] for line, _, path in (row.partition("\t") for row in listed if row)}
+    asked = _git(*git, "cat-file", "--batch-check", of=repository, given="\n".join(objects.values())).splitlines()
+    there = [path for path, told in zip(objects, asked, strict=True) if not told.endswith(" missing")]
+    if missing := [name for name in repository.rewrite if not any(_below(path, name) for path in there)]:
+        raise Unavailable(f"{repository.name} has no {missing[0]} at {repository.commit[:12]}")
+    paths = ["--pathspec-from-file=-", "--pathspec-file-nul"]
+    _git(
+        *git, "checkout", "--quiet", "--force", repository.commit, *paths, of=repository,
+        given="\0".join(f":(literal){path}" for path in there),
+    )  # fmt: skip
+
+
+def _below(path: str, name: str) -> bool:
+    return path == name or path.startswith(f"{name}/")
 
 
 def made_ready(repository: Repository, tree: Path) -> None:
@@ -98,11 +118,14 @@ def last_line(text: str) -> str:
     return lines[-1].strip() if lines else "it says nothing"
 
 
-def _git(*arguments: str, of: Repository) -> None:
-    command = ["git", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env={"GIT_TERMINAL_PROMPT": "0", "PATH": _path()})
+def _git(*arguments: str, of: Repository, given: str = "") -> str:
+    done = subprocess.run(
+        ["git", *arguments], input=given, capture_output=True, text=True,
+        env={"GIT_TERMINAL_PROMPT": "0", "PATH": _path()},
+    )  # fmt: skip
     if done.returncode:
         raise Unavailable(f"{of.name} could not be fetched: {last_line(done.stderr)}")
+    return done.stdout
 
 
 def _path() -> str:
