@@ -1,6 +1,6 @@
 """Runs a training program as its user would, and writes down every step of its optimizer until there are enough.
 
-    python recorded.py OUT STEPS [-m] PROGRAM [ARGUMENT ...]
+    python recorded.py OUT STEPS [-m | -c] PROGRAM [ARGUMENT ...]
 
 OUT is JSON: the loss of each backward pass, and the seconds between one step of an optimizer and the next. The program
 is ended after STEPS of them. It knows torch and no repository; it is given to the repository's Python as a file, so it
@@ -9,8 +9,11 @@ imports nothing of autofuse.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import itertools
 import json
+import random
 import runpy
 import sys
 import time
@@ -43,6 +46,9 @@ def main(out: str, steps: int, arguments: list[str]) -> None:
     torch.Tensor.backward = recorded  # type: ignore[method-assign, assignment]
     register_optimizer_step_post_hook(stepped)
     torch.manual_seed(0)
+    random.seed(0)
+    with contextlib.suppress(ImportError):  # programs may draw by numpy, and need not
+        importlib.import_module("numpy").random.seed(0)
     try:
         _run(arguments)
     except Enough:
@@ -53,13 +59,17 @@ def main(out: str, steps: int, arguments: list[str]) -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    sys.path[0] = "" if arguments[0] == "-m" else str(Path(arguments[0]).resolve().parent)
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    first, *others = arguments
+    sys.path[0] = "" if first in ("-m", "-c") else str(Path(first).resolve().parent)
+    if first == "-m":
+        sys.argv = others
+        runpy.run_module(others[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        sys.argv = ["-c", *others[1:]]
+        exec(compile(others[0], "<string>", "exec"), {"__name__": "__main__"})
     else:
         sys.argv = arguments
-        runpy.run_path(arguments[0], run_name="__main__")
+        runpy.run_path(first, run_name="__main__")
 
 
 if __name__ == "__main__":
