@@ -16,6 +16,7 @@ from rich.console import Console
 
 from autofuse.display import terminal
 from autofuse.kernels import cache
+from autofuse.results.cache_folder import folder
 from autofuse.results.comparison import milliseconds
 from autofuse.results.regular_files import read_own
 from autofuse.results.table import Cell, Column, Table
@@ -37,7 +38,7 @@ class _File:
 def main(options: Namespace) -> int:
     """Does what `options.action` asks for: show, path, list or clear. Returns 0, or 2 where it cannot be done."""
     console, aside = Console(), Console(stderr=True)
-    here = cache.folder()
+    here = folder()
     if here is None:
         aside.print("autofuse: there is no home folder to keep a cache in: set AUTOFUSE_CACHE_DIR.", soft_wrap=True)
         return _FAILED

@@ -5,11 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+from autofuse.loading.unknown_code import UnknownCode
 from autofuse.match.pattern import LoadedRule
 
-
-class UnknownCode(ValueError):
-    """A code, or a prefix of codes, that no rule bears; the message names those that exist."""
+__all__ = ["UnknownCode", "covers", "require_known", "selected"]
 
 
 def selected(
