@@ -72,14 +72,19 @@ def _scope_of(file: Path, name: str) -> FileScope | None:
         status = file.stat()
         if status.st_size > _LARGEST:
             return None
-        source, scope = _read(str(file), status.st_mtime_ns, status.st_size)
+        known = str(file), status.st_mtime_ns, status.st_size
+        return _parsed(*known) if name.encode() in _text(*known) else None
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return scope if name.encode() in source else None
+
+
+@lru_cache(maxsize=512)
+def _text(path: str, modified: int, size: int) -> bytes:
+    """A file as it was `modified`."""
+    return Path(path).read_bytes()
 
 
 @lru_cache(maxsize=128)
-def _read(path: str, modified: int, size: int) -> tuple[bytes, FileScope]:
-    """A file as it was `modified`, with its scope."""
-    source = Path(path).read_bytes()
-    return source, file_scope(ast.parse(source), Path(path))
+def _parsed(path: str, modified: int, size: int) -> FileScope:
+    """The scope of a file as it was `modified`."""
+    return file_scope(ast.parse(_text(path, modified, size)), Path(path))
