@@ -7,6 +7,11 @@ import argparse
 from autofuse.cli.profile_arguments import add_profile_commands
 
 STDIN = "-"
+# Of display/formats.py, which a test holds this to; named here so that `--version` does not load it.
+NAMES = (
+    "text", "concise", "full", "azure", "github", "gitlab", "grouped", "json", "json-lines", "junit", "pylint",
+    "rdjson", "sarif",
+)  # fmt: skip
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,7 +32,15 @@ def parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser("check", help="report what could be fused, and write nothing")
     _add_file_options(check)
-    check.add_argument("--format", choices=("text", "json", "github"), default="text", help="default: text")
+    check.add_argument(
+        "--output-format", "--format", dest="format", choices=NAMES, default="text", metavar="FORMAT",
+        help=f"one of {', '.join(NAMES)} (default: text)",
+    )  # fmt: skip
+    check.add_argument("--statistics", action="store_true", help="count the findings of each rule instead")
+    check.add_argument("--baseline", metavar="FILE", help="leave out the findings that FILE knows; only new ones fail")
+    check.add_argument("--write-baseline", action="store_true", help="record all findings in the file of --baseline")
+    check.add_argument("--add-ignore", action="store_true", help="write `# autofuse: ignore[...]` for what is found")
+    check.add_argument("--exit-zero", action="store_true", help="exit with 0 even if something was found")
     check.add_argument("--declined", action="store_true", help="also places that nearly matched, and why they do not")
 
     explain = commands.add_parser("explain", help="say what a rule does, with examples")

@@ -154,6 +154,11 @@ class FilesRun:
     def from_stdin(self) -> bool:
         return bool(self.options.paths == [STDIN])
 
+    def with_ignores(self, source: bytes, wanted: Sequence[tuple[str, int, int]]) -> tuple[bytes, int]:
+        """A file with comments that switch findings off, and how many."""
+        made: tuple[bytes, int] = import_module("autofuse.project.suppress").with_ignores(source, wanted)
+        return made
+
     def tell(self, trouble: Trouble) -> None:
         """Says what stands in the way."""
         self.failed |= trouble.error

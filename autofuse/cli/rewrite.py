@@ -1,8 +1,7 @@
-"""`autofuse check` and `autofuse rewrite`: what is found in files, and what is written into them. Needs no torch."""
+"""`autofuse rewrite`: what is written into files. Needs no torch."""
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,31 +9,12 @@ from typing import TYPE_CHECKING
 from autofuse.cli.files_run import FilesRun
 from autofuse.cli.output import DONE, FAILED, FINDINGS
 from autofuse.cli.writing import remove_leftovers_beside, written_back, written_once
-from autofuse.display.findings import annotation_of, counted, diff_of, line_of, plural
+from autofuse.display.findings import diff_of, plural
 from autofuse.project.file_discovery import SourceFile, Trouble, leads_out
-from autofuse.results.findings import Finding, as_json
 from autofuse.results.visible_text import visible
 
 if TYPE_CHECKING:
     from autofuse.project.run import Checked, Rewritten
-
-
-def check(options: Namespace) -> int:
-    """Report what could be fused. Returns 1 where something was found."""
-    session = FilesRun(options)
-    found: list[Finding] = []
-    for read, _ in session.each(lambda checked, file: None):
-        here = [f for f in read.findings if options.declined or f.status != "declined"]
-        found += here
-        for finding in here if options.format != "json" else ():
-            session.out.write(line_of(finding) if options.format == "text" else [(annotation_of(finding), "")])
-    if options.format == "json":
-        session.out.write([(json.dumps(as_json(found), indent=2) + "\n", "")])
-    if options.format == "text" and session.read:
-        session.out.say(counted(found))
-    if session.failed:
-        return FAILED
-    return FINDINGS if any(f.status != "declined" for f in found) else DONE
 
 
 def rewrite(options: Namespace) -> int:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from autofuse.results.atomic_files import put_private
-from autofuse.results.cache_folder import FOLDER, folder, make, require_own
+from autofuse.results.cache_folder import folder, make, require_own
 from autofuse.results.regular_files import is_own, kind_of, read_own
 from autofuse.results.temporary_files import is_still, remove_leftovers
 

@@ -8,7 +8,11 @@ from collections.abc import Iterable, Sequence
 from autofuse.loading.unknown_code import UnknownCode
 from autofuse.match.pattern import LoadedRule
 
-__all__ = ["UnknownCode", "covers", "require_known", "selected"]
+__all__ = ["UNLESS_SELECTED", "UnknownCode", "covers", "require_known", "selected"]
+
+
+# Advice on how a loop uses its GPU. It is about the machine, not about the text, so it is given to who selects it.
+UNLESS_SELECTED = ("AF602", "AF603", "AF604")
 
 
 def selected(

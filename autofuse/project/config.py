@@ -155,6 +155,7 @@ _KEYS: dict[str, Callable[[object, _Where], object]] = {
     "rules": _folders,
     "target": _target,
 }
+KEYS = frozenset(_KEYS)
 
 
 def _matches(path: str, pattern: str, root: Path) -> bool:

@@ -104,15 +104,22 @@ def test_a_second_run_says_the_same_and_reads_nothing(project: Path, run: Run, r
     assert sorted(read_anew) == ["attention.py", "block.py", "layers.py", "plain.py"]
 
 
-CHANGES = {
-    "the file itself": (lambda p: (p / "attention.py").write_text(ATTENTION + "\n"), {"attention.py"}),
-    "a file that another one uses": (lambda p: (p / "layers.py").write_text(LAYERS.replace("1e-6", "1e-5")), {"layers.py", "block.py"}),
-    "a file that mentions no torch": (lambda p: (p / "plain.py").write_text("import attention\n"), {"block.py"}),
-    "a new file": (lambda p: (p / "new.py").write_text("import layers\nlayers.Norm.forward = None\n"), {"block.py"}),
+EVERY = {"attention.py", "block.py", "layers.py"}
+
+
+def write(name: str, text: str) -> Callable[[Path], object]:
+    return lambda project: (project / name).write_text(text)
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], set[str]]] = {
+    "the file itself": (write("attention.py", ATTENTION + "\n"), {"attention.py"}),
+    "a file that another one uses": (write("layers.py", LAYERS.replace("1e-6", "1e-5")), {"layers.py", "block.py"}),
+    "a file that mentions no torch": (write("plain.py", "import attention\n"), {"block.py"}),
+    "a new file": (write("new.py", "import layers\nlayers.Norm.forward = None\n"), {"block.py"}),
     "a file that is gone": (lambda p: (p / "plain.py").unlink(), {"block.py"}),
-    "the configuration": (lambda p: (p / "pyproject.toml").write_text('[tool.autofuse]\nignore = ["AF4"]\n'), {"attention.py", "block.py", "layers.py"}),
-    "autofuse itself": (lambda p: None, {"attention.py", "block.py", "layers.py"}),
-}  # fmt: skip
+    "the configuration": (write("pyproject.toml", '[tool.autofuse]\nignore = ["AF4"]\n'), EVERY),
+    "autofuse itself": (lambda p: None, EVERY),
+}
 
 
 @pytest.mark.parametrize("what", CHANGES)
