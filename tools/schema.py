@@ -29,7 +29,7 @@ _CONFIGURATION = {
 
 def configuration() -> dict[str, object]:
     """The schema of [tool.autofuse]."""
-    if KEYS != set(_CONFIGURATION):
+    if set(_CONFIGURATION) != KEYS:
         raise ValueError(f"tools/schema.py and autofuse/project/config.py differ in {KEYS ^ set(_CONFIGURATION)}")
     properties = {key: kind | {"description": why} for key, (kind, why) in _CONFIGURATION.items()}
     return {

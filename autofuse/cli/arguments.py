@@ -54,6 +54,10 @@ def parser() -> argparse.ArgumentParser:
 
     _add_rules_option(rules)
 
+    server = commands.add_parser("server", help="tell an editor what is found while one types (needs pygls)")
+    _add_rules_option(server)
+    server.add_argument("--stdio", action="store_true", help="speak over standard input and output, as it does anyway")
+
     _add_kernel_commands(commands)
     add_profile_commands(commands)
     commands.add_parser("demo", help="train a small GPT eager and optimized, and compare (needs torch)", add_help=False)

@@ -14,15 +14,15 @@ from autofuse.display.findings import counted, line_of, plural
 from autofuse.display.formats import FORMATS, TEXT, statistics_json, statistics_text
 from autofuse.project.baseline import compared, record
 from autofuse.project.file_discovery import SourceFile
-from autofuse.project.memory import Found
+from autofuse.project.memory import FileFindings
 from autofuse.results.findings import Finding
-from autofuse.results.fixes import Replacement
+from autofuse.results.fixes import LineChange
 from autofuse.results.visible_text import visible
 
 if TYPE_CHECKING:
     from autofuse.project.run import Checked
 
-_Fixes = dict[Finding, tuple[Replacement, ...]]
+_Fixes = dict[Finding, tuple[LineChange, ...]]
 
 
 def main(options: Namespace) -> int:
@@ -37,7 +37,7 @@ def main(options: Namespace) -> int:
     def work(checked: Checked, file: SourceFile) -> _Fixes:
         return session.run.fixes(checked, file) if with_fixes else {}
 
-    def enough(known: Found) -> bool:
+    def enough(known: FileFindings) -> bool:
         return not (with_fixes and known.editable)
 
     found, fixes = list[Finding](), _Fixes()

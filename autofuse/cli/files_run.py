@@ -19,7 +19,7 @@ from autofuse.cli.progress import Progress
 from autofuse.cli.sentences import sentences
 from autofuse.project.config import Configuration, FileSettings
 from autofuse.project.file_discovery import Project, SourceFile, Trouble
-from autofuse.project.memory import Found, Memory, entries, settings_hold
+from autofuse.project.memory import FileFindings, RunMemory, entries, settings_hold
 
 if TYPE_CHECKING:
     from autofuse.project.run import Checked, RewriteRun
@@ -34,7 +34,7 @@ class FilesRun:
         self.options, self.out = options, Output()
         self.failed = False
         self.read = 0  # how many files could be read; where there are none, there is nothing to sum up
-        self._memory: Memory | None = None
+        self._memory: RunMemory | None = None
 
     @cached_property
     def run(self) -> RewriteRun:
@@ -51,8 +51,8 @@ class FilesRun:
         self,
         work: Callable[[Checked, SourceFile], _Done],
         prepared: Callable[[list[SourceFile]], list[SourceFile]] = list,
-        known: Callable[[Found], bool] = lambda found: True,
-    ) -> Iterator[tuple[Found, _Done | None]]:
+        known: Callable[[FileFindings], bool] = lambda found: True,
+    ) -> Iterator[tuple[FileFindings, _Done | None]]:
         """What is found in each file that could be read, and what `work` makes of that.
 
         Configurations are settled before the first; then `prepared` says which files it is done to. Nothing is done to
@@ -72,8 +72,8 @@ class FilesRun:
             self._memory.write()
 
     def _in_order(
-        self, files: Sequence[SourceFile], known: dict[str, Found], work: Callable[[Checked, SourceFile], _Done]
-    ) -> Iterator[tuple[Found, _Done | None]]:
+        self, files: Sequence[SourceFile], known: dict[str, FileFindings], work: Callable[[Checked, SourceFile], _Done]
+    ) -> Iterator[tuple[FileFindings, _Done | None]]:
         anew = self._anew([f for f in files if f.path not in known], work)
         progress = Progress(len(files))
         with interruptible() as raise_if_lost:
@@ -94,7 +94,7 @@ class FilesRun:
 
     def _anew(
         self, files: Sequence[SourceFile], work: Callable[[Checked, SourceFile], _Done]
-    ) -> Iterator[tuple[Found, _Done] | Trouble]:
+    ) -> Iterator[tuple[FileFindings, _Done] | Trouble]:
         if not files:
             return
         text = sys.stdin.buffer.read() if self.from_stdin else None
@@ -108,18 +108,18 @@ class FilesRun:
                 self._memory.keep(file, answer)
             yield answer.found, done
 
-    def _settled(self, files: Sequence[SourceFile]) -> Memory | None:
+    def _settled(self, files: Sequence[SourceFile]) -> RunMemory | None:
         """What earlier runs found in these files; None without a cache. Raises ConfigError, UnknownCode, RuleError."""
         settings = list(dict.fromkeys(f.settings for f in files))
         kept = None if self.options.no_cache or self.options.debug or self.from_stdin else entries()
         asked = (*self._codes, self.options.target)
         if kept is not None and settings_hold(kept, settings, asked):
-            memory = Memory(files, asked, dict.fromkeys(settings, ""), kept)
+            memory = RunMemory(files, asked, dict.fromkeys(settings, ""), kept)
             if len(memory.known) < len(files):
                 self._load(files, settings)
             return memory
         own = self._load(files, settings)
-        return None if kept is None else Memory(files, asked, own, kept)
+        return None if kept is None else RunMemory(files, asked, own, kept)
 
     def _load(self, files: Sequence[SourceFile], settings: Sequence[FileSettings]) -> dict[FileSettings, str]:
         run, anew = self.run, import_module("autofuse.project.anew")

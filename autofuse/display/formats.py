@@ -15,10 +15,10 @@ from xml.sax.saxutils import escape, quoteattr
 from autofuse.display.findings import annotation_of, line_of, plural
 from autofuse.display.sarif import sarif
 from autofuse.results.findings import FIELDS, Finding, as_json
-from autofuse.results.fixes import Replacement
+from autofuse.results.fixes import LineChange
 from autofuse.results.visible_text import harmless, visible
 
-Fixes = Mapping[Finding, tuple[Replacement, ...]]
+Fixes = Mapping[Finding, tuple[LineChange, ...]]
 TEXT = ("text", "concise", "full")  # findings are printed as they are found; the other formats are made at the end
 
 

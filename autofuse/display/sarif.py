@@ -14,14 +14,14 @@ from typing import Any
 from urllib.parse import quote
 
 from autofuse.results.findings import Finding
-from autofuse.results.fixes import Replacement
+from autofuse.results.fixes import LineChange
 
 _LEVELS = {"safe": "warning", "unsafe": "warning", "report": "note", "declined": "none"}
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
 def sarif(
-    found: Sequence[Finding], fixes: Mapping[Finding, tuple[Replacement, ...]], said_of: Callable[[Finding], str]
+    found: Sequence[Finding], fixes: Mapping[Finding, tuple[LineChange, ...]], said_of: Callable[[Finding], str]
 ) -> dict[str, Any]:
     """One log with one run."""
     codes = sorted({f.code for f in found})
@@ -39,7 +39,7 @@ def sarif(
     }
 
 
-def _result(f: Finding, index: int, made: Sequence[Replacement], said: str) -> dict[str, Any]:
+def _result(f: Finding, index: int, made: Sequence[LineChange], said: str) -> dict[str, Any]:
     artifact = {"uri": _uri(f.path)}
     # The lines of a notebook's cell are not those of its file.
     region = {} if f.cell is not None else {"region": {"startLine": f.line, "endLine": f.end_line}}
@@ -64,7 +64,7 @@ def _result(f: Finding, index: int, made: Sequence[Replacement], said: str) -> d
     return result
 
 
-def _replacement(r: Replacement) -> dict[str, Any]:
+def _replacement(r: LineChange) -> dict[str, Any]:
     region = {"startLine": r.first, "startColumn": 1, "endLine": r.end, "endColumn": 1}
     return {"deletedRegion": region, **({"insertedContent": {"text": r.text}} if r.text else {})}
 

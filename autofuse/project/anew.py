@@ -8,7 +8,7 @@ from typing import TypeVar
 from autofuse.loading.registry import announced_rules
 from autofuse.project.config import FileSettings
 from autofuse.project.file_discovery import SourceFile, Trouble
-from autofuse.project.memory import Answer, Found
+from autofuse.project.memory import Answer, FileFindings
 from autofuse.project.run import Checked, RewriteRun
 from autofuse.project.survey import of_rules
 from autofuse.project.workers import each
@@ -33,10 +33,10 @@ def answers(
     return each(done, files)
 
 
-def found(checked: Checked) -> Found:
+def found(checked: Checked) -> FileFindings:
     """What was found in a file, without the edits."""
     editable = frozenset(i for i, p in enumerate(checked.proposals) if p.edit is not None)
-    return Found(checked.path, tuple(p.finding for p in checked.proposals), editable, checked.troubles)
+    return FileFindings(checked.path, tuple(p.finding for p in checked.proposals), editable, checked.troubles)
 
 
 def digest_of_rules(run: RewriteRun, settings: Sequence[FileSettings], before: set[str]) -> dict[FileSettings, str]:

@@ -25,7 +25,7 @@ _Key = tuple[str, str, str, str]  # file, code, symbol, digest of the text
 
 
 @dataclass(frozen=True)
-class Compared:
+class BaselineComparison:
     """The findings that are new, how many are known, and how many of the recorded ones are gone."""
 
     new: tuple[Finding, ...]
@@ -33,7 +33,7 @@ class Compared:
     gone: int
 
 
-def compared(found: Sequence[Finding], file: str) -> Compared:
+def compared(found: Sequence[Finding], file: str) -> BaselineComparison:
     """What a recorded file knows of findings. Raises ConfigError where it cannot be read."""
     left, new = _recorded(file), list[Finding]()
     folder = _folder_of(file)
@@ -42,7 +42,7 @@ def compared(found: Sequence[Finding], file: str) -> Compared:
             left[key] -= 1
         else:
             new.append(finding)
-    return Compared(tuple(new), len(found) - len(new), sum(left.values()))
+    return BaselineComparison(tuple(new), len(found) - len(new), sum(left.values()))
 
 
 def record(found: Sequence[Finding], file: str) -> None:

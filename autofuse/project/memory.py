@@ -29,7 +29,7 @@ _VERSIONS = 4  # of one file that are kept: under several settings, on several b
 
 
 @dataclass(frozen=True)
-class Found:
+class FileFindings:
     """What reading one file came to. `editable` are the findings that have an edit."""
 
     path: str
@@ -47,7 +47,7 @@ class Found:
 class Answer:
     """What was found anew, whether nothing was asked of other files, and where others were looked for."""
 
-    found: Found
+    found: FileFindings
     alone: bool
     places: tuple[str, ...]
 
@@ -59,7 +59,7 @@ def entries() -> Entries | None:
 
 
 @dataclass
-class Memory:
+class RunMemory:
     """The findings of earlier runs that hold for this one. `asked`: what the command line says of rules and target."""
 
     files: Sequence[SourceFile]
@@ -67,7 +67,7 @@ class Memory:
     rules: Mapping[FileSettings, str]  # a digest of what rules there are that are not autofuse's own
     kept: Entries
     started: int = field(default_factory=time.time_ns)
-    known: dict[str, Found] = field(default_factory=dict)
+    known: dict[str, FileFindings] = field(default_factory=dict)
     concerned: list[Surveyed] = field(default_factory=list)
     _all: list[Surveyed] = field(default_factory=list)
     _answers: list[tuple[Surveyed, Answer]] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Memory:
             if one.concerned:
                 self.concerned.append(one)
             else:
-                self.known[one.file.path] = Found(one.file.path, ())
+                self.known[one.file.path] = FileFindings(one.file.path, ())
         self._common = digest(FORMAT, own_code(), os.getcwd(), self.asked)
         texts = [(s.file.path, s.text) for s in self._all] if self.concerned else []
         self._given = digest(self._common, texts)
@@ -175,9 +175,9 @@ def _latest(pack: dict[str, Any]) -> dict[str, Any]:
     return dict(reversed(kept.items()))
 
 
-def _found(path: str, entry: Mapping[str, Any]) -> Found | None:
+def _found(path: str, entry: Mapping[str, Any]) -> FileFindings | None:
     try:
-        return Found(
+        return FileFindings(
             path,
             tuple(Finding(**f) for f in entry["findings"]),
             frozenset(entry["editable"]),

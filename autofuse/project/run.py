@@ -22,7 +22,7 @@ from autofuse.project.notebook import NotANotebook
 from autofuse.project.rules_permission import RulesPermission
 from autofuse.project.suppress import suppressions
 from autofuse.results.findings import Finding
-from autofuse.results.fixes import Replacement, replacements
+from autofuse.results.fixes import LineChange, replacements
 from autofuse.results.regular_files import read
 from autofuse.results.visible_text import visible
 from autofuse.rule import RuleError
@@ -164,7 +164,7 @@ class RewriteRun:
             for line, code in silent.stale(heard, looked_for, every)
         ]
 
-    def fixes(self, checked: Checked, file: SourceFile) -> dict[Finding, tuple[Replacement, ...]]:
+    def fixes(self, checked: Checked, file: SourceFile) -> dict[Finding, tuple[LineChange, ...]]:
         """What each edit does to the file by itself; nothing for a notebook, whose lines are those of its cells."""
         try:
             read = document(checked.source, file.path)
@@ -173,7 +173,7 @@ class RewriteRun:
             return {}
         if read.texts().keys() != {file.path}:
             return {}
-        found: dict[Finding, tuple[Replacement, ...]] = {}
+        found: dict[Finding, tuple[LineChange, ...]] = {}
         for p in checked.proposals:
             if p.edit is not None:
                 made = self._made(read, checked.source, [p], file.path, p.finding.status != "unsafe")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Replacement:
+class LineChange:
     """The lines from `first` up to but not including `end`, counted from 1, become `text`."""
 
     first: int
@@ -16,18 +16,16 @@ class Replacement:
     text: str
 
 
-def replacements(before: str, after: str) -> tuple[Replacement, ...]:
+def replacements(before: str, after: str) -> tuple[LineChange, ...]:
     """The lines that differ, in the order of the file."""
     old, new = _lines(before), _lines(after)
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     return tuple(
-        Replacement(i + 1, j + 1, "".join(new[k:end]))
-        for kind, i, j, k, end in matcher.get_opcodes()
-        if kind != "equal"
+        LineChange(i + 1, j + 1, "".join(new[k:end])) for kind, i, j, k, end in matcher.get_opcodes() if kind != "equal"
     )
 
 
-def replaced(before: str, made: tuple[Replacement, ...]) -> str:
+def replaced(before: str, made: tuple[LineChange, ...]) -> str:
     """A text with replacements made."""
     lines = _lines(before)
     for one in reversed(made):

@@ -12,7 +12,7 @@ from autofuse.cli.arguments import NAMES
 from autofuse.display import formats
 from autofuse.display.formats import FORMATS, statistics_json, statistics_text
 from autofuse.results.findings import Finding
-from autofuse.results.fixes import Replacement, replaced, replacements
+from autofuse.results.fixes import LineChange, replaced, replacements
 
 SAFE = Finding(
     "AF101", "HandWrittenAttention", "src/a.py", 5, 6, 9, "Block.forward", "safe", "becomes <sdpa> & more", ""
@@ -22,7 +22,7 @@ ODD = replace(
 )
 CELL = replace(SAFE, path="a.ipynb", cell=3, status="report", code="AF602")
 FOUND = [SAFE, ODD, CELL]
-FIXES = {SAFE: (Replacement(5, 7, "    return 1\n"), Replacement(9, 9, "import torch\n"), Replacement(11, 12, ""))}
+FIXES = {SAFE: (LineChange(5, 7, "    return 1\n"), LineChange(9, 9, "import torch\n"), LineChange(11, 12, ""))}
 
 # What SARIF 2.1.0 wants of the parts that are written. The schema itself may not be handed on with this repository:
 # a log with every part was validated against it by hand.
@@ -38,6 +38,33 @@ ARTIFACT = {
     "additionalProperties": False,
     "required": ["uri"],
     "properties": {"uri": {"type": "string", "format": "uri-reference", "pattern": "^[!-~]+$"}},
+}
+RULE = {
+    "type": "object",
+    "required": ["id"],
+    "additionalProperties": False,
+    "properties": {"id": {"type": "string"}, "name": {"type": "string"}, "shortDescription": TEXT},
+}
+REPLACEMENT = {
+    "type": "object",
+    "required": ["deletedRegion"],
+    "additionalProperties": False,
+    "properties": {"deletedRegion": REGION, "insertedContent": TEXT},
+}
+CHANGE = {
+    "type": "object",
+    "required": ["artifactLocation", "replacements"],
+    "additionalProperties": False,
+    "properties": {
+        "artifactLocation": ARTIFACT,
+        "replacements": {"type": "array", "minItems": 1, "items": REPLACEMENT},
+    },
+}
+FIX = {
+    "type": "object",
+    "required": ["artifactChanges"],
+    "additionalProperties": False,
+    "properties": {"description": TEXT, "artifactChanges": {"type": "array", "minItems": 1, "items": CHANGE}},
 }
 SARIF = {
     "type": "object",
@@ -58,10 +85,7 @@ SARIF = {
                     "additionalProperties": False,
                     "properties": {
                         "name": {"type": "string"}, "version": {"type": "string"},
-                        "rules": {"type": "array", "uniqueItems": True, "items": {
-                            "type": "object", "required": ["id"], "additionalProperties": False,
-                            "properties": {"id": {"type": "string"}, "name": {"type": "string"}, "shortDescription": TEXT},
-                        }},
+                        "rules": {"type": "array", "uniqueItems": True, "items": RULE},
                     },
                 }}},
                 "results": {"type": "array", "items": {
@@ -81,15 +105,7 @@ SARIF = {
                                 "logicalLocations": {"type": "array"},
                             },
                         }},
-                        "fixes": {"type": "array", "items": {
-                            "type": "object", "required": ["artifactChanges"], "additionalProperties": False,
-                            "properties": {"description": TEXT, "artifactChanges": {"type": "array", "minItems": 1, "items": {
-                                "type": "object", "required": ["artifactLocation", "replacements"],
-                                "properties": {"artifactLocation": ARTIFACT, "replacements": {"type": "array", "minItems": 1,
-                                    "items": {"type": "object", "required": ["deletedRegion"], "properties": {
-                                        "deletedRegion": REGION, "insertedContent": TEXT}}}},
-                            }}},
-                        }},
+                        "fixes": {"type": "array", "items": FIX},
                     },
                 }},
             },
