@@ -7,6 +7,11 @@ import argparse
 from autofuse.cli.profile_arguments import add_profile_commands
 
 STDIN = "-"
+# Of display/formats.py, which a test holds this to; named here so that `--version` does not load it.
+NAMES = (
+    "text", "concise", "full", "azure", "github", "gitlab", "grouped", "json", "json-lines", "junit", "pylint",
+    "rdjson", "sarif",
+)  # fmt: skip
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,7 +32,15 @@ def parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser("check", help="report what could be fused, and write nothing")
     _add_file_options(check)
-    check.add_argument("--format", choices=("text", "json", "github"), default="text", help="default: text")
+    check.add_argument(
+        "--output-format", "--format", dest="format", choices=NAMES, default="text", metavar="FORMAT",
+        help=f"one of {', '.join(NAMES)} (default: text)",
+    )  # fmt: skip
+    check.add_argument("--statistics", action="store_true", help="count the findings of each rule instead")
+    check.add_argument("--baseline", metavar="FILE", help="leave out the findings that FILE knows; only new ones fail")
+    check.add_argument("--write-baseline", action="store_true", help="record all findings in the file of --baseline")
+    check.add_argument("--add-ignore", action="store_true", help="write `# autofuse: ignore[...]` for what is found")
+    check.add_argument("--exit-zero", action="store_true", help="exit with 0 even if something was found")
     check.add_argument("--declined", action="store_true", help="also places that nearly matched, and why they do not")
 
     explain = commands.add_parser("explain", help="say what a rule does, with examples")
@@ -40,6 +53,10 @@ def parser() -> argparse.ArgumentParser:
     rules.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
 
     _add_rules_option(rules)
+
+    server = commands.add_parser("server", help="tell an editor what is found while one types (needs pygls)")
+    _add_rules_option(server)
+    server.add_argument("--stdio", action="store_true", help="speak over standard input and output, as it does anyway")
 
     _add_kernel_commands(commands)
     add_profile_commands(commands)
@@ -117,6 +134,7 @@ def _add_file_options(command: argparse.ArgumentParser) -> None:
     _add_rules_option(command)
     command.add_argument("--stdin-filename", metavar="PATH", help="the name that standard input goes by")
     command.add_argument("--force-exclude", action="store_true", help="apply `exclude` to files that are named, too")
+    command.add_argument("--no-cache", action="store_true", help="read every file anew, and remember nothing of it")
     command.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
 
 

@@ -1,4 +1,4 @@
-"""`autofuse cache`: where decisions are kept, what was decided, and away with it. Needs no torch.
+"""`autofuse cache`: where decisions and findings are kept, what was decided, and away with it. Needs no torch.
 
 Knows options and how to write; must not know what decisions are made by.
 """
@@ -16,7 +16,9 @@ from rich.console import Console
 
 from autofuse.display import terminal
 from autofuse.kernels import cache
+from autofuse.results.cache_folder import folder
 from autofuse.results.comparison import milliseconds
+from autofuse.results.entries import Entries
 from autofuse.results.regular_files import read_own
 from autofuse.results.table import Cell, Column, Table
 from autofuse.results.tuning import TuningResult
@@ -37,7 +39,7 @@ class _File:
 def main(options: Namespace) -> int:
     """Does what `options.action` asks for: show, path, list or clear. Returns 0, or 2 where it cannot be done."""
     console, aside = Console(), Console(stderr=True)
-    here = cache.folder()
+    here = folder()
     if here is None:
         aside.print("autofuse: there is no home folder to keep a cache in: set AUTOFUSE_CACHE_DIR.", soft_wrap=True)
         return _FAILED
@@ -45,7 +47,7 @@ def main(options: Namespace) -> int:
         console.file.write(f"{here}\n")
         return _DONE
     if options.action == "clear":
-        return _cleared(console, aside)
+        return _cleared(here, console, aside)
     found = list(_files())
     if options.format == "json":
         console.file.write(json.dumps(_as_dict(here, found), indent=2, allow_nan=False) + "\n")
@@ -56,14 +58,19 @@ def main(options: Namespace) -> int:
     return _DONE
 
 
-def _cleared(console: Console, aside: Console) -> int:
+def _cleared(here: Path, console: Console, aside: Console) -> int:
     try:
-        gone = cache.clear()
+        gone = len(cache.clear()) + _of_files(here).clear()
     except OSError as error:
         aside.print(f"autofuse: the cache cannot be cleared: {error}.", markup=False, soft_wrap=True)
         return _FAILED
-    console.print(f"{len(gone)} {'file' if len(gone) == 1 else 'files'} removed", highlight=False)
+    console.print(f"{gone} {'file' if gone == 1 else 'files'} removed", highlight=False)
     return _DONE
+
+
+def _of_files(here: Path) -> Entries:
+    """What `check` and `rewrite` remember of files."""
+    return Entries(here / "files")
 
 
 def _files() -> Iterator[_File]:
@@ -86,11 +93,19 @@ def _as_dict(here: Path, found: list[_File]) -> dict[str, Any]:
         }
         for f in found
     ]
-    return {"version": cache.FORMAT_VERSION, "folder": str(here), "files": files}
+    sizes = [size for _, size, _ in _of_files(here).sizes()]
+    return {
+        "version": cache.FORMAT_VERSION,
+        "folder": str(here),
+        "files": files,
+        "findings": {"entries": len(sizes), "bytes": sum(sizes)},
+    }
 
 
 def _show(console: Console, here: Path, found: list[_File]) -> None:
     console.print(str(here), markup=False, highlight=False, soft_wrap=True)
+    sizes = [size for _, size, _ in _of_files(here).sizes()]
+    console.print(f"findings in files: {len(sizes)} entries, {sum(sizes) / 1024:.1f} KiB", highlight=False)
     if not found:
         console.print("Nothing has been decided by measurement yet: `autofuse tune` does that.", highlight=False)
         return

@@ -25,9 +25,9 @@ from autofuse.results.visible_text import visible
 _GET_TORCH = "Install it with `pip install 'autofuse[torch]'`."
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _COMMANDS = {
-    "cache": "cache:main", "check": "rewrite:check", "compare": "compare:main", "demo": "demo:main",
+    "cache": "cache:main", "check": "check:main", "compare": "compare:main", "demo": "demo:main",
     "explain": "rules:explain", "kernels": "kernels:main", "plan": "plan:main", "profile": "profile:main",
-    "rewrite": "rewrite:rewrite", "rules": "rules:rules", "tune": "tune:main",
+    "rewrite": "rewrite:rewrite", "rules": "rules:rules", "server": "server:main", "tune": "tune:main",
 }  # fmt: skip
 _NEEDS_TORCH = {
     "demo": "`demo` trains a model", "plan": "`plan` runs a model on paper", "profile": "`profile` runs a model",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from autofuse.cli.output import Output
-from autofuse.loading.selection import UnknownCode
+from autofuse.loading.unknown_code import UnknownCode
 from autofuse.project.config import ConfigError
 from autofuse.rule import RuleError
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from autofuse.cli.output import Output
 from autofuse.display.findings import plural
 from autofuse.project.file_discovery import SourceFile
-from autofuse.project.run import Rewritten
 from autofuse.results.atomic_files import ChangedMeanwhile, replace
 from autofuse.results.temporary_files import remove_leftovers
 from autofuse.results.visible_text import visible
+
+if TYPE_CHECKING:
+    from autofuse.project.run import Rewritten
 
 
 class FilesOutput(Protocol):

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from autofuse.results.atomic_files import put_private
+from autofuse.results.cache_folder import folder, make, require_own
 from autofuse.results.regular_files import is_own, kind_of, read_own
 from autofuse.results.temporary_files import is_still, remove_leftovers
 
-FOLDER = "AUTOFUSE_CACHE_DIR"  # an environment variable
 FORMAT_VERSION = 1
 _LOG = logging.getLogger("autofuse")
 _fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows has none
@@ -36,22 +36,6 @@ _PATIENCE, _PAUSE = 20.0, 0.01  # seconds: a process that is stopped may hold a 
 _told: set[str] = set()
 
 Entries = dict[str, Any]
-
-
-def folder() -> Path | None:
-    """AUTOFUSE_CACHE_DIR if that is set, else `autofuse` below XDG_CACHE_HOME or ~/.cache; None for lack of a home.
-
-    Source: the XDG base directory specification, which wants relative paths ignored.
-    """
-    if own := os.environ.get(FOLDER):
-        return Path(own).expanduser().absolute()
-    common = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if common.is_absolute():
-        return common / "autofuse"
-    try:
-        return Path.home() / ".cache" / "autofuse"
-    except RuntimeError:
-        return None
 
 
 def files() -> list[Path]:
@@ -104,7 +88,7 @@ class Cache:
         if path is None:
             return False
         try:
-            _make(path.parent)
+            make(path.parent)
             with _locked(path.with_suffix(".lock")):
                 content = {
                     "version": FORMAT_VERSION,
@@ -120,7 +104,7 @@ class Cache:
 
     def _entries(self, path: Path) -> Entries:
         try:
-            _require_own(path.parent)
+            require_own(path.parent)
             content = json.loads(read_own(str(path)))
             version, belongs_to, entries = content["version"], content["belongs_to"], content["entries"]
         except (FileNotFoundError, NotADirectoryError):
@@ -135,20 +119,6 @@ class Cache:
             _tell(f"{path} was written for something else and is ignored; `autofuse cache clear` removes it.")
             return {}
         return entries
-
-
-def _make(here: Path) -> None:
-    """Makes the folder, for the user alone. Raises OSError where it cannot be made."""
-    here.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _require_own(here)
-    if not os.environ.get(FOLDER) and here.stat().st_mode & 0o077:  # made before; a folder of the user's stays as it is
-        here.chmod(0o700)
-
-
-def _require_own(here: Path) -> None:
-    """Raises PermissionError where the folder is somebody else's, who may put anything into it."""
-    if not is_own(here.stat()):
-        raise PermissionError(errno.EPERM, "it belongs to somebody else", str(here))
 
 
 @contextmanager

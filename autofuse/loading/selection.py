@@ -5,11 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+from autofuse.loading.unknown_code import UnknownCode
 from autofuse.match.pattern import LoadedRule
 
+__all__ = ["UNLESS_SELECTED", "UnknownCode", "covers", "require_known", "selected"]
 
-class UnknownCode(ValueError):
-    """A code, or a prefix of codes, that no rule bears; the message names those that exist."""
+
+# Advice on how a loop uses its GPU. It is about the machine, not about the text, so it is given to who selects it.
+UNLESS_SELECTED = ("AF602", "AF603", "AF604")
 
 
 def selected(

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from autofuse.results.regular_files import read
+from autofuse.results.target_names import DEFAULT, TARGETS
 from autofuse.results.visible_text import visible
-from autofuse.source.targets import DEFAULT, TARGETS
 
 FILE = "pyproject.toml"
 _LARGEST = 16 * 2**20
@@ -155,6 +155,7 @@ _KEYS: dict[str, Callable[[object, _Where], object]] = {
     "rules": _folders,
     "target": _target,
 }
+KEYS = frozenset(_KEYS)
 
 
 def _matches(path: str, pattern: str, root: Path) -> bool:

@@ -6,12 +6,14 @@ What stands in the way of one file becomes a Trouble and never stops the others.
 from __future__ import annotations
 
 import ast
+import io
 import logging
+import tokenize
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from autofuse.loading.selection import require_known, selected
+from autofuse.loading.selection import UNLESS_SELECTED, require_known, selected
 from autofuse.match.pattern import LoadedRule
 from autofuse.project.config import FileSettings
 from autofuse.project.document import Document, document
@@ -19,6 +21,8 @@ from autofuse.project.file_discovery import SourceFile, Trouble, not_python
 from autofuse.project.notebook import NotANotebook
 from autofuse.project.rules_permission import RulesPermission
 from autofuse.project.suppress import suppressions
+from autofuse.results.findings import Finding
+from autofuse.results.fixes import LineChange, replacements
 from autofuse.results.regular_files import read
 from autofuse.results.visible_text import visible
 from autofuse.rule import RuleError
@@ -78,7 +82,9 @@ class RewriteRun:
                 return self._rules[settings]
             for prefix in (c for _, codes in settings.per_file_ignores for c in codes):
                 require_known(prefix, every)
-            self._rules[settings] = selected(every, self.select or settings.select, (*settings.ignore, *self.ignore))
+            wanted = self.select or settings.select
+            unasked = () if wanted else tuple(c for c in UNLESS_SELECTED if any(r.rule.code == c for r in every))
+            self._rules[settings] = selected(every, wanted, (*settings.ignore, *self.ignore, *unasked))
         return self._rules[settings]
 
     def _without_own(self, settings: FileSettings, every: tuple[LoadedRule, ...]) -> tuple[LoadedRule, ...]:
@@ -88,9 +94,10 @@ class RewriteRun:
             return tuple(c for c in codes if any(r.rule.code.startswith(c) for r in every))
 
         wanted = self.select or known(settings.select)
+        unasked = () if wanted else known(UNLESS_SELECTED)
         if settings.select and not wanted:
             return ()
-        return selected(every, wanted, (*known(settings.ignore), *self.ignore))
+        return selected(every, wanted, (*known(settings.ignore), *self.ignore, *unasked))
 
     def check(self, file: SourceFile) -> Checked | Trouble:
         """What would be done to one file."""
@@ -139,7 +146,40 @@ class RewriteRun:
             read.program, file.path, rules=rules, target=target, unread=unread, only=only, files=self.files
         )
         kept = tuple(_located(p, read) for p in _heard(found, read.program, file))
-        return Checked(file.path, source, kept, (*read.troubles, *(self._told(u, read) for u in unread)))
+        stale = [] if unread or only is not None else self._stale(found, read, file, [r.rule.code for r in rules])
+        return Checked(file.path, source, kept, (*read.troubles, *(self._told(u, read) for u in unread), *stale))
+
+    def _stale(self, found: Sequence[Proposal], read: Document, file: SourceFile, active: list[str]) -> list[Trouble]:
+        """A remark for each comment that switches nothing off."""
+        silent = suppressions(read.program)
+        if not silent.by_line and not silent.everywhere:
+            return []
+        every = [r.rule.code for r in self.permission.rules(file.settings)]
+        looked_for = [c for c in active if not c.startswith(file.settings.ignored_in(file.path))]
+        heard = [(p.finding.code, p.finding.line, p.finding.end_line) for p in found]
+        return [
+            Trouble(
+                f"{read.place(line)}: `# autofuse: ignore{f'[{code}]' if code else ''}` switches nothing off.", False
+            )
+            for line, code in silent.stale(heard, looked_for, every)
+        ]
+
+    def fixes(self, checked: Checked, file: SourceFile) -> dict[Finding, tuple[LineChange, ...]]:
+        """What each edit does to the file by itself; nothing for a notebook, whose lines are those of its cells."""
+        try:
+            read = document(checked.source, file.path)
+            before = _text(checked.source)
+        except (NotANotebook, SyntaxError, UnicodeError):
+            return {}
+        if read.texts().keys() != {file.path}:
+            return {}
+        found: dict[Finding, tuple[LineChange, ...]] = {}
+        for p in checked.proposals:
+            if p.edit is not None:
+                made = self._made(read, checked.source, [p], file.path, p.finding.status != "unsafe")
+                if made.edits:
+                    found[p.finding] = replacements(before, _text(made.after))
+        return found
 
     def _settled(self, checked: Checked, file: SourceFile, unsafe: bool) -> Rewritten:
         source, edits, refused = checked.source, 0, tuple[Trouble, ...]()
@@ -200,6 +240,12 @@ def _heard(found: Sequence[Proposal], program: bytes, file: SourceFile) -> Itera
 
 def _located(p: Proposal, read: Document) -> Proposal:
     return replace(p, finding=read.located(p.finding), within=tuple(map(read.located, p.within)))
+
+
+def _text(source: bytes) -> str:
+    """A file's text as an editor has it."""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    return source.decode(encoding)
 
 
 def _halves(group: list[Proposal]) -> list[list[Proposal]]:

@@ -5,8 +5,11 @@ Only real comments count: text in a string switches nothing off. Knows comments 
 
 from __future__ import annotations
 
+import ast
+import io
 import re
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from autofuse.source.write.comments import comments_of
@@ -21,6 +24,25 @@ class Suppressions:
 
     everywhere: tuple[str, ...] = ()
     by_line: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    whole_file: tuple[tuple[int, str], ...] = ()  # the line of each comment for the whole file, and a prefix in it
+
+    def stale(
+        self, heard: Iterable[tuple[str, int, int]], active: Collection[str], every: Collection[str]
+    ) -> Iterator[tuple[int, str]]:
+        """(line, code) of what switches nothing off: `heard` are codes and lines of all findings, "" is a bare comment.
+
+        `active` are the codes that were looked for, of `every` there are. What was not looked for is not judged, and a
+        code that no rule bears here may be one of rules that are not executed.
+        """
+        heard = list(heard)
+        comments = [(at, None, c) for at, codes in self.by_line for c in codes]
+        for at, line, prefix in [*comments, *((at, -1, c) for at, c in self.whole_file)]:
+            meant = [c for c in every if c.startswith(prefix)]
+            if not meant or not set(meant) <= set(active):
+                continue
+            covered = (c.startswith(prefix) and (line == -1 or first <= at <= last) for c, first, last in heard)
+            if not any(covered):
+                yield at, prefix
 
     def cover(self, code: str, line: int, end_line: int) -> bool:
         """Whether a finding of `code` on the lines from `line` to `end_line` is switched off by one of them."""
@@ -39,6 +61,7 @@ def suppressions(source: bytes) -> Suppressions:
     return Suppressions(
         tuple(c for _, scope, codes in found if scope == "ignore-file" for c in codes),
         tuple((line, codes) for line, scope, codes in found if scope == "ignore"),
+        tuple((line, c) for line, scope, codes in found if scope == "ignore-file" for c in codes),
     )
 
 
@@ -53,3 +76,45 @@ def _codes(listed: str | None) -> tuple[str, ...]:
     if listed is None:
         return EVERY
     return tuple(c for c in re.split(r"[\s,]+", listed.upper()) if c)
+
+
+def with_ignores(source: bytes, wanted: Iterable[tuple[str, int, int]]) -> tuple[bytes, int]:
+    """A file with a comment for each finding (code, first and last line) that none covers, and how many were written.
+
+    A comment stands at the end of the first line of the finding that can hold one: not inside of a string, nor before
+    a backslash. Where there is none, nothing is written for that finding.
+    """
+    before = suppressions(source)
+    lines = source.splitlines(keepends=True)
+    ends = _line_ends(source)
+    codes: dict[int, list[str]] = {}
+    for code, first, last in wanted:
+        at = next((n for n in range(first, last + 1) if n in ends), None)
+        if at is None or before.cover(code, first, last) or code in codes.get(at, ()):
+            continue
+        codes.setdefault(at, []).append(code)
+    for at, own in codes.items():
+        text = lines[at - 1].rstrip(b"\r\n")
+        end = lines[at - 1][len(text) :]
+        listed = _LISTED.search(text)
+        if listed is not None:
+            text = text[: listed.end(1)] + b", " + ", ".join(own).encode() + text[listed.end(1) :]
+        else:
+            text = text.rstrip() + f"  # autofuse: ignore[{', '.join(own)}]".encode()
+        lines[at - 1] = text + end
+    after = b"".join(lines)
+    if codes and ast.dump(ast.parse(source)) != ast.dump(ast.parse(after)):
+        return source, 0
+    return after, sum(map(len, codes.values()))
+
+
+_LISTED = re.compile(rb"#\s*autofuse:\s*ignore\[([^\]\s][^\]]*)\]\s*$")
+
+
+def _line_ends(source: bytes) -> frozenset[int]:
+    """The lines at whose end a comment may stand."""
+    try:
+        tokens = list(tokenize.tokenize(io.BytesIO(source).readline))
+    except (tokenize.TokenError, SyntaxError):
+        return frozenset()
+    return frozenset(t.start[0] for t in tokens if t.type in (tokenize.NEWLINE, tokenize.NL))

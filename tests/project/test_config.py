@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,21 @@ def test_patterns_match_names_anywhere_and_paths_from_the_root(
     assert FileSettings(tmp_path, exclude=(pattern,)).excludes(str(tmp_path / path)) is matches
     codes = FileSettings(tmp_path, per_file_ignores=((pattern, ("AF1",)),)).ignored_in(str(tmp_path / path))
     assert codes == (("AF1",) if matches else ())
+
+
+VALUES = ["torch", "", [], ["AF1"], [1], [""], {}, {"tests/*": ["AF1"]}, {"tests/*": "AF1"}, True, 3, "nowhere"]
+
+
+@pytest.mark.parametrize("key", ["select", "ignore", "exclude", "per-file-ignores", "target", "no-such-key"])
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_the_schema_that_is_shipped_takes_what_the_reader_takes(tmp_path: Path, key: str, value: object) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(files("autofuse.results").joinpath("schemas/configuration.json").read_text())
+    text = json.dumps(value).replace(": ", " = ") if isinstance(value, dict) else json.dumps(value)
+    (tmp_path / "pyproject.toml").write_text(f"[tool.autofuse]\n{key} = {text}\n")
+    try:
+        Configuration().of(tmp_path)
+        read = True
+    except ConfigError:
+        read = False
+    assert jsonschema.Draft202012Validator(schema).is_valid({key: value}) == read

@@ -41,7 +41,10 @@ def doubts(body: Iterable[ast.stmt]) -> Mapping[str, Doubt]:
 
 
 class _Reading:
-    def __init__(self) -> None:
+    """`sides` holds what each branch makes sure of, read on its own: a chain of conditions asks for it at each step."""
+
+    def __init__(self, sides: dict[int, set[str]] | None = None) -> None:
+        self.sides: dict[int, set[str]] = {} if sides is None else sides
         self.sure: set[str] = set()
         self.within: dict[str, list[Lines]] = {}
         self.hidden: dict[str, str] = {}
@@ -93,12 +96,18 @@ class _Reading:
         """What both branches import is there in any case."""
         sides = []
         for body in (statement.body, statement.orelse):
-            side = _Reading()
-            side.block(body, None)
-            sides.append(side.sure)
+            sides.append(self.side(body))
             self.block(body, _lines(body) if body else condition)
         if condition is None:
             self.sure |= sides[0] & sides[1]
+
+    def side(self, body: list[ast.stmt]) -> set[str]:
+        """What a branch binds in any case."""
+        if id(body) not in self.sides:
+            side = _Reading(self.sides)
+            side.block(body, None)
+            self.sides[id(body)] = side.sure
+        return self.sides[id(body)]
 
     def attempt(self, statement: ast.Try | ast.TryStar, condition: Lines | None) -> None:
         """What comes first in a `try`, and cannot fail where torch is installed, is there in any case."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from autofuse.source.capture.looked_at import LOOKED_AT
 from autofuse.source.capture.scope import ClassScope, FileScope, file_scope
 
 _LARGEST = 1 << 20  # bytes; larger files are generated
@@ -30,6 +31,7 @@ def _class_called(scope: FileScope, name: str, hops: int) -> tuple[ClassScope, F
     found = scope.imports.get(name)
     if found is None or scope.file is None or not hops:
         return None
+    LOOKED_AT.questions += not _of_library(found)
     if name not in scope.elsewhere:
         scope.elsewhere[name] = _imported_class(found, name, scope.file, hops)
     return scope.elsewhere[name]
@@ -38,15 +40,20 @@ def _class_called(scope: FileScope, name: str, hops: int) -> tuple[ClassScope, F
 def _imported_class(found: ast.ImportFrom, name: str, file: Path, hops: int) -> tuple[ClassScope, FileScope] | None:
     """The class that an import in `file` binds to `name`; None where several files may be meant."""
     imported = next((a.name for a in found.names if (a.asname or a.name) == name), None)
-    if imported is None or (found.module or "").partition(".")[0] in LIBRARIES and not found.level:
+    if imported is None or _of_library(found):
         return None
     scopes = (_scope_of(f, imported) for f in files_of(found, file))
     owns = [own for s in scopes if s is not None and (own := _class_called(s, imported, hops - 1)) is not None]
     return owns[0] if len({id(owner.node) for owner, _ in owns}) == 1 else None
 
 
+def _of_library(found: ast.ImportFrom) -> bool:
+    return not found.level and (found.module or "").partition(".")[0] in LIBRARIES
+
+
 def files_of(found: ast.ImportFrom, file: Path) -> Iterator[Path]:
     """Where the module of an import in `file` may stand, the nearest first."""
+    LOOKED_AT.questions += 1
     parts = found.module.split(".") if found.module else []
     if found.level:
         starts = [file.parent.joinpath(*[".."] * (found.level - 1))]
@@ -55,6 +62,7 @@ def files_of(found: ast.ImportFrom, file: Path) -> Iterator[Path]:
     for start in starts:
         base = start.joinpath(*parts)
         files = (*([base.with_name(base.name + ".py")] if parts else []), base / "__init__.py")
+        LOOKED_AT.places.update(dict.fromkeys(map(str, files)))
         yield from (f for f in files if f.is_file())
 
 
@@ -64,14 +72,19 @@ def _scope_of(file: Path, name: str) -> FileScope | None:
         status = file.stat()
         if status.st_size > _LARGEST:
             return None
-        source, scope = _read(str(file), status.st_mtime_ns, status.st_size)
+        known = str(file), status.st_mtime_ns, status.st_size
+        return _parsed(*known) if name.encode() in _text(*known) else None
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return scope if name.encode() in source else None
+
+
+@lru_cache(maxsize=512)
+def _text(path: str, modified: int, size: int) -> bytes:
+    """A file as it was `modified`."""
+    return Path(path).read_bytes()
 
 
 @lru_cache(maxsize=128)
-def _read(path: str, modified: int, size: int) -> tuple[bytes, FileScope]:
-    """A file as it was `modified`, with its scope."""
-    source = Path(path).read_bytes()
-    return source, file_scope(ast.parse(source), Path(path))
+def _parsed(path: str, modified: int, size: int) -> FileScope:
+    """The scope of a file as it was `modified`."""
+    return file_scope(ast.parse(_text(path, modified, size)), Path(path))

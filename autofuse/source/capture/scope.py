@@ -26,18 +26,83 @@ _PLAIN_BASES = ("torch.nn.", "torch.autograd.", "abc.", "typing.")
 _TAKE_FIELDS = frozenset("dataclass define attrs s mutable frozen NamedTuple BaseModel Struct".split())
 
 
-@dataclass
+Assigned = dict[str, list[ast.expr | None]]
+
+
+@dataclass(init=False, eq=False)
 class ClassScope:
-    """A class and what its methods assign to `self`; None stands for what no single expression gives."""
+    """A class and what its methods assign to `self`; None stands for what no single expression gives.
+
+    Most classes of a file are asked for their bases at most, so the rest is read when it is asked for.
+    """
 
     node: ast.ClassDef
-    attributes: dict[str, list[ast.expr | None]] = field(default_factory=dict)
-    defaults: dict[str, list[ast.expr | None]] = field(default_factory=dict)  # assigned in the class body
-    buffers: dict[str, list[ast.expr | None]] = field(default_factory=dict)
-    methods: dict[str, Function | None] = field(default_factory=dict)
-    writes: set[str] = field(default_factory=set)  # methods that assign to `self`
-    opaque: bool = False  # attributes are set by computed names
-    below: dict[tuple[int, ...], Any] = field(default_factory=dict, repr=False)  # its subclasses, by the files searched
+    attributes: Assigned
+    defaults: Assigned  # assigned in the class body
+    buffers: Assigned
+    methods: dict[str, Function | None]
+    writes: set[str]  # methods that assign to `self`, or call one that does
+    opaque: bool  # attributes are set by computed names
+    below: dict[tuple[int, ...], Any]  # its subclasses, by the files searched
+
+    def __init__(self, node: ast.ClassDef, **known: Any) -> None:
+        """`known` are fields that are not to be read from `node`."""
+        vars(self).update({"below": {}} | known, node=node)
+
+    def __getattr__(self, name: str) -> Any:
+        """A field that was not asked for before."""
+        if name in ("methods", "defaults"):
+            found = _in_body(self.node)
+        elif name in ("attributes", "buffers", "opaque", "_stores"):
+            found = _by_methods(self.methods)
+        elif name == "writes":
+            found = {name: _writing(self.methods, self._stores)}
+        else:
+            raise AttributeError(name)
+        vars(self).update(found | vars(self))
+        return vars(self)[name]
+
+
+def _in_body(node: ast.ClassDef) -> dict[str, Any]:
+    methods: dict[str, Function | None] = {}
+    defaults: Assigned = {}
+    for name, at in bindings(node.body):
+        if isinstance(at, Function):
+            methods[name] = at if name not in methods else None
+        else:
+            value = at.value if isinstance(at, (ast.Assign, ast.AnnAssign)) else None
+            if isinstance(at, ast.AnnAssign) and fields_are_arguments(node):
+                value = None  # what the constructor is given comes in its place
+            defaults.setdefault(name, []).append(value)
+    return {"methods": methods, "defaults": defaults}
+
+
+def _by_methods(methods: Mapping[str, Function | None]) -> dict[str, Any]:
+    found = _ByMethods()
+    for method in methods.values():
+        if method is not None and (me := self_name(method)) is not None:
+            _read_method(found, method, me)
+    return {
+        "attributes": found.attributes, "buffers": found.buffers, "opaque": found.opaque, "_stores": found.stores
+    }  # fmt: skip
+
+
+def _writing(methods: Mapping[str, Function | None], stores: set[str]) -> set[str]:
+    """The methods that assign to `self`, or call one that does."""
+    named = [(m, me) for m in methods.values() if m is not None and (me := self_name(m)) is not None]
+    writing = stores | {m.name for m, me in named if me in written_roots(m)}
+    _pass_on_writes(methods, writing)
+    return writing
+
+
+@dataclass
+class _ByMethods:
+    """What the methods of a class assign to `self`, and which of them do."""
+
+    attributes: Assigned = field(default_factory=dict)
+    buffers: Assigned = field(default_factory=dict)
+    opaque: bool = False
+    stores: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -76,7 +141,7 @@ class FileScope:
     def class_scope(self, node: ast.ClassDef) -> ClassScope:
         """What is known of a class of this file, wherever it is defined."""
         if id(node) not in self._class_scopes:
-            self._class_scopes[id(node)] = _class_scope(node)
+            self._class_scopes[id(node)] = ClassScope(node)
         return self._class_scopes[id(node)]
 
     def number(self, name: str) -> float | None:
@@ -181,7 +246,7 @@ class FileScope:
 def file_scope(tree: ast.Module, file: Path | None = None) -> FileScope:
     """The scope of a whole file, which stands at `file` where others of its project may be asked."""
     scope = FileScope(tree, file=file)
-    reassigned = {n for node in walk(tree) if isinstance(node, ast.Global) for n in node.names}
+    reassigned = _declared_global(tree.body)
     scope.reassigned = frozenset(reassigned)
     scope.qualified = {k: v for k, v in _imported(tree.body).items() if k not in reassigned}
     module_level = _bindings(tree.body)
@@ -201,6 +266,18 @@ def file_scope(tree: ast.Module, file: Path | None = None) -> FileScope:
             if alias := scope.name_of(node.value):  # softmax = F.softmax
                 scope.qualified[name] = alias
     return scope
+
+
+def _declared_global(body: list[ast.stmt]) -> set[str]:
+    """The names that some function or class of a file declares global. Only statements are looked at."""
+    found, todo = set[str](), list(body)
+    while todo:
+        statement = todo.pop()
+        if isinstance(statement, ast.Global):
+            found.update(statement.names)
+        for block in blocks_of(statement):
+            todo += block
+    return found
 
 
 def _imported(body: list[ast.stmt]) -> dict[str, str]:
@@ -235,24 +312,6 @@ def _is_missing(node: ast.AST) -> bool:
     return isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value is None
 
 
-def _class_scope(node: ast.ClassDef) -> ClassScope:
-    scope = ClassScope(node)
-    for name, at in bindings(node.body):
-        if isinstance(at, Function):
-            scope.methods[name] = at if name not in scope.methods else None
-        else:
-            value = at.value if isinstance(at, (ast.Assign, ast.AnnAssign)) else None
-            if isinstance(at, ast.AnnAssign) and fields_are_arguments(node):
-                value = None  # what the constructor is given comes in its place
-            scope.defaults.setdefault(name, []).append(value)
-    for method in scope.methods.values():
-        if method is not None and (me := self_name(method)) is not None:
-            _read_method(scope, method, me)
-            scope.writes |= {method.name} if me in written_roots(method) else set()
-    _pass_on_writes(scope)
-    return scope
-
-
 def fields_are_arguments(node: ast.ClassDef) -> bool:
     """Whether the annotated names of a class are arguments of its constructor, as in a dataclass."""
     made = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
@@ -260,15 +319,15 @@ def fields_are_arguments(node: ast.ClassDef) -> bool:
     return not names.isdisjoint(_TAKE_FIELDS)
 
 
-def _pass_on_writes(scope: ClassScope) -> None:
+def _pass_on_writes(methods: Mapping[str, Function | None], writing: set[str]) -> None:
     """A method that calls one that writes, writes too."""
     calls = {
         m.name: {n.attr for n in walk(m) if isinstance(n, ast.Attribute) and _is_name(n.value, self_name(m) or "")}
-        for m in scope.methods.values()
-        if m is not None and scope.writes
+        for m in methods.values()
+        if m is not None and writing
     }
-    while more := {name for name, called in calls.items() if called & scope.writes and name not in scope.writes}:
-        scope.writes |= more
+    while more := {name for name, called in calls.items() if called & writing and name not in writing}:
+        writing |= more
 
 
 def self_name(method: Function) -> str | None:
@@ -278,12 +337,12 @@ def self_name(method: Function) -> str | None:
     return arguments[0].arg if arguments and not static else None
 
 
-def _read_method(scope: ClassScope, method: Function, me: str) -> None:
+def _read_method(scope: _ByMethods, method: Function, me: str) -> None:
     nodes = list(walk(method))
     for n in nodes:
         if isinstance(n, ast.Attribute) and isinstance(n.ctx, (ast.Store, ast.Del)) and _is_name(n.value, me):
             scope.attributes.setdefault(n.attr, []).append(None)
-            scope.writes.add(method.name)
+            scope.stores.add(method.name)
         elif isinstance(n, ast.Call):
             _read_call(scope, n, me)
     for n in nodes:
@@ -305,7 +364,7 @@ def target_pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, 
         yield target, value
 
 
-def _read_call(scope: ClassScope, call: ast.Call, me: str) -> None:
+def _read_call(scope: _ByMethods, call: ast.Call, me: str) -> None:
     function = call.func
     by_name = isinstance(function, ast.Name) and function.id in ("setattr", "delattr", "vars")
     if by_name and call.args and _is_name(call.args[0], me):

@@ -6,7 +6,6 @@ Knows syntax only: a tensor that the function made itself is its own affair.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from functools import lru_cache
 
 from autofuse.source.capture.bindings import Function, bound_names, declared
@@ -37,8 +36,24 @@ _GIVE_PARTS = frozenset("getattr next iter vars list reversed".split())  # built
 @lru_cache(maxsize=1024)
 def written_roots(function: Function) -> frozenset[str]:
     """The names by which a function reaches what it writes to, if that is not its own: self, arguments, globals."""
-    own = _made_here(function)
-    roots = {r for n in walk(function) if (target := _written(n)) is not None for r in _roots(function, target)}
+    assigned: dict[str, list[ast.expr]] = {}
+    targets: list[ast.expr] = []
+    made = set[str]()
+    for n in walk(function):
+        if (target := _written(n)) is not None:
+            targets.append(target)
+        if isinstance(n, ast.Assign):
+            names = [t.id for t in n.targets if isinstance(t, ast.Name)]
+            if _is_new(n.value):
+                made.update(names)
+            else:
+                for name in set(names):
+                    assigned.setdefault(name, []).append(n.value)
+    roots: set[str] = set()
+    seen: dict[str, int] = {}
+    for target in targets:
+        _add_roots(roots, seen, assigned, target)
+    own = (set(bound_names(function)) - _given(function)) | made
     return frozenset(roots - own) | declared(function)
 
 
@@ -55,8 +70,13 @@ def _written(node: ast.AST) -> ast.expr | None:
     return None
 
 
-def _roots(function: Function, node: ast.expr, depth: int = 0) -> Iterator[str]:
-    """The names that `node` is reached by, through local names that hold parts of others."""
+def _add_roots(
+    roots: set[str], seen: dict[str, int], assigned: dict[str, list[ast.expr]], node: ast.expr, depth: int = 0
+) -> None:
+    """Adds the names that `node` is reached by, through local names that hold parts of others.
+
+    `seen` says of each name at which depth what it was assigned has been followed.
+    """
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call, ast.Starred, ast.NamedExpr)):
         gives_part = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _GIVE_PARTS
         if isinstance(node, ast.Call):
@@ -65,31 +85,22 @@ def _roots(function: Function, node: ast.expr, depth: int = 0) -> Iterator[str]:
             node = node.value
     if isinstance(node, (ast.IfExp, ast.BoolOp)):
         for side in node.values if isinstance(node, ast.BoolOp) else (node.body, node.orelse):
-            yield from _roots(function, side, depth)
+            _add_roots(roots, seen, assigned, side, depth)
     if not isinstance(node, ast.Name):
         return
-    yield node.id
-    if depth > 4:
+    roots.add(node.id)
+    if depth > 4 or seen.get(node.id, depth + 1) <= depth:
         return
-    for s in walk(function):
-        if isinstance(s, ast.Assign) and any(isinstance(t, ast.Name) and t.id == node.id for t in s.targets):
-            if not _is_new(s.value):
-                yield from _roots(function, s.value, depth + 1)
+    seen[node.id] = depth
+    for value in assigned.get(node.id, ()):
+        _add_roots(roots, seen, assigned, value, depth + 1)
 
 
-def _made_here(function: Function) -> set[str]:
-    """Local names that are no arguments: what they were assigned is asked on its own."""
+def _given(function: Function) -> set[str]:
+    """The names of a function's arguments."""
     arguments = function.args
     given = {a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-    given |= {a.arg for a in (arguments.vararg, arguments.kwarg) if a is not None}
-    rebound = {
-        t.id
-        for s in walk(function)
-        if isinstance(s, ast.Assign) and _is_new(s.value)
-        for t in s.targets
-        if isinstance(t, ast.Name)
-    }
-    return (set(bound_names(function)) - given) | rebound
+    return given | {a.arg for a in (arguments.vararg, arguments.kwarg) if a is not None}
 
 
 def _is_new(value: ast.expr) -> bool:

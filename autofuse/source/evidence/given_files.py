@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autofuse.source.capture.looked_at import LOOKED_AT
 from autofuse.source.capture.project_files import LIBRARIES, files_of, own_class
 from autofuse.source.capture.scope import FileScope, file_scope
 from autofuse.source.capture.syntax import walk
@@ -35,6 +36,7 @@ class ProjectFiles:
 
     def concerning(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that import from the file of `scope`, and inherit from classes or change attributes."""
+        LOOKED_AT.questions += 1
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._found:
@@ -58,6 +60,7 @@ class ProjectFiles:
 
     def patching(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that replace functions of torch's, which are one for the whole program."""
+        LOOKED_AT.questions += 1
         here = scope.file.resolve() if scope.file is not None else None
         paths = [p for p in self.paths if (m := self._mentioned(p)) is not None and m.patches_torch]
         return tuple(s for p in paths if Path(p).resolve() != here and (s := self._scope(p)) is not None)

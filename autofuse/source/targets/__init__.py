@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from autofuse.reasons import libraries
 from autofuse.reasons.reason import because
+from autofuse.results.target_names import DEFAULT, TARGETS
 from autofuse.rule import Replacement
 from autofuse.source.targets import apex, flash_attn, liger
 from autofuse.source.targets.autofuse import autofuse_call
@@ -23,9 +24,7 @@ from autofuse.source.targets.torch import OPERATIONS, RECENT
 
 __all__ = ["DEFAULT", "TARGETS", "NotInTarget", "TargetCall", "call_of"]
 
-DEFAULT = "auto"
 _LIBRARIES = {"flash-attn": flash_attn.OPERATIONS, "apex": apex.OPERATIONS, "liger": liger.OPERATIONS}
-TARGETS = (DEFAULT, "torch", "autofuse", *_LIBRARIES)
 _ALWAYS_THERE = ("torch", "math")  # in a file that computes with torch
 _NEEDS_AUTOFUSE = "the file then needs autofuse where it runs"
 
