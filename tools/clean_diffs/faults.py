@@ -33,7 +33,9 @@ def faults_of(function: ChangedFunction) -> Counter[str]:
     found["double blank line"] = _double_blank(function.after) - _double_blank(function.before)
     found["overlong line"] = len(list(_overlong(function)))
     found["orphaned comment"] = len(moved_comments(function.before, function.after))
-    found["needless parentheses"] = _parentheses(function.after) - _parentheses(function.before)
+    found["needless parentheses"] = _parentheses(function.after, function.before) - _parentheses(
+        function.before, function.after
+    )
     names = {n.id for n in ast.walk(after) if isinstance(n, ast.Name)}
     new = names - {n.id for n in ast.walk(before) if isinstance(n, ast.Name)}
     found["numbered name"] = sum(bool(_NUMBERED.match(n)) for n in new)
@@ -178,12 +180,15 @@ def _overlong(function: ChangedFunction) -> Iterator[str]:
             yield line
 
 
-def _parentheses(text: str) -> int:
-    """How many pairs on one line could go without changing the program."""
+def _parentheses(text: str, other: str) -> int:
+    """How many pairs on one line that `other` has not could go without changing the program."""
+    same = set(other.split("\n"))
     head = "if True:\n" if text[:1] in " \t" else ""
     meant, found = ast.dump(ast.parse(head + text)), 0
     lines = text.split("\n")
     for i, line in enumerate(lines):
+        if line in same:
+            continue
         for start in (m.start() for m in re.finditer(r"(?<![\w\])\"'])\(", line)):
             end = _closing(line, start)
             if end < 0 or line[start + 1 : end].strip() == "" or _is_layout(line[start + 1 : end]):

@@ -37,7 +37,7 @@ from autofuse.source.place.layout_reads import escapes, layout_reads, returned_a
 from autofuse.source.place.names import NamesOfFunction, joined
 from autofuse.source.place.shape_reads import any_tuple_will_do, is_tuple
 from autofuse.source.targets import TargetCall, call_of
-from autofuse.source.targets.express import Speller, Unwritable, layer_text, places_of, root_places
+from autofuse.source.targets.express import Speller, Unscaled, Unwritable, layer_text, places_of, root_places
 from autofuse.source.targets.printing import SourceText, permuted_text, unused
 
 
@@ -240,6 +240,11 @@ class Placement:
         moved = [*(at for _, at in bound.values()), *self._moved_to_branches(kept)]
         dead = self._dead(site, speller.used | set(bound), root, place, moved)
         self._check_names(dead, root, place, {*site.doomed.metadata, *self._shape_reads(speller)})
+        for u in speller.unscaled:
+            if _binds_anew(u):
+                dead.add(u.statement)
+            else:
+                replacements.append((span_of(u.product), NewText(self.text.of(u.operand))))
         if any(self._drops_calls(p.statement, speller.used | set(bound), p.node) for p in (place, root)):
             raise Unwritable(because(writing.HELPER_CALLS))
         if place is not root and _gives_the_same_name(place, root):
@@ -579,6 +584,14 @@ def _removable(v: Value) -> bool:
     if v.op == CALL:
         return isinstance(v.data, tuple) and v.data[0] in HARMLESS
     return v.op not in (PARAMETER, CONST, SINK, OPAQUE) and not (v.op in OPS and OPS[v.op].effect == "random")
+
+
+def _binds_anew(u: Unscaled) -> bool:
+    """Whether the statement would say `q = q` without its product."""
+    match u.statement, u.operand:
+        case ast.Assign(targets=[ast.Name(id=bound)], value=value), ast.Name(id=name):
+            return bound == name and value is u.product
+    return False
 
 
 def _gives_the_same_name(place: ValuePosition, root: ValuePosition) -> bool:

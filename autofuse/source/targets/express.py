@@ -61,6 +61,15 @@ class Unwritable(Exception):
         self.within: list[tuple[Value, Assumed]] = []  # the values it is part of, the innermost first
 
 
+@dataclass(frozen=True)
+class Unscaled:
+    """A product that the call makes itself, in a statement of its own: `operand` is to stand in place of `product`."""
+
+    product: ast.expr
+    operand: ast.expr
+    statement: ast.stmt
+
+
 @dataclass
 class Speller:
     """Writes values as of just before `place`. `gone` may not be mentioned; `assumed` maps tests to what they were.
@@ -85,6 +94,8 @@ class Speller:
     result: Value | None = None  # the program's value that the call stands for
     may_insert: bool = False  # whether statements can be put before the one that the call stands in
     taken: set[str] = field(default_factory=set)  # names that are in use
+    may_unscale: bool = True  # whether a product may be left out that the call can make
+    unscaled: list[Unscaled] = field(default_factory=list)
     _moved: set[Value] = field(default_factory=set)
     _cheap: dict[Value, bool] = field(default_factory=dict)
     _relied: dict[str, set[ast.stmt]] = field(default_factory=dict)

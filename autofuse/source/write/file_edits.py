@@ -17,9 +17,9 @@ import libcst as cst
 from autofuse.source.find.check import Proposal
 from autofuse.source.place.edits import Edit, joined, moved
 from autofuse.source.write.comments import comments_of
-from autofuse.source.write.positions import Located
 from autofuse.source.write.leading_lines import is_pragma
 from autofuse.source.write.line_length import kept_length, line_length
+from autofuse.source.write.positions import Located
 from autofuse.source.write.rebuild import EditedModule, Misplaced
 from autofuse.source.write.requirements import with_imports
 from autofuse.source.write.statement_ranges import FileLines, Text, lines_of, piece_of, pieces

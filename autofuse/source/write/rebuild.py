@@ -20,7 +20,6 @@ from autofuse.source.write.leading_lines import (
     comment_line,
     comments_in,
     handed_on,
-    has_comment,
     opens_region,
     without_leading_blanks,
 )

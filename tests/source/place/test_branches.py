@@ -67,7 +67,7 @@ def test_a_mask_that_its_branch_deletes_gets_a_name_of_its_own() -> None:
     text = rewritten(DELETED)
     check(DELETED, text)
     assert "    attn_mask = None\n    # padding\n    if mask is not None:\n" in text
-    assert "        # gone\n        attn_mask = mask\n        del mask\n" in text
+    assert "        mask = mask[:, None, None]\n        attn_mask = mask\n        del mask\n" in text
     assert "attn_mask=attn_mask" in text
 
 
