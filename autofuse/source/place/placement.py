@@ -247,8 +247,10 @@ class Placement:
                 replacements.append((span_of(u.product), NewText(self.text.of(u.operand))))
         if any(self._drops_calls(p.statement, speller.used | set(bound), p.node) for p in (place, root)):
             raise Unwritable(because(writing.HELPER_CALLS))
-        if place is not root and _gives_the_same_name(place, root):
-            dead.add(root.statement)  # it would say `x = x`
+        if place is not root and (name := self._name_given(place, root)) is not None:
+            dead.add(root.statement)  # it would give what has a name another one
+            if name != _target(place.statement):
+                replacements.append((span_of(_target_node(place.statement)), NewText(name)))
         if not speller.removed <= dead:
             raise Unwritable(because(writing.NAME_REBOUND))
         insertions += [(span_of(place.statement), text) for text in call.before]
@@ -318,7 +320,7 @@ class Placement:
     ) -> Speller:
         gone = self._gone(site)
         made = Speller(self.text, self.captured, self.view, place, root, gone, imports, self.sizes, bound)
-        made.result = site.root
+        made.result, made.owner = site.root, self.owner
         made.may_insert = self._begins_line(place.statement)
         made.taken = self._taken(bound)
         return made
@@ -391,6 +393,18 @@ class Placement:
             around = self.around.get(id(statement))  # a `with` that changes nothing
             statement = around if around not in place.region else None
         return False
+
+    def _name_given(self, place: ValuePosition, root: ValuePosition) -> str | None:
+        """The name that the statement of `root` gives its value, if that of `place`, before it, may give it at once."""
+        match root.statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if value is root.node:
+                block, at = self.blocks[id(place.statement)]
+                rest = block[at + 1 :]
+                between = rest[: next((i for i, s in enumerate(rest) if s is root.statement), 0)]
+                used = {n.id for s in between for n in ast.walk(s) if isinstance(n, ast.Name)}
+                together = any(s is root.statement for s in rest) and name not in used
+                return name if together or name == _target(place.statement) else None
+        return None
 
     def _new_name(self, value: Value, site: Site, bound: dict[Value, tuple[str, ValuePosition]]) -> str:
         wanted = next((n for n, c in site.captures.items() if value in self.view.originals(c)), "operand")
@@ -594,21 +608,13 @@ def _binds_anew(u: Unscaled) -> bool:
     return False
 
 
-def _gives_the_same_name(place: ValuePosition, root: ValuePosition) -> bool:
-    """Whether the statement of `root` does nothing but give its value the name that the one of `place` gives."""
-    statement = root.statement
-    return (
-        isinstance(statement, ast.Assign)
-        and len(statement.targets) == 1
-        and isinstance(statement.targets[0], ast.Name)
-        and statement.value is root.node
-        and statement.targets[0].id == _target(place.statement)
-    )
-
-
 def _target(statement: ast.stmt) -> str:
+    return ast.unparse(_target_node(statement))
+
+
+def _target_node(statement: ast.stmt) -> ast.expr:
     assert isinstance(statement, ast.Assign)
-    return ast.unparse(statement.targets[0])
+    return statement.targets[0]
 
 
 def _holds(statement: ast.stmt, inner: ast.stmt) -> bool:

@@ -42,6 +42,7 @@ from autofuse.reasons import writing
 from autofuse.reasons.reason import Reason, because
 from autofuse.source.capture.captured import CapturedFunction, ValuePosition
 from autofuse.source.capture.imports import Imports
+from autofuse.source.capture.scope import ClassScope
 from autofuse.source.capture.symbolic_lengths import GraphSizes
 from autofuse.source.targets.printing import SourceText, fill, literal_text, permuted_text
 
@@ -94,6 +95,8 @@ class Speller:
     result: Value | None = None  # the program's value that the call stands for
     may_insert: bool = False  # whether statements can be put before the one that the call stands in
     taken: set[str] = field(default_factory=set)  # names that are in use
+    query: Value | None = None  # of attention, in whose dtype masks are added
+    owner: ClassScope | None = None  # the class whose method it is
     may_unscale: bool = True  # whether a product may be left out that the call can make
     unscaled: list[Unscaled] = field(default_factory=list)
     _moved: set[Value] = field(default_factory=set)

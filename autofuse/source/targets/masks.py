@@ -16,6 +16,7 @@ from autofuse.reasons.reason import because
 from autofuse.source.capture.symbolic_lengths import lengths_of
 from autofuse.source.targets.call import Arguments
 from autofuse.source.targets.express import Speller, Unwritable
+from autofuse.source.targets.learned import learned_in_its_dtype
 from autofuse.source.targets.printing import fill, unused
 
 _READABLE = 72  # characters of an assignment with one condition in it
@@ -49,7 +50,7 @@ class WrittenMask:
 def mask_of(a: Arguments, s: Speller) -> WrittenMask:
     if "mask" not in a:
         return WrittenMask()
-    mask = a["mask"]
+    mask, s.query = a["mask"], a["query"]
     filled = not {"mask_is_causal", "kept"} & a.keys() and "fill" in a  # a causal row keeps its first key at least
     query = s.text(a["query"]) if _needs_cast(mask, s) else ""
     text = _mask_text(mask, query, s)
@@ -107,6 +108,8 @@ def _needs_cast(mask: Value, s: Speller) -> bool:
     """Whether what is added is put into the dtype of the query: torch reads truth values as what is kept."""
     if mask.op == CHOICE:
         return any(_needs_cast(side, s) for side in mask.inputs[1:])
+    if s.query is not None and learned_in_its_dtype(mask, s.query, s):
+        return False
     return mask.op in ("where", CAST) or not boolean(mask) and not is_const(mask, None) and not _floating(mask, s)
 
 
