@@ -106,8 +106,9 @@ class FilesRun:
         self.read = 0  # how many files could be read; where there are none, there is nothing to sum up
         permission = RulesPermission(self.out.say, self.out.say, options.allow_rules)
         self.run: RewriteRun = RewriteRun(
-            tuple(options.select or ()), tuple(options.ignore or ()), options.target, options.debug, permission
-        )
+            tuple(options.select or ()), tuple(options.ignore or ()), options.target, options.debug, permission,
+            generated=options.generated,
+        )  # fmt: skip
 
     def each(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from autofuse.match.engine import every_site
 from autofuse.match.pattern import LoadedRule
 from autofuse.match.refusals import Refusal, refusal
 from autofuse.match.site import Site
-from autofuse.reasons import matches
+from autofuse.reasons import matches, writing
 from autofuse.reasons.reason import because
 from autofuse.results.findings import Finding
 from autofuse.rule import Fails, Holds, Unknown, Verdict
@@ -35,6 +35,7 @@ from autofuse.source.evidence.given_files import ProjectFiles
 from autofuse.source.find.call_rules import CallSite, call_sites, may_concern
 from autofuse.source.find.landmarks import Landmarks
 from autofuse.source.find.unread import FileReading, UnreadFunction
+from autofuse.source.find.unwanted import IN_TESTS, FileOfEdits, generator_of, unwanted
 from autofuse.source.find.words import hints_of
 from autofuse.source.place.author_text import written
 from autofuse.source.place.conflicts import Footprint, footprint
@@ -69,9 +70,11 @@ def proposals(
     unread: list[UnreadFunction] | None = None,
     only: Collection[str] | None = None,
     files: ProjectFiles | None = None,
+    generated: bool = False,
 ) -> list[Proposal]:
     """What autofuse would do to one file, in the order of its lines. Raises SyntaxError if it does not parse.
 
+    With `generated`, files that a generator made are edited like others.
     Functions that cannot be read are left alone, and added to `unread`. With `only`, other symbols are not read.
     `files` are those of the project, as far as they are given: they may show that other code runs than stands here.
     """
@@ -89,17 +92,19 @@ def proposals(
     scope = file_scope(tree, Path(path) if path else None)
     text = SourceText(source)
     found: list[Proposal] = []
+    about = FileOfEdits(path, "" if generated else generator_of(source))
     defined = list(functions(scope))
     landmarks = Landmarks(scope, text, defined, hints)
     inner = [f for d in defined if landmarks.mentioned(d.function) for f in expression_functions(d)]
     for d in filter(None, (*defined, *inner, top_level(scope))):
         if only is not None and d.symbol not in only or not landmarks.near(d.function):
             continue
-        read = partial(_in_function, d, _Door(text, path, of_dataflow, target, files))
+        read = partial(_in_function, d, _Door(text, path, of_dataflow, target, files, about=about))
         found += reading.read(read, d.function.lineno, d.symbol, text.size_of(d.function))
     if of_calls:
         read = partial(_of_calls, scope, of_calls, path, only)
         found += reading.read(read, 1, "what its calls are given", len(source))
+        found = [_not_generated(p, about) for p in found]
     return sorted(found, key=lambda p: (p.finding.line, p.finding.column, p.finding.code))
 
 
@@ -119,6 +124,16 @@ def _of_call(site: CallSite, path: str) -> Proposal:
     additions = tuple((span_of(call), name, text) for name, text in site.added)
     omissions = tuple((span_of(call), span_of(value)) for value in site.omitted)
     return Proposal(finding, Edit((), additions=additions, omissions=omissions) if additions or omissions else None)
+
+
+def _not_generated(p: Proposal, about: FileOfEdits) -> Proposal:
+    """A finding for a call, declined where its file is generated."""
+    if not about.generated or p.edit is None:
+        return p
+    reason = because(writing.GENERATED_FILE, name=about.generated)
+    message = f"{p.finding.message.partition(':')[0]}, not rewritten: {reason}"
+    told = replace(p.finding, status="declined", message=message, reason=str(reason), advice=reason.advice())
+    return replace(p, finding=replace(told, reason_code=reason.code.name), edit=None)
 
 
 def _told_of_call(verdict: Verdict) -> Refusal:
@@ -159,6 +174,7 @@ class _Door:
     target: str
     files: ProjectFiles | None = None
     asked: Edit | None = None
+    about: FileOfEdits = field(default_factory=lambda: FileOfEdits(""))
 
 
 def _in_function(d: Defined, door: _Door) -> list[Proposal]:
@@ -184,6 +200,10 @@ def _in_function(d: Defined, door: _Door) -> list[Proposal]:
             claim = Claim(site, outcome, captured, view, d, target, door.files, again)
             answer, through = examined(claim), read_as(claim)
             outcome, assumed = (answer, ()) if isinstance(answer, Fails) else (outcome, answer)
+            if isinstance(outcome, Edit):
+                operation = site.rule.replacement.operation
+                assumed = (*assumed, *([IN_TESTS] if door.about.of_tests else ()))
+                outcome = unwanted(door.about, outcome, d.function, operation, text) or outcome
         return _proposal(path, d.symbol, captured, text, site, outcome, assumed, through)
 
     every = every_site(captured.graph, view, rules)
