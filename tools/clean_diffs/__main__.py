@@ -51,6 +51,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kept", type=Path, help="count in a folder that --keep wrote, without rewriting")
     parser.add_argument("--show", default="")
     parser.add_argument("--unsafe", action="store_true")
+    parser.add_argument("--alone", action="store_true", help="look for evidence in the edited files alone")
     return parser.parse_args()
 
 
@@ -62,7 +63,7 @@ def _files(options: argparse.Namespace) -> Iterator[RewrittenFile]:
             yield RewrittenFile(path, before.read_bytes(), before.with_suffix(".after").read_bytes(), tuple(messages))
         return
     wanted = options.list.read_text().split("\n") if options.list else ()
-    for file in rewritten_files(options.paths, frozenset(filter(None, wanted)), options.unsafe):
+    for file in rewritten_files(options.paths, frozenset(filter(None, wanted)), options.unsafe, options.alone):
         if options.keep:
             kept = options.keep / file.path.lstrip("/")
             kept.parent.mkdir(parents=True, exist_ok=True)

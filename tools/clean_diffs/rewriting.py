@@ -23,13 +23,18 @@ class RewrittenFile:
     messages: tuple[str, ...]
 
 
-def rewritten_files(paths: Sequence[str], only: Collection[str], unsafe: bool) -> Iterator[RewrittenFile]:
-    """The files under `paths` that autofuse changes; with `only`, no others are read for edits."""
+def rewritten_files(
+    paths: Sequence[str], only: Collection[str], unsafe: bool, alone: bool = False
+) -> Iterator[RewrittenFile]:
+    """The files under `paths` that autofuse changes; with `only`, no others are read for edits.
+
+    `alone`: the files that are edited are the whole project, so that no others are looked through for evidence.
+    """
     project = Project(Configuration())
     files = [f for f in project.files(paths) if isinstance(f, SourceFile)]
     run = RewriteRun()
-    run.files = ProjectFiles(tuple(f.path for f in files))
     wanted = [f for f in files if not only or f.path in only or os.path.abspath(f.path) in only]
+    run.files = ProjectFiles(tuple(f.path for f in (wanted if alone else files)))
     for settings in dict.fromkeys(f.settings for f in wanted):
         run.rules(settings)
 
