@@ -138,7 +138,7 @@ GENERATED_FILE = Code(
 FUSED_BESIDE = Code(
     "fused-beside",
     "Another branch calls a fused operation already; with the edit, both would do the same.",
-    "the other branch calls a fused attention already, at line {other}",
+    "another branch calls `{name}` already",
     "choose that branch, or leave out the one that is written out",
 )
 LONGER = Code(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autofuse.project.config import Configuration
 from autofuse.project.file_discovery import Project, SourceFile, Trouble
-from autofuse.project.run import Checked, Rewritten, RewriteRun
+from autofuse.project.run import Checked, RewriteRun, Rewritten
 from autofuse.project.workers import each
 from autofuse.source.evidence.given_files import ProjectFiles
 

@@ -69,15 +69,15 @@ def unwanted(file: FileOfEdits, edit: Edit, function: Function, operation: str, 
     """Why an edit of a function that puts `operation` there is not made; None where nothing speaks against it."""
     if file.generated:
         return Fails(because(writing.GENERATED_FILE, name=file.generated), enables=False)
-    if operation == "attention" and (line := _fused_beside(edit, function)) is not None:
-        return Fails(because(writing.FUSED_BESIDE, other=line), enables=False)
+    if operation == "attention" and (fused := _fused_beside(edit, function)) is not None:
+        return Fails(because(writing.FUSED_BESIDE, name=fused), enables=False)
     if operation in ("cross_entropy", "log_likelihood") and _longer(edit, text):
         return Fails(because(writing.LONGER))
     return None
 
 
-def _fused_beside(edit: Edit, function: Function) -> int | None:
-    """The line of a fused call in the other branch of an `if` around the edit, or in one before it that returns."""
+def _fused_beside(edit: Edit, function: Function) -> str | None:
+    """The fused function that is called in the other branch of an `if` around the edit, or in one before it that returns."""
     at = edit.replacements[0][0].line if edit.replacements else 0
     for statement in walk(function):
         if not isinstance(statement, ast.If):
@@ -88,9 +88,9 @@ def _fused_beside(edit: Edit, function: Function) -> int | None:
         before = (statement.end_lineno or 0) < at
         if any(inside) or before:
             wanted = others if any(inside) else [arm for arm in arms if arm and isinstance(arm[-1], ast.Return)]
-            line = next((n for arm in wanted for n in _fused_calls(arm)), None)
-            if line is not None and (any(inside) or _follows(function.body, statement, at)):
-                return line
+            fused = next((name for arm in wanted for name in _fused_calls(arm)), None)
+            if fused is not None and (any(inside) or _follows(function.body, statement, at)):
+                return fused
     return None
 
 
@@ -109,11 +109,11 @@ def _lies_in(arm: list[ast.stmt], line: int) -> bool:
     return any(s.lineno <= line <= (s.end_lineno or s.lineno) for s in arm)
 
 
-def _fused_calls(arm: list[ast.stmt]) -> Iterator[int]:
+def _fused_calls(arm: list[ast.stmt]) -> Iterator[str]:
     for s in arm:
         for n in walk(s):
-            if isinstance(n, ast.Call) and _FUSED.search(ast.unparse(n.func)):
-                yield n.lineno
+            if isinstance(n, ast.Call) and _FUSED.search(name := ast.unparse(n.func)):
+                yield name
 
 
 def _longer(edit: Edit, text: SourceText) -> bool:
