@@ -141,6 +141,11 @@ FUSED_BESIDE = Code(
     "another branch calls `{name}` already",
     "choose that branch, or leave out the one that is written out",
 )
+HELPER_UNCALLED = Code(
+    "helper-uncalled",
+    "A helper that only this code calls is fused itself; with the edit, nothing would call it.",
+    "`{name}`, which is fused itself, would be left without a caller",
+)
 LONGER = Code(
     "longer",
     "The new text would be longer than the code, and run no faster.",

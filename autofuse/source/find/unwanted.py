@@ -17,7 +17,7 @@ from autofuse.reasons import writing
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.scope import blocks_of
+from autofuse.source.capture.scope import Defined, blocks_of
 from autofuse.source.capture.syntax import walk
 from autofuse.source.place.edits import Edit, TextSpan
 from autofuse.source.targets.printing import SourceText
@@ -65,8 +65,18 @@ def generator_of(source: bytes) -> str:
     return made_from[1] if made_from else "a generator"
 
 
-def unwanted(file: FileOfEdits, edit: Edit, function: Function, operation: str, text: SourceText) -> Fails | None:
-    """Why an edit of a function that puts `operation` there is not made; None where nothing speaks against it."""
+def unwanted(
+    file: FileOfEdits, edit: Edit, d: Defined, operation: str, text: SourceText, unused: tuple[str, ...]
+) -> Fails | None:
+    """Why an edit of a function that puts `operation` there is not made; None where nothing speaks against it.
+
+    `unused` is what the edit leaves without a use in the file.
+    """
+    function = d.function
+    for name in unused:
+        helper = helper_of(name, d)
+        if helper is not None and _calls(helper, edit.becomes):
+            return Fails(because(writing.HELPER_UNCALLED, name=name), enables=False)
     if file.generated:
         return Fails(because(writing.GENERATED_FILE, name=file.generated), enables=False)
     if operation == "attention" and (fused := _fused_beside(edit, function)) is not None:
@@ -76,8 +86,22 @@ def unwanted(file: FileOfEdits, edit: Edit, function: Function, operation: str, 
     return None
 
 
+def helper_of(name: str, d: Defined) -> Function | None:
+    """The method or function of the file that an edit of `d` calls by `name`: `self._norm`, `normed`."""
+    if name.startswith("self."):
+        return d.owner.methods.get(name.removeprefix("self.")) if d.owner is not None else None
+    return d.scope.functions.get(name)
+
+
+def _calls(helper: Function, function: str) -> bool:
+    """Whether a helper calls a function of that name, however it is reached."""
+    last = function.rpartition(".")[2]
+    calls = (n.func for n in walk(helper) if isinstance(n, ast.Call))
+    return any(getattr(f, "attr", getattr(f, "id", "")) == last for f in calls)
+
+
 def _fused_beside(edit: Edit, function: Function) -> str | None:
-    """The fused function that is called in the other branch of an `if` around the edit, or in one before it that returns."""
+    """The fused function that another branch calls: of an `if` around the edit, or of one before it that returns."""
     at = edit.replacements[0][0].line if edit.replacements else 0
     for statement in walk(function):
         if not isinstance(statement, ast.If):
