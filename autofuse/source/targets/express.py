@@ -44,7 +44,7 @@ from autofuse.source.capture.captured import CapturedFunction, ValuePosition
 from autofuse.source.capture.imports import Imports
 from autofuse.source.capture.scope import ClassScope
 from autofuse.source.capture.symbolic_lengths import GraphSizes
-from autofuse.source.targets.printing import SourceText, fill, literal_text, permuted_text
+from autofuse.source.targets.printing import SourceText, fill, literal_text, permuted_text, without_views
 
 _STRUCTURE = frozenset({CONST, PARAMETER, ATTRIBUTE, ITEM, TUPLE, IS_NONE, CHOICE, NOT, SLICE, MODULE, GLOBAL, SYNTAX})
 _SAME_SHAPE = frozenset({"mul", "add", "keep", "softmax", "dropout", "cast", CHOICE})
@@ -313,7 +313,8 @@ class Speller:
             case "attribute" if v.data == "shape":
                 return self.shape(v.inputs[0])
             case "attribute":
-                return fill("{0}." + str(v.data), self.text(v.inputs[0]))
+                held = self.text(v.inputs[0])
+                return fill("{0}." + str(v.data), without_views(held) if v.data in ("dtype", "device") else held)
             case "size" if v.inputs[1].op == CONST and v.inputs[1].data is not None:
                 return self.size(v.inputs[0], v.inputs[1])
             case "item" if v.inputs[0].op == ATTRIBUTE and v.inputs[0].data == "shape":

@@ -17,7 +17,7 @@ from autofuse.source.capture.symbolic_lengths import lengths_of
 from autofuse.source.targets.call import Arguments
 from autofuse.source.targets.express import Speller, Unwritable
 from autofuse.source.targets.learned import learned_in_its_dtype
-from autofuse.source.targets.printing import fill, unused
+from autofuse.source.targets.printing import fill, unused, without_views
 
 _READABLE = 72  # characters of an assignment with one condition in it
 
@@ -57,7 +57,7 @@ def mask_of(a: Arguments, s: Speller) -> WrittenMask:
     if s.view.rank(mask) == 1:  # torch wants a mask of two dimensions or more
         text = fill("{0}.unsqueeze(0)", text)
     lines: tuple[str, ...] = ()
-    if text.count(" if ") > 1 and s.may_insert:
+    if s.may_insert and (text.count(" if ") > 1 or " if " in text and len(text) > _READABLE):
         name = unused("attn_mask", s.taken)
         lines = ("\n".join(_mask_lines(mask, name, lambda v, inner: _mask_text(v, query, inner), s)) + "\n",)
         text = name
@@ -144,7 +144,7 @@ def _mask_text(mask: Value, query: str, s: Speller) -> str:
         return " + ".join(s.text(i) if s.view.number(i) else _mask_text(i, query, s) for i in mask.inputs)
     text = s.text(mask)
     in_its_dtype = mask.op == CAST and text.endswith(".dtype)")
-    return fill("{0}.to({1}.dtype)", text, query) if _needs_cast(mask, s) and not in_its_dtype else text
+    return fill("{0}.to({1}.dtype)", text, without_views(query)) if _needs_cast(mask, s) and not in_its_dtype else text
 
 
 def boolean(mask: Value) -> bool:
