@@ -7,7 +7,7 @@ Comments to tools that hold for more than one line stay. Knows libcst's empty li
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import libcst as cst
 
@@ -52,25 +52,23 @@ def merged(first: Lines, second: Lines) -> Lines:
     return [*first, *second]
 
 
-def handed_on(left: Lines, own: Lines, anew: bool) -> tuple[Lines, Lines]:
-    """What stands above a statement behind others that went, whose lines were `left`; and the comments that go.
+def handed_on(left: Sequence[Lines], own: Lines, anew: bool) -> tuple[Lines, Lines]:
+    """What stands above a statement behind others that went, and the comments that go.
 
-    `own` are its lines, `anew` whether it is written anew. Blank lines stay above the comments that stay.
+    `left` has the lines above each of those, `own` are its lines, `anew` says whether it is written anew. Blank lines
+    stay above the comments that stay.
     """
+    heading = anew and not has_comment(own)
+    first = next((lines for lines in left if has_comment(lines)), None) if heading else None
     kept: Lines = []
     gone: Lines = []
-    heading = anew and not has_comment(own)
-    for i, line in enumerate(left):
-        begun = has_comment(kept)
-        if line.comment is None or opens_region(line):
-            kept.append(line)
-        elif heading and (not begun or i and left[i - 1].comment is not None and left[i - 1] is kept[-1]):
-            kept.append(line)
-        else:
-            gone.append(line)
-    if heading and has_comment(kept):
+    for lines in left:
+        stays = [line for line in lines if line.comment is None or lines is first or opens_region(line)]
+        gone += [line for line in lines if not any(line is s for s in stays)]
+        kept = merged(kept, stays)
+    if first is not None:
         return _without_blanks_behind(kept), gone
-    return single_blanks(merged(kept, own), _longest_blank_run(left, own)), gone
+    return single_blanks(merged(kept, own), _longest_blank_run(*left, own)), gone
 
 
 def _without_blanks_behind(lines: Lines) -> Lines:

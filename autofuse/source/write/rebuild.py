@@ -81,7 +81,7 @@ class EditedModule:
     def _statements(self, body: Sequence[cst.BaseStatement]) -> tuple[list[cst.BaseStatement], Lines]:
         """The statements that stay, and the lines of those that went after the last of them."""
         out: list[cst.BaseStatement] = []
-        left: Lines = []
+        left: list[Lines] = []
         after: Lines
         for i, s in enumerate(body):
             if not self._touched(s):
@@ -96,17 +96,18 @@ class EditedModule:
             if new:
                 if self._follows_gone(body, i, out):
                     new[0] = self._led(left, new[0], self._is_anew(s), not out)
-                out, left = out + new, after
+                out, left = out + new, [after] if after else []
             else:
-                left = [*left, *after]
-        self.dropped += [line for line in left if line.comment and not opens_region(line)]
-        return out, [line for line in left if opens_region(line)]
+                left.append(after)
+        lines = [line for each in left for line in each]
+        self.dropped += [line for line in lines if line.comment and not opens_region(line)]
+        return out, [line for line in lines if opens_region(line)]
 
     def _follows_gone(self, body: Sequence[cst.BaseStatement], at: int, out: list[cst.BaseStatement]) -> bool:
         """Whether the statement before `at` in its block is none of those that stay."""
         return at > 0 and (not out or out[-1] is not body[at - 1]) and self._touched(body[at - 1])
 
-    def _led(self, left: Lines, statement: cst.BaseStatement, anew: bool, first: bool) -> cst.BaseStatement:
+    def _led(self, left: list[Lines], statement: cst.BaseStatement, anew: bool, first: bool) -> cst.BaseStatement:
         """`statement` with what stood above those before it that went."""
         own = getattr(statement, "leading_lines", None)
         if own is None or not left and not first:

@@ -24,7 +24,7 @@ def with_trailing_comment(
         return new
     gap = len(trailing.whitespace.value)
     column = len(_last_line(before)) + gap
-    own = max(gap, column - len(_last_line(after))) if gap > _GAP and "\n" not in after else gap
+    own = max(_GAP, column - len(_last_line(after))) if gap > _GAP and "\n" not in after else gap
     own = min(own, _GAP) if column < len(_last_line(after)) + _GAP or "\n" in after else own
     comment = len(trailing.comment.value)
     too_long = len(_last_line(after)) + own + comment > room >= column + comment

@@ -72,7 +72,7 @@ def test_a_mask_that_its_branch_deletes_gets_a_name_of_its_own() -> None:
 
 
 def test_a_name_that_is_in_use_is_left_alone() -> None:
-    assert "attn_mask_1 = None" in rewritten(DELETED.replace("0.3", "(attn_mask := 0.3)"))
+    assert "attention_mask = None" in rewritten(DELETED.replace("0.3", "(attn_mask := 0.3)"))
 
 
 def test_a_test_that_means_something_else_by_then_is_not_asked_again() -> None:
