@@ -110,7 +110,7 @@ class WorkersMadeAnew(_LoaderRule):
     @staticmethod
     def at(call: Call) -> Verdict | None:
         workers = call.given("num_workers")
-        if workers is None or call.literal("num_workers") == 0:
+        if workers is None or call.literal("num_workers") == 0 or call.iterated_once:
             return None
         if not isinstance(call.literal("num_workers"), int):
             if call.given("pin_memory") is not None:  # its author has thought about it
@@ -143,6 +143,26 @@ class WorkersMadeAnew(_LoaderRule):
 
                 def loader_of(dataset):
                     return DataLoader(dataset, batch_size=64, num_workers=0)
+            """,
+        ),
+        Kept(
+            "made anew for each epoch, so its workers would be as well",
+            """
+                from torch.utils.data import DataLoader
+
+                def train(model, dataset):
+                    for batch in DataLoader(dataset, batch_size=64, num_workers=4):
+                        model(batch).backward()
+            """,
+        ),
+        Kept(
+            "iterated once",
+            """
+                from torch.utils.data import DataLoader
+
+                def evaluate(model, dataset):
+                    loader = DataLoader(dataset, batch_size=64, num_workers=4)
+                    return [model(batch) for batch in loader]
             """,
         ),
         Kept(

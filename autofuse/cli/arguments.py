@@ -133,6 +133,7 @@ def _add_file_options(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _add_rules_option(command)
     command.add_argument("--stdin-filename", metavar="PATH", help="the name that standard input goes by")
+    command.add_argument("--generated", action="store_true", help="edit files that say that a generator made them, too")
     command.add_argument("--force-exclude", action="store_true", help="apply `exclude` to files that are named, too")
     command.add_argument("--no-cache", action="store_true", help="read every file anew, and remember nothing of it")
     command.add_argument("--debug", action="store_true", help="show the traceback of an internal error")

@@ -43,7 +43,7 @@ class FilesRun:
             self.out.say, self.out.say, self.options.allow_rules
         )
         found: RewriteRun = import_module("autofuse.project.run").RewriteRun(
-            *self._codes, self.options.target, self.options.debug, permission
+            *self._codes, self.options.target, self.options.debug, permission, generated=self.options.generated
         )
         return found
 
@@ -112,7 +112,7 @@ class FilesRun:
         """What earlier runs found in these files; None without a cache. Raises ConfigError, UnknownCode, RuleError."""
         settings = list(dict.fromkeys(f.settings for f in files))
         kept = None if self.options.no_cache or self.options.debug or self.from_stdin else entries()
-        asked = (*self._codes, self.options.target)
+        asked = (*self._codes, self.options.target, self.options.generated)
         if kept is not None and settings_hold(kept, settings, asked):
             memory = RunMemory(files, asked, dict.fromkeys(settings, ""), kept)
             if len(memory.known) < len(files):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from autofuse.project.file_discovery import Trouble
@@ -58,7 +59,7 @@ class Script:
         return finding
 
     def with_edits(self, edits: Sequence[Edit], comments: bool = True) -> bytes:
-        return with_edits(self.program, edits, comments)
+        return with_edits(self.program, edits, comments, Path(self.path))
 
     def texts(self) -> Mapping[str, bytes]:
         return {self.path: self.program}

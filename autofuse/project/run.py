@@ -71,6 +71,7 @@ class RewriteRun:
     debug: bool = False  # internal errors come with their traceback
     permission: RulesPermission = field(default_factory=lambda: RulesPermission(_LOG.info, _LOG.warning))
     files: ProjectFiles | None = None  # of the project, where they are given: they may show that other code runs
+    generated: bool = False  # files that a generator made are edited too
     _rules: dict[FileSettings, tuple[LoadedRule, ...]] = field(default_factory=dict)
 
     def rules(self, settings: FileSettings) -> tuple[LoadedRule, ...]:
@@ -143,8 +144,9 @@ class RewriteRun:
         target, unread = self.target or file.settings.target, list[UnreadFunction]()
         rules = self.rules(file.settings)
         found = proposals(
-            read.program, file.path, rules=rules, target=target, unread=unread, only=only, files=self.files
-        )
+            read.program, file.path, rules=rules, target=target, unread=unread, only=only, files=self.files,
+            generated=self.generated,
+        )  # fmt: skip
         kept = tuple(_located(p, read) for p in _heard(found, read.program, file))
         stale = [] if unread or only is not None else self._stale(found, read, file, [r.rule.code for r in rules])
         return Checked(file.path, source, kept, (*read.troubles, *(self._told(u, read) for u in unread), *stale))

@@ -129,6 +129,29 @@ REDUCTION_UNREAD = Code(
     line=IN_SENTENCE,
 )
 
+GENERATED_FILE = Code(
+    "generated-file",
+    "The file says that a generator made it, which would undo the edit the next time.",
+    "the file is generated: it says that it is made from {name}",
+    "edit what it is made from, or use `--generated`",
+)
+FUSED_BESIDE = Code(
+    "fused-beside",
+    "Another branch calls a fused operation already; with the edit, both would do the same.",
+    "another branch calls `{name}` already",
+    "choose that branch, or leave out the one that is written out",
+)
+HELPER_UNCALLED = Code(
+    "helper-uncalled",
+    "A helper that only this code calls is fused itself; with the edit, nothing would call it.",
+    "`{name}`, which is fused itself, would be left without a caller",
+)
+LONGER = Code(
+    "longer",
+    "The new text would be longer than the code, and run no faster.",
+    "the new text would be longer, and no faster",
+)
+
 # Of both doors.
 VALUE_OUT_OF_REACH = Code(
     "value-out-of-reach",

@@ -78,7 +78,7 @@ class Refused:
     @property
     def source(self) -> str:
         text = textwrap.dedent(self.text).strip("\n") + "\n"
-        if text.startswith(("import", "from", "class", "def")):
+        if text.startswith(("import", "from", "class", "def", "#")):
             return text
         return f"{HEAD}    def forward(self, q, k, v, x=None):\n{textwrap.indent(text, ' ' * 8)}"
 

@@ -17,8 +17,10 @@ LOADER = """
 
     def train(model, dataset, options, tensors, device="cuda"):
         arrays = TensorDataset(*tensors)
-        for x, y in {loader}:
-            model(x.to(device), y.to(device)).backward()
+        loader = {loader}
+        for epoch in range(3):
+            for x, y in loader:
+                model(x.to(device), y.to(device)).backward()
 """
 
 
@@ -40,6 +42,27 @@ LOADER = """
 )
 def test_a_loader_is_given_what_it_lacks_and_no_choice_is_overruled(loader: str, expected: list[str]) -> None:
     assert sorted(statuses(LOADER.format(loader=loader), "AF602")) == expected
+
+
+ITERATED = {
+    "for x in DataLoader(dataset, num_workers=4): step(x)": False,
+    "for i, x in enumerate(DataLoader(dataset, num_workers=4)): step(x)": False,
+    "for e in range(3):\n        for x in DataLoader(dataset, num_workers=4): step(x)": False,
+    "loader = DataLoader(dataset, num_workers=4)\n    return [step(x) for x in loader]": False,
+    "loader = DataLoader(dataset, num_workers=4)\n    for x in tqdm(loader, desc='x'): step(x)": False,
+    "for e in range(3):\n        loader = DataLoader(dataset, num_workers=4)\n        for x in loader: step(x)": False,
+    "loader = DataLoader(dataset, num_workers=4)\n    for e in range(3):\n        for x in loader: step(x)": True,
+    "loader = DataLoader(dataset, num_workers=4)\n    step(len(loader))\n    for x in loader: step(x)": True,
+    "loader = DataLoader(dataset, num_workers=4)\n    return loader": True,
+    "self.loader = DataLoader(dataset, num_workers=4)\n    for x in self.loader: step(x)": True,
+    "loader = DataLoader(dataset, num_workers=4)\n    while step(0):\n        for x in loader: step(x)": True,
+}
+
+
+@pytest.mark.parametrize("text", ITERATED)
+def test_workers_of_a_loader_that_is_iterated_once_are_let_go(text: str) -> None:
+    whole = f"import torch\nfrom torch.utils.data import DataLoader\n\n\ndef run(self, dataset, step):\n    {text}\n"
+    assert ("unsafe" in statuses(whole, "AF602")) is ITERATED[text]
 
 
 def test_options_that_are_put_together_elsewhere_are_declined() -> None:

@@ -173,10 +173,10 @@ def test_an_edit_that_cannot_be_written_for_an_error_of_ours_costs_that_edit(mon
 
     with_edits = document.with_edits
 
-    def fails(program, edits, comments):
+    def fails(program, edits, *given):
         if any(e.spans[0].line == 11 for e in edits):
             raise AssertionError("of ours")
-        return with_edits(program, edits, comments)
+        return with_edits(program, edits, *given)
 
     monkeypatch.setattr(document, "with_edits", fails)
     path = tmp_path / "model.py"

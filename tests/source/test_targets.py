@@ -93,7 +93,7 @@ def test_a_finite_fill_attends_evenly_where_nothing_is_kept_and_lets_no_gradient
 
 def test_operands_of_three_dimensions_get_the_one_that_kernels_need() -> None:
     text = rewritten(FLAT)
-    assert "q.unsqueeze(1)" in text and ").squeeze(1)" in text
+    assert "q.unsqueeze(1)" in text and ".squeeze(1)" in text
     assert_same(FLAT, text, "Attend", tensors(2, 5, 4))
 
 

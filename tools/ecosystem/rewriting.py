@@ -17,7 +17,7 @@ from autofuse.project.file_discovery import SourceFile, Trouble
 from autofuse.project.run import Checked, RewriteRun, Rewritten
 from autofuse.project.workers import each
 from autofuse.results.findings import Finding
-from autofuse.source.write.rebuild import is_pragma
+from autofuse.source.write.leading_lines import is_pragma
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import FileScope, functions
 from autofuse.source.capture.syntax import children, walk
 from autofuse.source.find.call_context import Surroundings
+from autofuse.source.find.iterations import is_iterated_once
 from autofuse.source.find.training_loops import NUMBERS, read_on_device
 
 _LONG = 60  # of a call in a message
@@ -103,6 +104,10 @@ class PlacedCall:
         if not isinstance(statement, ast.AugAssign) or not isinstance(statement.op, ast.Add):
             return ""
         return ast.unparse(_Detached(self.node).visit(copy.deepcopy(statement)))
+
+    @property
+    def iterated_once(self) -> bool:
+        return is_iterated_once(self.node, self.around.nesting)
 
     @property
     def accelerator(self) -> bool | None:

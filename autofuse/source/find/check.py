@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from autofuse.match.engine import every_site
 from autofuse.match.pattern import LoadedRule
 from autofuse.match.refusals import Refusal, refusal
 from autofuse.match.site import Site
-from autofuse.reasons import matches
-from autofuse.reasons.reason import because
+from autofuse.reasons import matches, writing
+from autofuse.reasons.reason import Reason, because
 from autofuse.results.findings import Finding
 from autofuse.rule import Fails, Holds, Unknown, Verdict
 from autofuse.source.capture.captured import CapturedFunction, Chain, ValuePosition
@@ -34,7 +34,9 @@ from autofuse.source.evidence import Claim, examined, read_as
 from autofuse.source.evidence.given_files import ProjectFiles
 from autofuse.source.find.call_rules import CallSite, call_sites, may_concern
 from autofuse.source.find.landmarks import Landmarks
+from autofuse.source.find.left_unused import left_unused
 from autofuse.source.find.unread import FileReading, UnreadFunction
+from autofuse.source.find.unwanted import IN_TESTS, FileOfEdits, generator_of, helper_of, unwanted
 from autofuse.source.find.words import hints_of
 from autofuse.source.place.author_text import written
 from autofuse.source.place.conflicts import Footprint, footprint
@@ -58,6 +60,7 @@ class Proposal:
     finding: Finding
     edit: Edit | None
     within: tuple[Finding, ...] = ()
+    helpers: tuple[tuple[str, int, int], ...] = ()  # those that the edit leaves without a caller: name and lines
 
 
 def proposals(
@@ -69,9 +72,11 @@ def proposals(
     unread: list[UnreadFunction] | None = None,
     only: Collection[str] | None = None,
     files: ProjectFiles | None = None,
+    generated: bool = False,
 ) -> list[Proposal]:
     """What autofuse would do to one file, in the order of its lines. Raises SyntaxError if it does not parse.
 
+    With `generated`, files that a generator made are edited like others.
     Functions that cannot be read are left alone, and added to `unread`. With `only`, other symbols are not read.
     `files` are those of the project, as far as they are given: they may show that other code runs than stands here.
     """
@@ -89,18 +94,41 @@ def proposals(
     scope = file_scope(tree, Path(path) if path else None)
     text = SourceText(source)
     found: list[Proposal] = []
+    about = FileOfEdits(path, "" if generated else generator_of(source))
     defined = list(functions(scope))
     landmarks = Landmarks(scope, text, defined, hints)
     inner = [f for d in defined if landmarks.mentioned(d.function) for f in expression_functions(d)]
     for d in filter(None, (*defined, *inner, top_level(scope))):
         if only is not None and d.symbol not in only or not landmarks.near(d.function):
             continue
-        read = partial(_in_function, d, _Door(text, path, of_dataflow, target, files))
+        read = partial(_in_function, d, _Door(text, path, of_dataflow, target, files, about=about))
         found += reading.read(read, d.function.lineno, d.symbol, text.size_of(d.function))
+    found = _by_helpers(found)
     if of_calls:
         read = partial(_of_calls, scope, of_calls, path, only)
         found += reading.read(read, 1, "what its calls are given", len(source))
+        found = [_not_generated(p, about) for p in found]
     return sorted(found, key=lambda p: (p.finding.line, p.finding.column, p.finding.code))
+
+
+def _by_helpers(found: list[Proposal]) -> list[Proposal]:
+    """Of a helper and its only caller that would each be edited, the helper is: else it would be left uncalled."""
+    safe = [p.finding for p in found if p.edit is not None and p.finding.status == "safe"]
+    return [_left_to_helper(p, safe) if p.helpers else p for p in found]
+
+
+def _left_to_helper(p: Proposal, safe: list[Finding]) -> Proposal:
+    for name, first, last in p.helpers:
+        if any(f.code == p.finding.code and first <= f.line <= last for f in safe):
+            return _declined(p, because(writing.HELPER_UNCALLED, name=name))
+    return p
+
+
+def _declined(p: Proposal, reason: Reason) -> Proposal:
+    """A proposal without its edit."""
+    message = f"{p.finding.message.partition(':')[0]}, not rewritten: {reason}"
+    told = replace(p.finding, status="declined", message=message, reason=str(reason), advice=reason.advice())
+    return replace(p, finding=replace(told, reason_code=reason.code.name), edit=None)
 
 
 def _of_calls(scope: FileScope, rules: Sequence[LoadedRule], path: str, only: Collection[str] | None) -> list[Proposal]:
@@ -119,6 +147,13 @@ def _of_call(site: CallSite, path: str) -> Proposal:
     additions = tuple((span_of(call), name, text) for name, text in site.added)
     omissions = tuple((span_of(call), span_of(value)) for value in site.omitted)
     return Proposal(finding, Edit((), additions=additions, omissions=omissions) if additions or omissions else None)
+
+
+def _not_generated(p: Proposal, about: FileOfEdits) -> Proposal:
+    """A finding for a call, declined where its file is generated."""
+    if not about.generated or p.edit is None:
+        return p
+    return _declined(p, because(writing.GENERATED_FILE, name=about.generated))
 
 
 def _told_of_call(verdict: Verdict) -> Refusal:
@@ -159,6 +194,7 @@ class _Door:
     target: str
     files: ProjectFiles | None = None
     asked: Edit | None = None
+    about: FileOfEdits = field(default_factory=lambda: FileOfEdits(""))
 
 
 def _in_function(d: Defined, door: _Door) -> list[Proposal]:
@@ -178,13 +214,21 @@ def _in_function(d: Defined, door: _Door) -> list[Proposal]:
 
     def proposed(site: Site) -> Proposal:
         outcome = edits.get(_key(site), site.verdict)
-        assumed, through = tuple[str, ...](), ""
+        assumed, through, helpers = tuple[str, ...](), "", tuple[tuple[str, int, int], ...]()
         if isinstance(outcome, Edit) and isinstance(site.verdict, Holds):
             again = None if door.asked else partial(_comes_out_again, outcome, replace(door, rules=(site.rule,)), d)
             claim = Claim(site, outcome, captured, view, d, target, door.files, again)
             answer, through = examined(claim), read_as(claim)
             outcome, assumed = (answer, ()) if isinstance(answer, Fails) else (outcome, answer)
-        return _proposal(path, d.symbol, captured, text, site, outcome, assumed, through)
+            if isinstance(outcome, Edit):
+                operation = site.rule.replacement.operation
+                assumed = (*assumed, *([IN_TESTS] if door.about.of_tests else ()))
+                unused = left_unused(outcome, d)
+                helpers = tuple((n, h.lineno, h.end_lineno or 0) for n in unused if (h := helper_of(n, d)) is not None)
+                through = "; ".join(filter(None, (through, _unused_from_now(unused))))
+                outcome = unwanted(door.about, outcome, d, operation, text, unused) or outcome
+        made = _proposal(path, d.symbol, captured, text, site, outcome, assumed, through)
+        return replace(made, helpers=helpers if made.edit is not None else ())
 
     every = every_site(captured.graph, view, rules)
     if door.asked is not None:
@@ -302,6 +346,12 @@ def _told(site: Site, verdict: Verdict, captured: CapturedFunction, text: Source
     if isinstance(verdict, Holds):
         return Refusal(verdict.why)
     return refusal(verdict, site.rule.rule.code, lambda v: written(captured, text, v))
+
+
+def _unused_from_now(unused: tuple[str, ...]) -> str:
+    """What to say of the layers, methods and functions that an edit leaves without a use."""
+    names = [f"`{name}`" for name in unused]
+    return f"leaves {' and '.join(names)} without a use in this file" if names else ""
 
 
 def _message(site: Site, verdict: Verdict, becomes: str, told: Refusal, through: str) -> str:

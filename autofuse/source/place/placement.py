@@ -37,7 +37,7 @@ from autofuse.source.place.layout_reads import escapes, layout_reads, returned_a
 from autofuse.source.place.names import NamesOfFunction, joined
 from autofuse.source.place.shape_reads import any_tuple_will_do, is_tuple
 from autofuse.source.targets import TargetCall, call_of
-from autofuse.source.targets.express import Speller, Unwritable, layer_text, places_of, root_places
+from autofuse.source.targets.express import Speller, Unscaled, Unwritable, layer_text, places_of, root_places
 from autofuse.source.targets.printing import SourceText, permuted_text, unused
 
 
@@ -240,10 +240,17 @@ class Placement:
         moved = [*(at for _, at in bound.values()), *self._moved_to_branches(kept)]
         dead = self._dead(site, speller.used | set(bound), root, place, moved)
         self._check_names(dead, root, place, {*site.doomed.metadata, *self._shape_reads(speller)})
+        for u in speller.unscaled:
+            if _binds_anew(u):
+                dead.add(u.statement)
+            else:
+                replacements.append((span_of(u.product), NewText(self.text.of(u.operand))))
         if any(self._drops_calls(p.statement, speller.used | set(bound), p.node) for p in (place, root)):
             raise Unwritable(because(writing.HELPER_CALLS))
-        if place is not root and _gives_the_same_name(place, root):
-            dead.add(root.statement)  # it would say `x = x`
+        if place is not root and (name := self._name_given(place, root)) is not None:
+            dead.add(root.statement)  # it would give what has a name another one
+            if name != _target(place.statement):
+                replacements.append((span_of(_target_node(place.statement)), NewText(name)))
         if not speller.removed <= dead:
             raise Unwritable(because(writing.NAME_REBOUND))
         insertions += [(span_of(place.statement), text) for text in call.before]
@@ -313,7 +320,7 @@ class Placement:
     ) -> Speller:
         gone = self._gone(site)
         made = Speller(self.text, self.captured, self.view, place, root, gone, imports, self.sizes, bound)
-        made.result = site.root
+        made.result, made.owner = site.root, self.owner
         made.may_insert = self._begins_line(place.statement)
         made.taken = self._taken(bound)
         return made
@@ -386,6 +393,18 @@ class Placement:
             around = self.around.get(id(statement))  # a `with` that changes nothing
             statement = around if around not in place.region else None
         return False
+
+    def _name_given(self, place: ValuePosition, root: ValuePosition) -> str | None:
+        """The name that the statement of `root` gives its value, if that of `place`, before it, may give it at once."""
+        match root.statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if value is root.node:
+                block, at = self.blocks[id(place.statement)]
+                rest = block[at + 1 :]
+                between = rest[: next((i for i, s in enumerate(rest) if s is root.statement), 0)]
+                used = {n.id for s in between for n in ast.walk(s) if isinstance(n, ast.Name)}
+                together = any(s is root.statement for s in rest) and name not in used
+                return name if together or name == _target(place.statement) else None
+        return None
 
     def _new_name(self, value: Value, site: Site, bound: dict[Value, tuple[str, ValuePosition]]) -> str:
         wanted = next((n for n, c in site.captures.items() if value in self.view.originals(c)), "operand")
@@ -581,21 +600,21 @@ def _removable(v: Value) -> bool:
     return v.op not in (PARAMETER, CONST, SINK, OPAQUE) and not (v.op in OPS and OPS[v.op].effect == "random")
 
 
-def _gives_the_same_name(place: ValuePosition, root: ValuePosition) -> bool:
-    """Whether the statement of `root` does nothing but give its value the name that the one of `place` gives."""
-    statement = root.statement
-    return (
-        isinstance(statement, ast.Assign)
-        and len(statement.targets) == 1
-        and isinstance(statement.targets[0], ast.Name)
-        and statement.value is root.node
-        and statement.targets[0].id == _target(place.statement)
-    )
+def _binds_anew(u: Unscaled) -> bool:
+    """Whether the statement would say `q = q` without its product."""
+    match u.statement, u.operand:
+        case ast.Assign(targets=[ast.Name(id=bound)], value=value), ast.Name(id=name):
+            return bound == name and value is u.product
+    return False
 
 
 def _target(statement: ast.stmt) -> str:
+    return ast.unparse(_target_node(statement))
+
+
+def _target_node(statement: ast.stmt) -> ast.expr:
     assert isinstance(statement, ast.Assign)
-    return ast.unparse(statement.targets[0])
+    return statement.targets[0]
 
 
 def _holds(statement: ast.stmt, inner: ast.stmt) -> bool:

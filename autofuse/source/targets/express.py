@@ -42,8 +42,9 @@ from autofuse.reasons import writing
 from autofuse.reasons.reason import Reason, because
 from autofuse.source.capture.captured import CapturedFunction, ValuePosition
 from autofuse.source.capture.imports import Imports
+from autofuse.source.capture.scope import ClassScope
 from autofuse.source.capture.symbolic_lengths import GraphSizes
-from autofuse.source.targets.printing import SourceText, fill, literal_text, permuted_text
+from autofuse.source.targets.printing import SourceText, fill, literal_text, permuted_text, without_views
 
 _STRUCTURE = frozenset({CONST, PARAMETER, ATTRIBUTE, ITEM, TUPLE, IS_NONE, CHOICE, NOT, SLICE, MODULE, GLOBAL, SYNTAX})
 _SAME_SHAPE = frozenset({"mul", "add", "keep", "softmax", "dropout", "cast", CHOICE})
@@ -59,6 +60,15 @@ class Unwritable(Exception):
         super().__init__(str(reason))
         self.reason, self.value = reason, value
         self.within: list[tuple[Value, Assumed]] = []  # the values it is part of, the innermost first
+
+
+@dataclass(frozen=True)
+class Unscaled:
+    """A product that the call makes itself, in a statement of its own: `operand` is to stand in place of `product`."""
+
+    product: ast.expr
+    operand: ast.expr
+    statement: ast.stmt
 
 
 @dataclass
@@ -85,6 +95,10 @@ class Speller:
     result: Value | None = None  # the program's value that the call stands for
     may_insert: bool = False  # whether statements can be put before the one that the call stands in
     taken: set[str] = field(default_factory=set)  # names that are in use
+    query: Value | None = None  # of attention, in whose dtype masks are added
+    owner: ClassScope | None = None  # the class whose method it is
+    may_unscale: bool = True  # whether a product may be left out that the call can make
+    unscaled: list[Unscaled] = field(default_factory=list)
     _moved: set[Value] = field(default_factory=set)
     _cheap: dict[Value, bool] = field(default_factory=dict)
     _relied: dict[str, set[ast.stmt]] = field(default_factory=dict)
@@ -299,7 +313,8 @@ class Speller:
             case "attribute" if v.data == "shape":
                 return self.shape(v.inputs[0])
             case "attribute":
-                return fill("{0}." + str(v.data), self.text(v.inputs[0]))
+                held = self.text(v.inputs[0])
+                return fill("{0}." + str(v.data), without_views(held) if v.data in ("dtype", "device") else held)
             case "size" if v.inputs[1].op == CONST and v.inputs[1].data is not None:
                 return self.size(v.inputs[0], v.inputs[1])
             case "item" if v.inputs[0].op == ATTRIBUTE and v.inputs[0].data == "shape":

@@ -10,11 +10,12 @@ from autofuse.canonical import PERMUTE
 from autofuse.ir.graph import Value
 from autofuse.reasons import libraries
 from autofuse.reasons.reason import because
-from autofuse.source.targets.attention import dropout, drops, scale_of, three_dimensional
+from autofuse.source.targets.attention import dropout, drops, three_dimensional
 from autofuse.source.targets.call import Arguments, NotInTarget, TargetCall
 from autofuse.source.targets.express import Speller, Unwritable
 from autofuse.source.targets.masks import is_causal
 from autofuse.source.targets.printing import fill
+from autofuse.source.targets.scales import scale_of
 
 _NEEDS = (
     "the file then needs flash-attn where it runs, which takes float16 or bfloat16 on CUDA devices of compute "

@@ -16,7 +16,8 @@ from autofuse.reasons.reason import because
 from autofuse.source.capture.symbolic_lengths import lengths_of
 from autofuse.source.targets.call import Arguments
 from autofuse.source.targets.express import Speller, Unwritable
-from autofuse.source.targets.printing import fill, unused
+from autofuse.source.targets.learned import learned_in_its_dtype
+from autofuse.source.targets.printing import fill, unused, without_views
 
 _READABLE = 72  # characters of an assignment with one condition in it
 
@@ -49,14 +50,14 @@ class WrittenMask:
 def mask_of(a: Arguments, s: Speller) -> WrittenMask:
     if "mask" not in a:
         return WrittenMask()
-    mask = a["mask"]
+    mask, s.query = a["mask"], a["query"]
     filled = not {"mask_is_causal", "kept"} & a.keys() and "fill" in a  # a causal row keeps its first key at least
     query = s.text(a["query"]) if _needs_cast(mask, s) else ""
     text = _mask_text(mask, query, s)
     if s.view.rank(mask) == 1:  # torch wants a mask of two dimensions or more
         text = fill("{0}.unsqueeze(0)", text)
     lines: tuple[str, ...] = ()
-    if text.count(" if ") > 1 and s.may_insert:
+    if s.may_insert and (text.count(" if ") > 1 or " if " in text and len(text) > _READABLE):
         name = unused("attn_mask", s.taken)
         lines = ("\n".join(_mask_lines(mask, name, lambda v, inner: _mask_text(v, query, inner), s)) + "\n",)
         text = name
@@ -107,6 +108,8 @@ def _needs_cast(mask: Value, s: Speller) -> bool:
     """Whether what is added is put into the dtype of the query: torch reads truth values as what is kept."""
     if mask.op == CHOICE:
         return any(_needs_cast(side, s) for side in mask.inputs[1:])
+    if s.query is not None and learned_in_its_dtype(mask, s.query, s):
+        return False
     return mask.op in ("where", CAST) or not boolean(mask) and not is_const(mask, None) and not _floating(mask, s)
 
 
@@ -141,7 +144,7 @@ def _mask_text(mask: Value, query: str, s: Speller) -> str:
         return " + ".join(s.text(i) if s.view.number(i) else _mask_text(i, query, s) for i in mask.inputs)
     text = s.text(mask)
     in_its_dtype = mask.op == CAST and text.endswith(".dtype)")
-    return fill("{0}.to({1}.dtype)", text, query) if _needs_cast(mask, s) and not in_its_dtype else text
+    return fill("{0}.to({1}.dtype)", text, without_views(query)) if _needs_cast(mask, s) and not in_its_dtype else text
 
 
 def boolean(mask: Value) -> bool:

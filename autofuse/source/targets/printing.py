@@ -94,9 +94,32 @@ def _dump(text: str) -> str:
         return ""
 
 
+# What people call a second one of these.
+_OTHER_NAMES = {
+    "attn_mask": ("attention_mask", "full_mask", "combined_mask"),
+    "mask": ("attn_mask", "full_mask", "combined_mask"),
+    "query": ("attn_query", "masked_query"),
+    "kept_rows": ("rows_kept",),
+    "normed": ("normalized",),
+}
+
+
 def unused(wanted: str, taken: Collection[str]) -> str:
-    """`wanted`, or with a number after it where that name is taken."""
-    return next(n for n in (wanted, *(f"{wanted}_{i}" for i in range(1, len(taken) + 2))) if n not in taken)
+    """`wanted`, or another name for it, or one with a number after it, where that name is taken."""
+    numbered = (f"{wanted}_{i}" for i in range(1, len(taken) + 2))
+    return next(n for n in (wanted, *_OTHER_NAMES.get(wanted, ()), *numbered) if n not in taken)
+
+
+_SAME_DTYPE = frozenset("transpose unsqueeze permute contiguous squeeze".split())
+
+
+def without_views(text: str) -> str:
+    """The tensor that a text turns or looks at in another shape: `q` of `q.transpose(1, 2)`. It has the same dtype."""
+    node = ast.parse(text, mode="eval").body
+    inner = node
+    while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr in _SAME_DTYPE:
+        inner = inner.func.value
+    return text if inner is node or not isinstance(inner, (ast.Name, ast.Attribute)) else ast.unparse(inner)
 
 
 def permuted_text(text: str, order: Tail) -> str:

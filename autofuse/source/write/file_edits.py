@@ -10,14 +10,17 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import libcst as cst
 
 from autofuse.source.find.check import Proposal
 from autofuse.source.place.edits import Edit, joined, moved
 from autofuse.source.write.comments import comments_of
+from autofuse.source.write.leading_lines import is_pragma
+from autofuse.source.write.line_length import kept_length, line_length
 from autofuse.source.write.positions import Located
-from autofuse.source.write.rebuild import EditedModule, Misplaced, is_pragma
+from autofuse.source.write.rebuild import EditedModule, Misplaced
 from autofuse.source.write.requirements import with_imports
 from autofuse.source.write.statement_ranges import FileLines, Text, lines_of, piece_of, pieces
 
@@ -39,11 +42,14 @@ def applied(source: bytes, proposals: Iterable[Proposal]) -> bytes:
     return source if not edits else with_edits(source, edits)
 
 
-def with_edits(source: bytes, edits: Sequence[Edit], comments: bool = True) -> bytes:
-    """`source` with every edit made. Raises CannotWrite; LosesComments too, if `comments` must all be kept."""
+def with_edits(source: bytes, edits: Sequence[Edit], comments: bool = True, file: Path | None = None) -> bytes:
+    """`source` with every edit made. `file` is where it stands, which may say how long its lines are.
+
+    Raises CannotWrite; LosesComments too, if `comments` of what stays must all be kept.
+    """
     try:
         text = Text.of(source)
-        result = text.with_content(with_text_edits(text.content, edits, comments))
+        result = text.with_content(with_text_edits(text.content, edits, comments, line_length(text.content, file)))
         ast.parse(result)
     except (UnicodeError, LookupError) as error:
         raise CannotWrite(f"its encoding cannot be written: {error}") from error
@@ -52,10 +58,14 @@ def with_edits(source: bytes, edits: Sequence[Edit], comments: bool = True) -> b
     return result
 
 
-def with_text_edits(text: str, edits: Sequence[Edit], comments: bool = True) -> str:
-    """The same for a text. Only the statements of the module that hold an edit are read by libcst."""
+def with_text_edits(text: str, edits: Sequence[Edit], comments: bool = True, width: int | None = None) -> str:
+    """The same for a text, whose lines may be `width` long, or as long as it keeps them.
+
+    Only the statements of the module that hold an edit are read by libcst.
+    """
+    width = width or kept_length(text)
     if "\r" in text and "\n" not in text:  # as on old Macs, which libcst does not give back
-        return with_text_edits(text.replace("\r", "\n"), edits, comments).replace("\n", "\r")
+        return with_text_edits(text.replace("\r", "\n"), edits, comments, width).replace("\n", "\r")
     lines, tree = lines_of(text), ast.parse(text)
     found = pieces(tree, len(lines))
     by_piece: dict[FileLines, list[Edit]] = {}
@@ -65,24 +75,29 @@ def with_text_edits(text: str, edits: Sequence[Edit], comments: bool = True) -> 
             if piece is None:
                 raise CannotWrite("the edit would reach over several statements of the file")
             by_piece.setdefault(piece, []).append(moved(edit, -piece.first))
-    longest = max(map(len, lines), default=0)
     for piece in sorted(by_piece, key=lambda p: p.first, reverse=True):
         old = "".join(lines[piece.first : piece.end])
-        new = _edited(old, joined(by_piece[piece]), longest)
-        if comments and (lost := comments_lost(old.encode(), new.encode())):
+        new, gone = _edited(old, joined(by_piece[piece]), width)
+        if comments and (lost := _more(comments_lost(old.encode(), new.encode()), gone)):
             raise LosesComments(f"it would lose the comment {lost[0]!r}, so it is unsafe")
         lines[piece.first : piece.end] = lines_of(new)
     return with_imports("".join(lines), (s for e in edits for s in e.imports))
 
 
-def _edited(text: str, edit: Edit, longest: int) -> str:
-    """One piece of a file with its edits made. Raises CannotWrite."""
+def _more(lost: list[str], gone: list[str]) -> list[str]:
+    """The comments that are lost besides those that went with their statements."""
+    return list((Counter(lost) - Counter(gone)).elements())
+
+
+def _edited(text: str, edit: Edit, width: int) -> tuple[str, list[str]]:
+    """One piece of a file with its edits made, and the comments that went with statements. Raises CannotWrite."""
     try:
         module = cst.parse_module(text)
         if module.code != text:
             raise CannotWrite("libcst does not give this text back as it is, so it is left alone")
         located = Located(module, text)
-        result = EditedModule(module, located, edit, longest).module().code
+        made = EditedModule(module, located, edit, width)
+        result = made.module().code
     except (Misplaced, cst.CSTValidationError) as error:
         raise CannotWrite(str(error)) from error
     except cst.ParserSyntaxError as error:
@@ -90,7 +105,7 @@ def _edited(text: str, edit: Edit, longest: int) -> str:
     except RecursionError as error:
         raise CannotWrite("it is nested too deeply for libcst, so it is left alone") from error
     _check(lines_of(text), lines_of(result), located.touched_lines(edit))
-    return result
+    return result, [line.comment.value for line in made.dropped if line.comment is not None]
 
 
 def _check(before: list[str], after: list[str], touched: set[int]) -> None:

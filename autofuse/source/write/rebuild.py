@@ -1,7 +1,7 @@
 """A libcst module with some expressions replaced and some statements gone.
 
-Only the statements on the way to a change are made anew; all others are the same nodes. Comments of what goes are
-handed on to what follows. Knows libcst; decides nothing.
+Only the statements on the way to a change are made anew; all others are the same nodes. What becomes of comments beside
+statements that go is decided in leading_lines.py. Knows libcst; decides nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +13,19 @@ from typing import TypeVar
 import libcst as cst
 
 from autofuse.source.place.edits import Edit, NewText, TextSpan
+from autofuse.source.write.chained_calls import chained_call
 from autofuse.source.write.keywords import with_argument, without_argument
+from autofuse.source.write.leading_lines import (
+    Lines,
+    comment_line,
+    comments_in,
+    handed_on,
+    opens_region,
+    without_leading_blanks,
+)
 from autofuse.source.write.positions import Located
+from autofuse.source.write.trailing_comments import with_trailing_comment
 
-_Lines = list[cst.EmptyLine]
 _Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 _Block = TypeVar("_Block", bound=cst.BaseSuite)
 
@@ -28,8 +37,8 @@ class Misplaced(Exception):
 class EditedModule:
     """One module and what is to change in it."""
 
-    def __init__(self, module: cst.Module, located: Located, edit: Edit, longest: int) -> None:
-        """`longest` is the number of characters in the longest line of the file."""
+    def __init__(self, module: cst.Module, located: Located, edit: Edit, width: int) -> None:
+        """`width` is the number of characters that a line may have. `dropped` are the comments that go."""
         self.tree, self.located, self.config = module, located, module.config_for_parsing
         self.texts = {self._expression(s): (s, t) for s, t in edit.replacements}
         self.added: dict[cst.BaseExpression, list[tuple[str, str]]] = {}
@@ -43,7 +52,8 @@ class EditedModule:
             self.inserted.setdefault(self._statement(s), []).append(text)
         self.lines = sorted({s.line for s in edit.spans})
         self.indent = ""
-        self.width = next((w for w in (79, 88, 100, 120) if longest <= w), 120)
+        self.width = width
+        self.dropped: Lines = []
 
     def _expression(self, span: TextSpan) -> cst.BaseExpression:
         node = self.located.expression(span)
@@ -68,12 +78,12 @@ class EditedModule:
         at = bisect_left(self.lines, first)
         return at < len(self.lines) and self.lines[at] <= last
 
-    def _statements(self, body: Sequence[cst.BaseStatement]) -> tuple[list[cst.BaseStatement], _Lines]:
-        """The statements that stay, and the comments of those after which none follows."""
+    def _statements(self, body: Sequence[cst.BaseStatement]) -> tuple[list[cst.BaseStatement], Lines]:
+        """The statements that stay, and the lines of those that went after the last of them."""
         out: list[cst.BaseStatement] = []
-        left: _Lines = []
-        after: _Lines
-        for s in body:
+        left: list[Lines] = []
+        after: Lines
+        for i, s in enumerate(body):
             if not self._touched(s):
                 new, after = [s], []
             elif isinstance(s, cst.SimpleStatementLine):
@@ -84,37 +94,81 @@ class EditedModule:
             else:
                 new, after = [s], []
             if new:
-                new[0] = _led_by(left, new[0])
-                out, left = out + new, after
+                if self._follows_gone(body, i, out):
+                    new[0] = self._led(left, new[0], self._is_anew(s), not out)
+                out, left = out + new, [after] if after else []
             else:
-                left = _merged(left, after)
-        return out, [line for line in left if line.comment]
+                left.append(after)
+        lines = [line for each in left for line in each]
+        self.dropped += [line for line in lines if line.comment and not opens_region(line)]
+        return out, [line for line in lines if opens_region(line)]
 
-    def _line(self, line: cst.SimpleStatementLine) -> tuple[list[cst.BaseStatement], _Lines]:
+    def _follows_gone(self, body: Sequence[cst.BaseStatement], at: int, out: list[cst.BaseStatement]) -> bool:
+        """Whether the statement before `at` in its block is none of those that stay."""
+        return at > 0 and (not out or out[-1] is not body[at - 1]) and self._touched(body[at - 1])
+
+    def _led(self, left: list[Lines], statement: cst.BaseStatement, anew: bool, first: bool) -> cst.BaseStatement:
+        """`statement` with what stood above those before it that went."""
+        own = getattr(statement, "leading_lines", None)
+        if own is None or not left and not first:
+            return statement
+        lines, gone = handed_on(left, list(own), anew)
+        self.dropped += [line for line in gone if line.comment]
+        return statement.with_changes(leading_lines=without_leading_blanks(lines) if first else lines)
+
+    def _is_anew(self, s: cst.BaseStatement) -> bool:
+        """Whether a statement holds an expression that is replaced, or one is put before it."""
+        small = s.body if isinstance(s, cst.SimpleStatementLine) else ()
+        return self._holds(s) or any(n in self.inserted for n in (s, *small))
+
+    def _line(self, line: cst.SimpleStatementLine) -> tuple[list[cst.BaseStatement], Lines]:
         alone = len(line.body) == 1
         before = [self._parsed(t) for s in line.body if alone for t in self.inserted.get(s, ())]
+        self._begin(line.body)
+        call = self._call_apart(line)
         small, comments = self._small(line.body, inline=not alone)
         if not small:
-            left = [*line.leading_lines, *comments, *_comment_line(line.trailing_whitespace)]
-            return [_led_by(left, before[0]), *before[1:]] if before else [], [] if before else left
+            self.dropped += [*comments, *comment_line(line.trailing_whitespace)]
+            if not before:
+                return [], list(line.leading_lines)
+            return [before[0].with_changes(leading_lines=line.leading_lines), *before[1:]], []
         changed = line.with_changes(body=small, leading_lines=[*line.leading_lines, *comments])
+        changed = with_trailing_comment(changed, line, self.tree, self.width - len(self.indent))
+        before += [self._parsed(call)] if call is not None else []
+        if before:
+            before[0] = before[0].with_changes(leading_lines=changed.leading_lines)
+            changed = changed.with_changes(leading_lines=[])
         return [*before, changed], []
+
+    def _begin(self, body: Sequence[cst.BaseSmallStatement]) -> None:
+        """Takes down how far the line of these statements is indented."""
+        first = self.located.lines[self.located.first_line(body[0]) - 1]
+        self.indent = first[: len(first) - len(first.lstrip())]
+
+    def _call_apart(self, line: cst.SimpleStatementLine) -> str | None:
+        """The statement of a call that is too long for the chain of methods on it, which then has its name."""
+        found = chained_call(line, {n: t for n, (_, t) in self.texts.items()}, self.tree.code)
+        if found is None or not self._is_too_long(found.node):
+            return None
+        span, _ = self.texts[found.node]
+        self.texts[found.node] = span, NewText(found.name + found.rest)
+        room = self.width - len(self.indent)
+        return found.statement(room, self.tree.default_indent, self.tree.default_newline)
 
     def _small(
         self, body: Sequence[cst.BaseSmallStatement], inline: bool
-    ) -> tuple[list[cst.BaseSmallStatement], _Lines]:
+    ) -> tuple[list[cst.BaseSmallStatement], Lines]:
         """The simple statements of one line that stay, and the comments inside what goes."""
         kept: list[cst.BaseSmallStatement] = []
-        comments: _Lines = []
+        comments: Lines = []
         for s in body:
             if inline:
                 kept += [p for t in self.inserted.get(s, ()) for p in _small_of(self._parsed(t))]
             if s in self.removed:
-                comments += _comments_in(s)
+                self.dropped += comments_in(s)
                 continue
             replacer = _Replacer(self)
-            first = self.located.lines[self.located.first_line(body[0]) - 1]
-            self.indent = first[: len(first) - len(first.lstrip())]
+            self._begin(body)
             new = s.visit(replacer)
             assert isinstance(new, cst.BaseSmallStatement)
             kept.append(new)
@@ -128,10 +182,10 @@ class EditedModule:
         before: list[cst.BaseStatement] = [self._parsed(t) for t in self.inserted.get(s, ())]
         if not before or not new:
             return [*before, *new]
-        lines: _Lines = list(getattr(new[0], "leading_lines", ()))
+        lines: Lines = list(getattr(new[0], "leading_lines", ()))
         blank = next((i for i, line in enumerate(lines) if line.comment is not None), len(lines))
         own = new[0].with_changes(leading_lines=lines[blank:])
-        return [_led_by(lines[:blank], before[0]), *before[1:], own, *new[1:]]
+        return [before[0].with_changes(leading_lines=lines[:blank]), *before[1:], own, *new[1:]]
 
     def _parsed(self, text: str) -> _Statement:
         indent, newline = self.tree.default_indent, self.tree.default_newline
@@ -139,7 +193,7 @@ class EditedModule:
 
     # Compound statements.
 
-    def _compound(self, s: cst.BaseCompoundStatement) -> tuple[list[cst.BaseStatement], _Lines]:
+    def _compound(self, s: cst.BaseCompoundStatement) -> tuple[list[cst.BaseStatement], Lines]:
         changes: dict[str, object] = {}
         if isinstance(s, cst.If):
             return self._if(s)
@@ -171,38 +225,40 @@ class EditedModule:
         own = node in self.texts or node in self.added or node in self.omitted
         return own or any(self._holds(c) for c in node.children)
 
-    def _if(self, s: cst.If) -> tuple[list[cst.BaseStatement], _Lines]:
+    def _if(self, s: cst.If) -> tuple[list[cst.BaseStatement], Lines]:
         """An `if` of which nothing is left goes, as long as its test does nothing but ask."""
         body, comments = self._suite(s.body)
         otherwise, after = self._else(s.orelse)
         if body is None and otherwise is None and s in self.pure:
-            leading = list(getattr(s, "leading_lines", ()))
-            return [], [*leading, *comments, *after]
+            self.dropped += [*comments, *after]
+            return [], list(getattr(s, "leading_lines", ()))
         changes: dict[str, object] = {"body": body or _passing(s.body, comments), "orelse": otherwise}
         changes |= self._header(s, {"body", "orelse"})
         return [s.with_changes(**changes)], after
 
-    def _else(self, part: cst.If | cst.Else | None) -> tuple[cst.If | cst.Else | None, _Lines]:
+    def _else(self, part: cst.If | cst.Else | None) -> tuple[cst.If | cst.Else | None, Lines]:
         if part is None or not self._touched(part):
             return part, []
         if isinstance(part, cst.Else):
             body, comments = self._suite(part.body)
-            leading = list(part.leading_lines)
-            return (part.with_changes(body=body), []) if body is not None else (None, [*leading, *comments])
+            if body is not None:
+                return part.with_changes(body=body), []
+            self.dropped += [*(line for line in part.leading_lines if line.comment), *comments]
+            return None, []
         new, after = self._if(part)
         made = new[0] if new else None
         assert made is None or isinstance(made, cst.If)
         return made, after
 
-    def _suite(self, suite: cst.BaseSuite) -> tuple[cst.BaseSuite | None, _Lines]:
+    def _suite(self, suite: cst.BaseSuite) -> tuple[cst.BaseSuite | None, Lines]:
         """The block without what goes, or None and its comments where nothing is left."""
         if isinstance(suite, cst.SimpleStatementSuite):
             small, comments = self._small(suite.body, inline=True)
-            trailing = _comment_line(suite.trailing_whitespace)
+            trailing = comment_line(suite.trailing_whitespace)
             return (suite.with_changes(body=small), []) if small else (None, [*comments, *trailing])
         assert isinstance(suite, cst.IndentedBlock)
         body, left = self._statements(suite.body)
-        header = _comment_line(suite.header)
+        header = comment_line(suite.header)
         if not body:
             return None, [*header, *left, *(line for line in suite.footer if line.comment)]
         return suite.with_changes(body=body, footer=[*left, *suite.footer]), []
@@ -222,11 +278,24 @@ class EditedModule:
     def expression(self, node: cst.BaseExpression) -> cst.BaseExpression:
         """What stands in place of `node`, one argument a line where one line is too long."""
         span, new = self.texts[node]
-        before, after = self.located.text_around(span)
         text = new.text
-        if new.call is not None and len(before) + len(text) + len(after.partition("#")[0].rstrip()) > self.width:
-            text = self._wrapped(new, before)
+        if new.call is not None and self._is_too_long(node):
+            text = self._wrapped(new, self.located.text_around(span)[0])
         return cst.parse_expression(text, config=self.config)
+
+    def _is_too_long(self, node: cst.BaseExpression) -> bool:
+        """Whether the text in place of `node` makes its line longer than lines may be."""
+        span, new = self.texts[node]
+        before, after = self.located.text_around(span)
+        return len(before) + len(new.text) + len(after.partition("#")[0].rstrip()) > self.width
+
+    def needs_parentheses(self, node: cst.BaseExpression, new: cst.BaseExpression) -> bool:
+        """Whether those around `node` stay around `new`: a call needs none, unless a keyword stands right before it."""
+        if "\n" in self.tree.code_for_node(node):
+            return False
+        before = self.located.text_around(self.texts[node][0])[0].rstrip("( \t")
+        glued = before[-1:].isalnum() and self.located.text_around(self.texts[node][0])[0][len(before) :][:1] == "("
+        return glued or not isinstance(new, (cst.Call, cst.Name, cst.Attribute, cst.Subscript))
 
     def omitted_from(self, call: cst.Call) -> list[int]:
         """Which arguments of `call` are left out, the last first."""
@@ -246,7 +315,7 @@ class _Replacer(cst.CSTTransformer):
     def __init__(self, rebuilt: EditedModule) -> None:
         super().__init__()
         self.rebuilt = rebuilt
-        self.comments: _Lines = []
+        self.comments: Lines = []
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         return node not in self.rebuilt.texts
@@ -254,16 +323,16 @@ class _Replacer(cst.CSTTransformer):
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
         if isinstance(updated, cst.Call) and isinstance(original, cst.Call):
             for index in self.rebuilt.omitted_from(original):
-                self.comments += _comments_in(original.args[index])
+                self.comments += comments_in(original.args[index])
                 updated = without_argument(updated, index)
             for keyword, text in self.rebuilt.added.get(original, ()):
                 updated = with_argument(updated, keyword, text)
         if not isinstance(original, cst.BaseExpression) or original not in self.rebuilt.texts:
             return updated
-        self.comments += _comments_in(original)
+        self.comments += comments_in(original)
         new = self.rebuilt.expression(original)
-        glued = original.lpar and "\n" not in self.rebuilt.tree.code_for_node(original)
-        return new.with_changes(lpar=original.lpar, rpar=original.rpar) if glued and not _comments_in(original) else new
+        kept = original.lpar and self.rebuilt.needs_parentheses(original, new)
+        return new.with_changes(lpar=original.lpar, rpar=original.rpar) if kept and not comments_in(original) else new
 
 
 def _small_of(line: _Statement) -> list[cst.BaseSmallStatement]:
@@ -272,42 +341,7 @@ def _small_of(line: _Statement) -> list[cst.BaseSmallStatement]:
     return list(line.body)
 
 
-def _led_by(lines: _Lines, statement: cst.BaseStatement) -> cst.BaseStatement:
-    """`statement` with `lines` before its own comments."""
-    if not lines or not hasattr(statement, "leading_lines"):
-        return statement
-    return statement.with_changes(leading_lines=_merged(lines, list(statement.leading_lines)))
-
-
-def _merged(first: _Lines, second: _Lines) -> _Lines:
-    """Both, with no more blank lines between them than there were."""
-    while first and second and first[-1].comment is None and second[0].comment is None:
-        first = first[:-1]
-    return [*first, *second]
-
-
-def _comment_line(trailing: cst.TrailingWhitespace) -> _Lines:
-    return (
-        []
-        if trailing.comment is None or is_pragma(trailing.comment.value)
-        else [cst.EmptyLine(comment=trailing.comment)]
-    )
-
-
-def _comments_in(node: cst.CSTNode) -> _Lines:
-    if isinstance(node, cst.Comment):
-        return [] if is_pragma(node.value) else [cst.EmptyLine(comment=node)]
-    return [line for child in node.children for line in _comments_in(child)]
-
-
-def is_pragma(comment: str) -> bool:
-    """Whether a comment speaks to a tool about its own line, and means nothing without it."""
-    return comment.lstrip("# ").startswith(
-        ("noqa", "type:", "pyright:", "pylint:", "fmt:", "mypy:", "pragma:", "nosec")
-    )
-
-
-def _passing(suite: cst.BaseSuite, comments: _Lines) -> cst.BaseSuite:
+def _passing(suite: cst.BaseSuite, comments: Lines) -> cst.BaseSuite:
     """A block of the same kind in which nothing happens."""
     if isinstance(suite, cst.SimpleStatementSuite) and not comments:
         return suite.with_changes(body=[cst.Pass()])

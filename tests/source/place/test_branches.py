@@ -67,12 +67,12 @@ def test_a_mask_that_its_branch_deletes_gets_a_name_of_its_own() -> None:
     text = rewritten(DELETED)
     check(DELETED, text)
     assert "    attn_mask = None\n    # padding\n    if mask is not None:\n" in text
-    assert "        # gone\n        attn_mask = mask\n        del mask\n" in text
+    assert "        mask = mask[:, None, None]\n        attn_mask = mask\n        del mask\n" in text
     assert "attn_mask=attn_mask" in text
 
 
 def test_a_name_that_is_in_use_is_left_alone() -> None:
-    assert "attn_mask_1 = None" in rewritten(DELETED.replace("0.3", "(attn_mask := 0.3)"))
+    assert "attention_mask = None" in rewritten(DELETED.replace("0.3", "(attn_mask := 0.3)"))
 
 
 def test_a_test_that_means_something_else_by_then_is_not_asked_again() -> None:

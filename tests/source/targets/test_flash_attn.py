@@ -16,7 +16,8 @@ TARGET = "flash-attn"
 PLAIN = HEAD + source("""
     class Attend(nn.Module):
         def forward(self, q, k, v):
-            scores = q @ k.mT / math.sqrt(q.size(-1))  # of every head
+            # of every head
+            scores = q @ k.mT / math.sqrt(q.size(-1))
             return F.softmax(scores, dim=-1) @ v
 """)
 FLAT = HEAD + source("""

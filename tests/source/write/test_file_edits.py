@@ -32,7 +32,7 @@ def test_the_call_takes_the_place_of_the_result_and_dead_statements_go() -> None
     """)
 
 
-def test_comments_stay_and_pragmas_of_lines_that_go_go_with_them() -> None:
+def test_comments_go_with_their_statements_and_the_first_above_them_stays() -> None:
     assert body("""
         def attend(q, k, v):
             # how much each key matters
@@ -42,7 +42,6 @@ def test_comments_stay_and_pragmas_of_lines_that_go_go_with_them() -> None:
     """) == source("""
         def attend(q, k, v):
             # how much each key matters
-            # (T, S)
             return F.scaled_dot_product_attention(q, k, v, scale=1.0)  # mixed
     """)
 
@@ -222,7 +221,7 @@ def test_a_function_that_libcst_does_not_give_back_is_left_alone() -> None:
         applied(text, found)
 
 
-def test_no_comment_is_lost() -> None:
+def test_comments_of_statements_that_stay_are_kept() -> None:
     text = (
         HEAD
         + source("""
@@ -238,8 +237,12 @@ def test_no_comment_is_lost() -> None:
             w = s.softmax(  # nine
                 -1  # ten
             )
-            return w @ v  # eleven
+            # eleven
+            return w @ v  # twelve
+        # thirteen
     """)
     ).encode()
-    for p in proposals(text, "file.py", rules=load_rules()):
-        assert p.edit is None or comments_lost(text, with_edits(text, [p.edit])) == []
+    (found,) = proposals(text, "file.py", rules=load_rules())
+    assert found.edit is not None
+    gone = comments_lost(text, with_edits(text, [found.edit]))
+    assert gone == [f"# {n}" for n in "one two three four five six seven eight nine ten".split()]

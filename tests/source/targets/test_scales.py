@@ -1,0 +1,89 @@
+"""A query that is scaled by hand hands its scale to the call, where nothing else reads the scaled one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.source.rewriting import assert_same, rewritten, source
+
+HEAD = source("""
+    import math
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+
+    class Attend(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = 0.3
+            self.heads = 2
+            self.qkv = nn.Linear(8, 24)
+            self.norm = nn.LayerNorm(4)
+            self.kept = None
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).view(2, 5, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+""")
+END = "        attn = q @ k.transpose(-2, -1)\n        return attn.softmax(dim=-1) @ v\n"
+# The lines before the product; what the call must say, and what must be gone.
+FOLDED = {
+    "its own statement": ("q = q * self.scale", "scale=self.scale", "q * self"),
+    "the number first": ("q = self.scale * q", "scale=self.scale", "* q"),
+    "a quotient": ("q = q / self.heads", "scale=1.0 / self.heads", "q / self"),
+    "the default": ("q = q / math.sqrt(q.size(-1))", "(q, k, v)", "math.sqrt"),
+    "the default as a power": ("q = q * q.shape[-1] ** -0.5", "(q, k, v)", "-0.5"),
+    "what a child gives": ("q = self.norm(q) * self.scale", "q = self.norm(q)\n", "* self.scale"),
+    "laid out afterwards": ("q = (self.norm(q) * self.scale).contiguous()", "q = self.norm(q).contiguous()", "* self"),
+    "sizes of it are read": ("q = q * self.scale\n        b = q.shape[0]", "scale=self.scale", "q * self"),
+}
+# Where the product must stay.
+KEPT = {
+    "it is read": "q = q * self.scale\n        k = k + q.mean()",
+    "it is kept": "q = q * self.scale\n        self.kept = q",
+    "it is scaled in a branch": "if self.heads == 2:\n            q = q * self.scale",
+    "its tensor is read": "p = q\n        q = q * self.scale\n        v = v + p",
+    "its tensor is written to": "p = q.clone()\n        q = p * self.scale\n        p.zero_()",
+    "the scale is a tensor": "q = q * x.mean()",
+}
+
+
+def program(lines: str, end: str = END) -> str:
+    return HEAD + f"        {lines}\n" + end
+
+
+def inputs() -> list[Tensor | None]:
+    return [torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))]
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_the_scale_goes_to_the_call_and_the_product_goes(name: str) -> None:
+    lines, said, gone = FOLDED[name]
+    before = program(lines)
+    after = rewritten(before, unsafe=False)
+    assert said in after and "scale=1.0" not in after.replace("scale=1.0 / ", "")
+    assert gone not in after.partition("scaled_dot")[0].partition("unbind(0)")[2]
+    assert_same(before, after, "Attend", inputs())
+    assert rewritten(after, unsafe=False) == after
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_product_that_something_else_needs_stays(name: str) -> None:
+    before = program(KEPT[name])
+    after = rewritten(before)
+    assert KEPT[name].partition("\n")[0] in after
+    assert_same(before, after, "Attend", inputs())
+
+
+def test_a_product_inside_the_scores_goes_with_them() -> None:
+    before = program("pass", END.replace("q @", "(q * self.scale) @"))
+    after = rewritten(before, unsafe=False)
+    assert "F.scaled_dot_product_attention(q, k, v, scale=self.scale)" in after
+    assert_same(before, after, "Attend", inputs())
+
+
+def test_an_argument_that_is_scaled_may_be_written_to_by_its_owner_so_the_product_stays() -> None:
+    text = "import torch\n\n\ndef attend(q, k, v):\n    q = q * 0.5\n    return (q @ k.mT).softmax(-1) @ v\n"
+    assert "q = q * 0.5" in rewritten(text)

@@ -1,0 +1,1 @@
+"""Counts what a maintainer would send back in the edits that autofuse makes in real sources."""

@@ -1,0 +1,49 @@
+"""Real formatters over a file before and after, and how long its lines may be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from shutil import which
+
+from tools.clean_diffs.rewriting import RewrittenFile
+
+_USUAL = (79, 80, 88, 100, 119, 120)
+
+
+@lru_cache(maxsize=4096)
+def limit_of(file: RewrittenFile) -> int:
+    """The number of characters that a line may have: by the file's project, else as the file itself keeps it."""
+    try:
+        from autofuse.source.write.line_length import line_length
+    except ImportError:
+        text = file.before.decode(errors="replace")
+        longest = max((len(line.split("#")[0].rstrip()) for line in text.splitlines()), default=0)
+        return next((w for w in _USUAL if longest <= w), 120)
+    return line_length(file.before.decode(errors="replace"), Path(file.path))
+
+
+def unsettled(file: RewrittenFile) -> Iterator[str]:
+    """The formatters that leave the file as it was before, and would change it now."""
+    for name, command in _commands(limit_of(file)):
+        if _settled(command, file.before) and not _settled(command, file.after):
+            yield name
+
+
+def _commands(limit: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+    beside = Path(sys.executable).with_name("ruff")
+    ruff = str(beside) if beside.exists() else which("ruff")
+    if ruff:
+        yield "ruff", (ruff, "format", "--isolated", f"--line-length={limit}", "--stdin-filename=x.py", "-")
+    black = os.environ.get("BLACK") or which("black")
+    if black:
+        yield "black", (black, "-q", f"--line-length={limit}", "--stdin-filename=x.py", "-")
+
+
+def _settled(command: tuple[str, ...], source: bytes) -> bool:
+    done = subprocess.run(command, input=source, capture_output=True, check=False, cwd="/")
+    return done.returncode == 0 and done.stdout == source
