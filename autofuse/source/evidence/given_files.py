@@ -15,9 +15,11 @@ from pathlib import Path
 from autofuse.source.capture.project_files import LIBRARIES, files_of, own_class
 from autofuse.source.capture.scope import FileScope, file_scope
 from autofuse.source.capture.syntax import walk
+from autofuse.source.evidence.taken_derivatives import derivatives
 
 _LARGEST = 1 << 20  # bytes; larger files are generated
 _MOST = 64  # files that are parsed for the sake of one
+_MOST_REACHED = 128  # files that are parsed to see what one imports
 _CHANGES = re.compile(
     rb"(?<!self)\.(\w+)\s*(?:\[[^\]\n]*\])?\s*(?:,[^=\n]*)?=(?!=)|(setattr|_modules|_hook|patch|__dict__|set_submodule)\b"
 )
@@ -31,6 +33,7 @@ class ProjectFiles:
     _texts: dict[str, _Mentioned | None] = field(default_factory=dict)
     _scopes: dict[str, FileScope | None] = field(default_factory=dict)
     _imported: dict[str, tuple[_Import, ...]] = field(default_factory=dict)
+    _reaches: dict[str, tuple[_Import, ...]] = field(default_factory=dict)
     _found: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
 
     def concerning(self, scope: FileScope) -> tuple[FileScope, ...]:
@@ -61,6 +64,32 @@ class ProjectFiles:
         here = scope.file.resolve() if scope.file is not None else None
         paths = [p for p in self.paths if (m := self._mentioned(p)) is not None and m.patches_torch]
         return tuple(s for p in paths if Path(p).resolve() != here and (s := self._scope(p)) is not None)
+
+    def differentiating(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Other files that take derivatives of derivatives, and import the file of `scope`, by way of others too."""
+        if scope.file is None or len(self.paths) < 2:
+            return ()
+        home = scope.file.resolve()
+        paths = [p for p in self.paths if (m := self._mentioned(p)) is not None and m.differentiates]
+        paths = [p for p in paths if (s := self._scope(p)) is not None and s.index(derivatives)][:_MOST]
+        there = [p for p in paths if Path(p).resolve() != home and any(i.brings(home) for i in self._reached(p))]
+        return tuple(s for p in there if (s := self._scope(p)) is not None)
+
+    def _reached(self, path: str) -> tuple[_Import, ...]:
+        """What a file imports, and what the files that it imports do, as far as they were given."""
+        if path not in self._reaches:
+            given = {Path(p).resolve(): p for p in self.paths}
+            todo, seen, found = [path], {path}, list[_Import]()
+            while todo and len(seen) < _MOST_REACHED:
+                at = todo.pop(0)
+                scope = self._scope(at)
+                imports = self._imports(at, scope) if scope is not None else ()
+                found += imports
+                new = {given[f]: None for i in imports for f in i.files if f in given and given[f] not in seen}
+                seen |= new.keys()
+                todo += new
+            self._reaches[path] = tuple(found)
+        return self._reaches[path]
 
     def _mentioned(self, path: str) -> _Mentioned | None:
         if path not in self._texts:
@@ -121,6 +150,7 @@ class _Mentioned:
     modules: frozenset[bytes]  # of those that are imported whole
     concerns_others: bool
     patches_torch: bool
+    differentiates: bool
 
     def may_concern(self, names: Collection[bytes], package: bytes) -> bool:
         return self.concerns_others and (package in self.modules or not self.words.isdisjoint(names))
@@ -128,6 +158,9 @@ class _Mentioned:
 
 _PATCHES = re.compile(
     rb"(?:\bF|\btorch|functional|\bTensor|nn\.\w+)\.\w+\s*=(?!=)|(?:setattr|patch(?:\.object)?)\(\s*[\"']?(?:F|torch)\b"
+)
+_DIFFERENTIATES = re.compile(
+    rb"\b(?:create_graph|hessian|hvp|vhp|jvp|jacfwd|linearize|make_dual|gradgradcheck|autograd\.grad|torch\.func|functorch)"
 )
 _IMPORTS = re.compile(rb"^[ \t]*(import|from)\b((?:[^\n(]*\([^)]*\))|[^\n]*)", re.MULTILINE)
 _INHERITS = re.compile(rb"^[ \t]*class\s+\w+\s*\(", re.MULTILINE)
@@ -146,4 +179,5 @@ def _mentioned(path: str) -> _Mentioned | None:
     words = frozenset(w for _, text in imports for w in _WORD.findall(text))
     modules = frozenset(w for kind, text in imports if kind == b"import" for w in _WORD.findall(text))
     others = _INHERITS.search(source) is not None or _CHANGES.search(source) is not None
-    return _Mentioned(words, modules, others, _PATCHES.search(source) is not None)
+    patches, differentiates = _PATCHES.search(source) is not None, _DIFFERENTIATES.search(source) is not None
+    return _Mentioned(words, modules, others, patches, differentiates)
