@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +34,7 @@ class ProjectFiles:
     _scopes: dict[str, FileScope | None] = field(default_factory=dict)
     _imported: dict[str, tuple[_Import, ...]] = field(default_factory=dict)
     _reaches: dict[str, tuple[_Import, ...]] = field(default_factory=dict)
+    _asking: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
     _found: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
 
     def concerning(self, scope: FileScope) -> tuple[FileScope, ...]:
@@ -45,19 +46,34 @@ class ProjectFiles:
         return self._found[scope.file]
 
     def _concerning(self, scope: FileScope, file: Path) -> Iterator[FileScope]:
+        for path in self._importing(scope, file, lambda m: m.concerns_others):
+            if (other := self._scope(path)) is not None:
+                yield other
+
+    def asking_layouts(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Other files that import from the file of `scope`, and rely on how some tensor lies in memory."""
+        if scope.file is None or len(self.paths) < 2:
+            return ()
+        if scope.file not in self._asking:
+            asking = self._importing(scope, scope.file, lambda m: m.asks_layouts)
+            self._asking[scope.file] = tuple(s for p in asking if (s := self._scope(p)) is not None)
+        return self._asking[scope.file]
+
+    def _importing(self, scope: FileScope, file: Path, wanted: Callable[[_Mentioned], bool]) -> Iterator[str]:
+        """The files that import from `file`, of those whose bytes are `wanted`."""
         names = {n.encode() for n in (*scope.classes, *scope.functions)}
         names.add((file.stem if file.stem != "__init__" else file.parent.name).encode())
-        home, found = file.resolve(), 0
+        home, package, found = file.resolve(), file.parent.name.encode(), 0
         for path in self.paths:
             mentioned = self._mentioned(path)
-            if found >= _MOST or mentioned is None or not mentioned.may_concern(names, file.parent.name.encode()):
+            if found >= _MOST or mentioned is None or not wanted(mentioned) or not mentioned.imports(names, package):
                 continue
             other = self._scope(path)
             if other is None or not any(i.brings(home) for i in self._imports(path, other)):
                 continue
             if Path(path).resolve() != home:
                 found += 1
-                yield other
+                yield path
 
     def patching(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that replace functions of torch's, which are one for the whole program."""
@@ -151,13 +167,18 @@ class _Mentioned:
     concerns_others: bool
     patches_torch: bool
     differentiates: bool
+    asks_layouts: bool
 
-    def may_concern(self, names: Collection[bytes], package: bytes) -> bool:
-        return self.concerns_others and (package in self.modules or not self.words.isdisjoint(names))
+    def imports(self, names: Collection[bytes], package: bytes) -> bool:
+        """Whether it may import one of `names`, or all of the package."""
+        return package in self.modules or not self.words.isdisjoint(names)
 
 
 _PATCHES = re.compile(
     rb"(?:\bF|\btorch|functional|\bTensor|nn\.\w+)\.\w+\s*=(?!=)|(?:setattr|patch(?:\.object)?)\(\s*[\"']?(?:F|torch)\b"
+)
+_ASKS = re.compile(
+    rb"\.(?:view|view_as|stride|strides|is_contiguous|as_strided|data_ptr|storage|untyped_storage|storage_offset)\b"
 )
 _DIFFERENTIATES = re.compile(
     rb"\b(?:create_graph|hessian|hvp|vhp|jvp|jacfwd|linearize|make_dual|gradgradcheck|autograd\.grad|torch\.func|functorch)"
@@ -179,5 +200,5 @@ def _mentioned(path: str) -> _Mentioned | None:
     words = frozenset(w for _, text in imports for w in _WORD.findall(text))
     modules = frozenset(w for kind, text in imports if kind == b"import" for w in _WORD.findall(text))
     others = _INHERITS.search(source) is not None or _CHANGES.search(source) is not None
-    patches, differentiates = _PATCHES.search(source) is not None, _DIFFERENTIATES.search(source) is not None
-    return _Mentioned(words, modules, others, patches, differentiates)
+    patches, differentiates, asks = (p.search(source) is not None for p in (_PATCHES, _DIFFERENTIATES, _ASKS))
+    return _Mentioned(words, modules, others, patches, differentiates, asks)

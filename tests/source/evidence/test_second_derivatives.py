@@ -22,8 +22,8 @@ from autofuse.source.write.file_edits import applied
 
 HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\n\n"
 NET = (
-    HEAD
-    + "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.first = nn.Linear(4, 8)\n"
+    HEAD + "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.first = nn.Linear(4, 8)\n"
     "        self.last = nn.Linear({width}, 1)\n\n    def forward(self, x):\n        x = self.first(x)\n"
     "{body}\n        return self.last(y).sin().sum()\n"
 )
@@ -89,7 +89,8 @@ WAYS = (
     way(
         "a helper that is given what it gave",
         "def d(y, x):\n    return torch.autograd.grad(y.sum(), x, create_graph=True)[0]\n\n\n"
-        "def take(net, x):\n    first = d(net(x), x)\n    second = d(first[..., 0], x)\n    return second.pow(2).sum()\n",
+        "def take(net, x):\n    first = d(net(x), x)\n"
+        "    second = d(first[..., 0], x)\n    return second.pow(2).sum()\n",
         NO_THIRD,
     ),
     way(
@@ -111,7 +112,8 @@ WAYS = (
     ),
     way(
         "a transform of a transform",
-        "from torch.func import grad\n\n\ndef take(net, x):\n    return grad(lambda t: grad(net)(t).pow(2).sum())(x).sum()\n",
+        "from torch.func import grad\n\n\ndef take(net, x):\n"
+        "    return grad(lambda t: grad(net)(t).pow(2).sum())(x).sum()\n",
         NO_THIRD,
     ),
     way(
