@@ -38,17 +38,26 @@ class ProjectFiles:
     _found: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
 
     def concerning(self, scope: FileScope) -> tuple[FileScope, ...]:
-        """Other files that import from the file of `scope`, and inherit from classes or change attributes."""
+        """Other files that inherit from classes of the file of `scope`, or change attributes of their instances.
+
+        They import from it, or put modules in the place of children for files that do.
+        """
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._found:
-            self._found[scope.file] = tuple(self._concerning(scope, scope.file))
+            every = [*self._importing(scope, scope.file, lambda _: True)]
+            paths = [p for p in every if (m := self._mentioned(p)) is not None and m.concerns_others]
+            paths = list(dict.fromkeys((*paths, *self._renewing(every, scope.file.resolve()))))[:_MOST]
+            self._found[scope.file] = tuple(s for p in paths if (s := self._scope(p)) is not None)
         return self._found[scope.file]
 
-    def _concerning(self, scope: FileScope, file: Path) -> Iterator[FileScope]:
-        for path in self._importing(scope, file, lambda m: m.concerns_others):
-            if (other := self._scope(path)) is not None:
-                yield other
+    def _renewing(self, users: list[str], home: Path) -> Iterator[str]:
+        """The files that `users` import and that may replace children of any module: `replace(model, old, new)`."""
+        renewing = {Path(p).resolve(): p for p in self.paths if (m := self._mentioned(p)) is not None and m.renews}
+        for path in users if renewing else ():
+            scope = self._scope(path)
+            for found in self._imports(path, scope) if scope is not None else ():
+                yield from (renewing[f] for f in found.files if f in renewing and f != home)
 
     def asking_layouts(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that import from the file of `scope`, and rely on how some tensor lies in memory."""
@@ -168,6 +177,7 @@ class _Mentioned:
     patches_torch: bool
     differentiates: bool
     asks_layouts: bool
+    renews: bool
 
     def imports(self, names: Collection[bytes], package: bytes) -> bool:
         """Whether it may import one of `names`, or all of the package."""
@@ -177,12 +187,15 @@ class _Mentioned:
 _PATCHES = re.compile(
     rb"(?:\bF|\btorch|functional|\bTensor|nn\.\w+)\.\w+\s*=(?!=)|(?:setattr|patch(?:\.object)?)\(\s*[\"']?(?:F|torch)\b"
 )
+_SETS = re.compile(rb"\b(?:setattr|set_submodule|_modules)\b")
+_WALKS = re.compile(rb"\b(?:named_children|named_modules|get_submodule|children|modules)\b")
 _ASKS = re.compile(
     rb"\.(?:view|view_as|stride|strides|is_contiguous|as_strided|data_ptr|storage|untyped_storage|storage_offset)\b"
 )
 _DIFFERENTIATES = re.compile(
     rb"\b(?:create_graph|hessian|hvp|vhp|jvp|jacfwd|linearize|make_dual|gradgradcheck|autograd\.grad|torch\.func|functorch)"
 )
+_PATTERNS = (_PATCHES, _DIFFERENTIATES, _ASKS, _SETS, _WALKS)
 _IMPORTS = re.compile(rb"^[ \t]*(import|from)\b((?:[^\n(]*\([^)]*\))|[^\n]*)", re.MULTILINE)
 _INHERITS = re.compile(rb"^[ \t]*class\s+\w+\s*\(", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
@@ -200,5 +213,5 @@ def _mentioned(path: str) -> _Mentioned | None:
     words = frozenset(w for _, text in imports for w in _WORD.findall(text))
     modules = frozenset(w for kind, text in imports if kind == b"import" for w in _WORD.findall(text))
     others = _INHERITS.search(source) is not None or _CHANGES.search(source) is not None
-    patches, differentiates, asks = (p.search(source) is not None for p in (_PATCHES, _DIFFERENTIATES, _ASKS))
-    return _Mentioned(words, modules, others, patches, differentiates, asks)
+    patches, differentiates, asks, sets, looks = (p.search(source) is not None for p in _PATTERNS)
+    return _Mentioned(words, modules, others, patches, differentiates, asks, sets and looks)

@@ -15,6 +15,7 @@ from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.changes import CodeChange
 from autofuse.source.evidence.names_read import NamesRead, NameUse
 from autofuse.source.evidence.receivers import classes_of, is_self
+from autofuse.source.evidence.tested_kinds import kinds_of
 
 _CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")  # what runs, of a function that stays
@@ -129,8 +130,8 @@ def _may_be_renewed(change: CodeChange, scope: FileScope, read: NameUse) -> bool
         for n in walk(test):
             match n:
                 case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]):
-                    named = {_full_name(k, scope) for k in (kinds.elts if isinstance(kinds, ast.Tuple) else [kinds])}
-                    if not is_of(made, read.scope, frozenset(named)):
+                    named = kinds_of(scope, kinds, change.function)
+                    if named is not None and not is_of(made, read.scope, named):
                         return False
     return True
 

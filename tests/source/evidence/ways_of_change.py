@@ -219,6 +219,43 @@ def made():
         kinds=("child one",),
     ),
     Way(
+        "every child of a kind that is given is replaced",
+        """
+def change(model, kind, new):
+    for name, child in model.named_children():
+        if isinstance(child, kind):
+            setattr(model, name, new)
+        else:
+            change(child, kind, new)
+    return model
+
+
+def made():
+    return change(Base(), type(Base().{name}), {value})
+""",
+        kinds=("child one",),
+    ),
+    Way(
+        "another file replaces every child of a kind that is given",
+        """
+class Swap:
+    def __init__(self, kinds):
+        self.kinds = kinds
+
+    def change(self, net, new):
+        for name, child in net.named_children():
+            if isinstance(child, self.kinds):
+                setattr(net, name, new)
+        return net
+
+
+def made():
+    return Swap((type(model.Base().{name}),)).change(model.Base(), {value})
+""",
+        kinds=("child one",),
+        outside=True,
+    ),
+    Way(
         "the table of children is written",
         """
 def made():
