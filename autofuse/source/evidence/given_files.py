@@ -92,11 +92,21 @@ class ProjectFiles:
 
     def differentiating(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that take derivatives of derivatives, and import the file of `scope`, by way of others too."""
+        return self._reaching(scope, lambda m: m.differentiates, lambda s: bool(s.index(derivatives)))
+
+    def watching(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Other files that may ask which operations run, and import the file of `scope`, by way of others too."""
+        return self._reaching(scope, lambda m: m.watches, lambda _: True)
+
+    def _reaching(
+        self, scope: FileScope, wanted: Callable[[_Mentioned], bool], sure: Callable[[FileScope], bool]
+    ) -> tuple[FileScope, ...]:
+        """The files that import that of `scope`, by way of others too, of those whose bytes and whose tree say so."""
         if scope.file is None or len(self.paths) < 2:
             return ()
         home = scope.file.resolve()
-        paths = [p for p in self.paths if (m := self._mentioned(p)) is not None and m.differentiates]
-        paths = [p for p in paths if (s := self._scope(p)) is not None and s.index(derivatives)][:_MOST]
+        paths = [p for p in self.paths if (m := self._mentioned(p)) is not None and wanted(m)]
+        paths = [p for p in paths if (s := self._scope(p)) is not None and sure(s)][:_MOST]
         there = [p for p in paths if Path(p).resolve() != home and any(i.brings(home) for i in self._reached(p))]
         return tuple(s for p in there if (s := self._scope(p)) is not None)
 
@@ -178,6 +188,7 @@ class _Mentioned:
     differentiates: bool
     asks_layouts: bool
     renews: bool
+    watches: bool
 
     def imports(self, names: Collection[bytes], package: bytes) -> bool:
         """Whether it may import one of `names`, or all of the package."""
@@ -195,7 +206,10 @@ _ASKS = re.compile(
 _DIFFERENTIATES = re.compile(
     rb"\b(?:create_graph|hessian|hvp|vhp|jvp|jacfwd|linearize|make_dual|gradgradcheck|autograd\.grad|torch\.func|functorch)"
 )
-_PATTERNS = (_PATCHES, _DIFFERENTIATES, _ASKS, _SETS, _WALKS)
+_WATCHES = re.compile(
+    rb"\b(?:FlopCounterMode|Torch(?:Dispatch|Function)Mode|__torch_(?:function|dispatch)__|torch\.fx|import fx)\b"
+)
+_PATTERNS = (_PATCHES, _DIFFERENTIATES, _ASKS, _SETS, _WALKS, _WATCHES)
 _IMPORTS = re.compile(rb"^[ \t]*(import|from)\b((?:[^\n(]*\([^)]*\))|[^\n]*)", re.MULTILINE)
 _INHERITS = re.compile(rb"^[ \t]*class\s+\w+\s*\(", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
@@ -213,5 +227,5 @@ def _mentioned(path: str) -> _Mentioned | None:
     words = frozenset(w for _, text in imports for w in _WORD.findall(text))
     modules = frozenset(w for kind, text in imports if kind == b"import" for w in _WORD.findall(text))
     others = _INHERITS.search(source) is not None or _CHANGES.search(source) is not None
-    patches, differentiates, asks, sets, looks = (p.search(source) is not None for p in _PATTERNS)
-    return _Mentioned(words, modules, others, patches, differentiates, asks, sets and looks)
+    patches, differentiates, asks, sets, looks, watches = (p.search(source) is not None for p in _PATTERNS)
+    return _Mentioned(words, modules, others, patches, differentiates, asks, sets and looks, watches)

@@ -24,6 +24,7 @@ from autofuse.source.evidence.second_derivatives import differentiates_once
 from autofuse.source.evidence.shown_result import result_is_not_shown
 from autofuse.source.evidence.shown_text import shows_no_text
 from autofuse.source.evidence.star_imports import no_star_hides_a_name
+from autofuse.source.evidence.watchers import operations_are_not_told_apart
 from autofuse.source.evidence.which_code import which_code
 
 # One entry for each question of this package, in the order in which a message names what is missing.
@@ -44,6 +45,7 @@ QUESTIONS: tuple[Question, ...] = (
     result_is_not_shown,
     dtypes_agree_with_operands,
     layout_is_not_read,
+    operations_are_not_told_apart,
     which_code,  # reads the function again, so it comes last
 )
 

@@ -109,6 +109,34 @@ class Child(model.Base):
         outside=True,
     ),
     Way(
+        "a class of another file inherits from what it looks up",
+        """
+MODELS = {{"base": model.Base}}
+
+
+class Child(MODELS["base"]):
+    def __init__(self):
+        super().__init__()
+        self.{name} = {value}
+""",
+        made="Child()",
+        outside=True,
+    ),
+    Way(
+        "a class inherits from what a call gives",
+        """
+def get_class(name):
+    return globals()[name]
+
+
+class Child(get_class("Base")):
+    def __init__(self):
+        super().__init__()
+        self.{name} = {value}
+""",
+        made="Child()",
+    ),
+    Way(
         "a subclass in another file imports the class",
         """
 from model import Base as B
