@@ -71,8 +71,8 @@ WATCHING = {
         "def use(x):\n    return Net()(x.as_subclass(Told)).as_subclass(torch.Tensor)\n"
     ),
     "a pass over nodes": (
-        "def use(x):\n    net = Net()\n    traced = torch.fx.symbolic_trace(net)\n    print(len(list(traced.graph.nodes)))\n"
-        "    return traced(x)\n"
+        "def use(x):\n    net = Net()\n    traced = torch.fx.symbolic_trace(net)\n"
+        "    print(len(list(traced.graph.nodes)))\n    return traced(x)\n"
     ),
 }
 NOT_WATCHING = {
