@@ -125,3 +125,27 @@ def test_so_may_it_where_the_function_stands_in_a_file_of_its_own(tmp_path: Path
     computed = result(files)
     rewritten(files)
     torch.testing.assert_close(result(files), computed)
+
+
+NORM = """\
+import torch
+from torch import nn
+
+
+class Base(nn.Module):
+    def __init__(self, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, q, k, v):
+        return q * torch.rsqrt(q.pow(2).mean(-1, keepdim=True) + self.eps)
+"""
+
+
+@pytest.mark.parametrize("kind", ["nn.BatchNorm2d", "nn.Module", "(nn.Softmax, nn.GELU)"])
+def test_a_number_is_no_child_that_is_replaced(tmp_path: Path, kind: str) -> None:
+    texts = apart("", f"change(Base(), {kind}, nn.Identity())") | {"model": NORM}
+    files = written(tmp_path, texts)
+    given = ProjectFiles(tuple(map(str, files)))
+    found = proposals(files[0].read_bytes(), str(files[0]), rules=load_rules(), files=given)
+    assert [p.finding.status for p in found] == ["safe"]
