@@ -17,7 +17,7 @@ from autofuse.source.evidence.handed_on import handed_on
 from autofuse.source.evidence.in_between import nothing_writes_in_between
 from autofuse.source.evidence.is_torch import is_torch
 from autofuse.source.evidence.left_behind import nothing_is_left_behind
-from autofuse.source.evidence.loss_targets import targets_are_classes
+from autofuse.source.evidence.loss_targets import loss_has_dtype_of_logits, targets_are_classes
 from autofuse.source.evidence.lost_digits import digits_are_kept
 from autofuse.source.evidence.memory_layout import layout_is_not_read
 from autofuse.source.evidence.second_derivatives import differentiates_once
@@ -36,6 +36,7 @@ QUESTIONS: tuple[Question, ...] = (
     operands_fit,
     nothing_is_left_behind,
     targets_are_classes,
+    loss_has_dtype_of_logits,
     digits_are_kept,
     differentiates_once,
     positions_keep_their_dtype,
