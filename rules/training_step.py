@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 _LIGHTNING = ("lightning", "Lightning")
+_COMPLEX = ("cfloat", "cdouble", "chalf", "complex32", "complex64", "complex128")
 
 
 class UnfusedAdam(CallRule):
@@ -37,7 +38,9 @@ class UnfusedAdam(CallRule):
             return None
         if call.mentions(*_LIGHTNING):
             return Holds("unsafe", "assumes that Lightning does not clip gradients in 16-bit mixed precision")
-        return Holds("safe", "assumes torch 2.4 or later, and parameters on a CPU, CUDA, XPU or MPS device")
+        if call.mentions(*_COMPLEX):
+            return Holds("unsafe", "assumes that no parameter is complex")
+        return Holds("safe", "for real parameters on a CPU, CUDA, XPU or MPS device")
 
     examples = (
         Fused(

@@ -78,6 +78,7 @@ class View:
 
     facts: Facts
     assumed: dict[Value, str] = field(default_factory=dict)  # what has to hold for a canonical value to be right
+    differences: set[Value] = field(default_factory=set)  # variances that the program writes as E[x^2] - E[x]^2
     memo: dict[Hashable, object] = field(default_factory=dict)  # what was found out about canonical values
     _graph: Graph = field(default_factory=Graph)
     _canonical: dict[Value, Value] = field(default_factory=dict)

@@ -120,7 +120,7 @@ def _vector_norm(view: View, x: Value, order: Value, dim: Value, keepdim: Value,
 
 
 def _variance_by_hand(view: View, terms: list[Value], constant: float) -> Value | None:
-    """mean(x ** 2) - mean(x) ** 2."""
+    """mean(x ** 2) - mean(x) ** 2, of which the view remembers that it is written so."""
     if constant or len(terms) != 2:
         return None
     for squares, square in (terms, terms[::-1]):
@@ -132,7 +132,9 @@ def _variance_by_hand(view: View, terms: list[Value], constant: float) -> Value 
             and squares.inputs[0].inputs[0] is mean.inputs[0]
             and squares.inputs[1:] == mean.inputs[1:]
         ):
-            return view.make("var", mean.inputs[0], mean.inputs[1], view.const(False), mean.inputs[2])
+            made = view.make("var", mean.inputs[0], mean.inputs[1], view.const(False), mean.inputs[2])
+            view.differences.add(made)
+            return made
     return None
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from autofuse.source.capture.bindings import bindings
 from autofuse.source.capture.syntax import walk
 
 _ALWAYS_THERE = frozenset({"torch", "torch.nn", "torch.nn.functional", *sys.stdlib_module_names})
@@ -121,6 +122,41 @@ class _Reading:
             self.block(handler.body, _lines(handler.body))
         self.falls_back = outer
         self.block(statement.finalbody, condition)
+
+
+def bound_by_name(tree: ast.Module) -> set[str]:
+    """The names of a file that it binds by their text: `globals()["F"] = None`, `exec("F = None")`."""
+    found = set[str]()
+    for n in walk(tree):
+        match n:
+            case ast.Assign(targets=targets):
+                for t in targets:
+                    match t:
+                        case ast.Subscript(value=table, slice=ast.Constant(value=str(name))) if _is_namespace(table):
+                            found.add(name)
+            case ast.Call(func=ast.Attribute(value=table, attr="update"), args=args, keywords=given) if _is_namespace(
+                table
+            ):
+                found |= {k.arg for k in given if k.arg}
+                keys = (k for a in args if isinstance(a, ast.Dict) for k in a.keys)
+                found |= {k.value for k in keys if isinstance(k, ast.Constant) and isinstance(k.value, str)}
+            case ast.Call(func=ast.Name(id="setattr"), args=[ast.Subscript(value=modules), ast.Constant(str(name)), _]):
+                if isinstance(modules, ast.Attribute) and modules.attr == "modules":
+                    found.add(name)
+            case ast.Call(func=ast.Name(id="exec"), args=[ast.Constant(value=str(text)), *_]):
+                found |= _bound_in(text)
+    return found
+
+
+def _is_namespace(table: ast.expr) -> bool:
+    return isinstance(table, ast.Call) and isinstance(table.func, ast.Name) and table.func.id in ("globals", "vars")
+
+
+def _bound_in(text: str) -> set[str]:
+    try:
+        return {name for name, _ in bindings(ast.parse(text).body)}
+    except (SyntaxError, ValueError, RecursionError):
+        return set()
 
 
 def names_of(statement: ast.Import | ast.ImportFrom) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from autofuse.source.capture.bindings import Function, bindings, bound_names
 from autofuse.source.capture.constants import constants_of
 from autofuse.source.capture.helpers import inlinable
-from autofuse.source.capture.lasting_imports import Doubt, doubts, star_modules
+from autofuse.source.capture.lasting_imports import Doubt, bound_by_name, doubts, star_modules
 from autofuse.source.capture.syntax import walk
 from autofuse.source.capture.writes import written_roots
 
@@ -248,7 +248,8 @@ def file_scope(tree: ast.Module, file: Path | None = None) -> FileScope:
     scope = FileScope(tree, file=file)
     reassigned = _declared_global(tree.body)
     scope.reassigned = frozenset(reassigned)
-    scope.qualified = {k: v for k, v in _imported(tree.body).items() if k not in reassigned}
+    by_name = bound_by_name(tree)
+    scope.qualified = {k: v for k, v in _imported(tree.body).items() if k not in reassigned | by_name}
     module_level = _bindings(tree.body)
     scope.bound, scope.doubtful = frozenset(module_level) | reassigned, doubts(tree.body)
     for name, nodes in module_level.items():

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from autofuse.canonical import LEAF
 from autofuse.ir.dtypes import CASTS, Dtype
 from autofuse.ir.facts import Facts
-from autofuse.ir.graph import ATTRIBUTE, CHOICE, PARAMETER, TUPLE, Value, is_const, sides_of
+from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, NOT, PARAMETER, TUPLE, Value, is_const, sides_of
 from autofuse.rule import Fails
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.claim import Claim, Missing
@@ -39,6 +39,11 @@ def operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
         yield Missing(f"assumes that {named(claim, given['mask'], 'the mask')} has no more dimensions than the scores")
     if "mask" in given and any(claim.view.rank(side) == 0 for side in sides_of(given["mask"])):
         yield Missing(f"assumes that {named(claim, given['mask'], 'the mask')} has two dimensions or more")
+    if "mask" in given and _is_asked_for_truth(claim, given["mask"]):
+        what = named(claim, given["mask"], "the mask")
+        yield Missing(
+            f"assumes that {what}, whose truth is asked, is None: of tensors, only those of one entry have one"
+        )
     for side in sides_of(given["mask"]) if "mask" in given else ():
         if _may_be_number(claim, side):
             yield Missing(f"assumes that {named(claim, side, 'the mask')} is a torch tensor")
@@ -73,6 +78,22 @@ def _fits(claim: Claim, mask: Value, dimensions: int) -> bool:
     if rank is None:
         return _serves_modules(claim) or _fills(claim, mask)  # a module is called with what it masks
     return rank <= (_BATCHED if claim.defined.owner is not None and dimensions == _MATRIX else dimensions)
+
+
+def _is_asked_for_truth(claim: Claim, mask: Value) -> bool:
+    """Whether the program tests the mask itself, `if mask:`, not whether it is None."""
+    own = {o for part in _parts(mask) for o in programs_own(claim, part)}
+    for v in claim.captured.graph.values:
+        test = v.inputs[0] if v.op == CHOICE else None
+        while test is not None and test.inputs and (test.op == NOT or _is_call_of_bool(test)):
+            test = test.inputs[-1]
+        if test in own and (test.op == PARAMETER or claim.view.rank(test) is not None):
+            return True
+    return False
+
+
+def _is_call_of_bool(v: Value) -> bool:
+    return v.op == CALL and isinstance(v.data, tuple) and v.data[0] == "bool"
 
 
 def _may_be_number(claim: Claim, mask: Value) -> bool:

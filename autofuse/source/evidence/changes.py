@@ -118,7 +118,7 @@ def _stored(target: ast.expr, value: ast.expr | None, node: ast.stmt, place: _Pl
         ) is not None:
             yield CodeChange("assigned", _text(key), holder, node, value, "", *at)
         case ast.Subscript(value=ast.Attribute(value=receiver, attr=table), slice=key) if table in _TABLES:
-            if (known := _text(key)) is not None or table == "_modules" or _walks(place.function):
+            if (known := _text(key)) is not None or table == "_modules" or looks_for_modules(place.function):
                 yield CodeChange("assigned", known, receiver, node, value, "", *at)
         case ast.Subscript(value=ast.Call(func=ast.Name(id="vars"), args=[receiver]), slice=ast.Constant(str(name))):
             yield CodeChange("assigned", name, receiver, node, value, "", *at)
@@ -238,7 +238,7 @@ def aliased(node: ast.expr, function: Function | None) -> ast.expr:
 
 
 @lru_cache(maxsize=256)
-def _walks(function: Function | None) -> bool:
+def looks_for_modules(function: Function | None) -> bool:
     """Whether a function looks for modules inside of modules."""
     if function is None:
         return False

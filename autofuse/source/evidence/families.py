@@ -69,7 +69,9 @@ def _classes(tree: ast.Module) -> tuple[ast.ClassDef, ...]:
 
 
 def _is(written: ast.expr, base: Subclass, file: FileScope) -> bool:
-    """Whether a base written in `file` is the class `base`."""
+    """Whether a base written in `file` is the class `base`, or is computed and may be it: `MODELS["base"]`."""
+    if _is_computed(written, file):
+        return file.tree is not base.scope.tree or base.owner.node.lineno < written.lineno
     if isinstance(written, ast.Subscript):
         written = written.value
     if file is base.scope:
@@ -85,6 +87,21 @@ def _is(written: ast.expr, base: Subclass, file: FileScope) -> bool:
     if imported is None:
         return written.id == base.name and takes_all_of(file, base.scope)
     return any(a.name == base.name and (a.asname or a.name) == written.id for a in imported.names)
+
+
+def _is_computed(written: ast.expr, file: FileScope) -> bool:
+    """Whether a base is looked up or made when the code runs, and is no class of a library by its name."""
+    if isinstance(written, ast.Subscript):  # Base[T] is a class with its argument
+        return isinstance(written.slice, ast.Constant) and isinstance(written.slice.value, str)
+    if isinstance(written, ast.Name) and written.id in file.variables:
+        return _is_computed(file.variables[written.id], file)
+    if isinstance(written, ast.Call):
+        last = getattr(written.func, "attr", getattr(written.func, "id", ""))
+        return last in _LOOK_UP or last.startswith(("get_", "lookup", "resolve", "load_", "import_"))
+    return False
+
+
+_LOOK_UP = frozenset({"getattr", "get", "build", "pop", "__getitem__"})
 
 
 def takes_all_of(file: FileScope, home: FileScope) -> bool:

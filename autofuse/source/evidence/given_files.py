@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,9 +16,11 @@ from autofuse.source.capture.looked_at import LOOKED_AT
 from autofuse.source.capture.project_files import LIBRARIES, files_of, own_class
 from autofuse.source.capture.scope import FileScope, file_scope
 from autofuse.source.capture.syntax import walk
+from autofuse.source.evidence.taken_derivatives import derivatives
 
 _LARGEST = 1 << 20  # bytes; larger files are generated
 _MOST = 64  # files that are parsed for the sake of one
+_MOST_REACHED = 128  # files that are parsed to see what one imports
 _CHANGES = re.compile(
     rb"(?<!self)\.(\w+)\s*(?:\[[^\]\n]*\])?\s*(?:,[^=\n]*)?=(?!=)|(setattr|_modules|_hook|patch|__dict__|set_submodule)\b"
 )
@@ -28,42 +30,108 @@ _CHANGES = re.compile(
 class ProjectFiles:
     """The files that a command was given. Reads each once."""
 
-    paths: tuple[str, ...]
+    given: tuple[str, ...]
     _texts: dict[str, _Mentioned | None] = field(default_factory=dict)
     _scopes: dict[str, FileScope | None] = field(default_factory=dict)
     _imported: dict[str, tuple[_Import, ...]] = field(default_factory=dict)
+    _reaches: dict[str, tuple[_Import, ...]] = field(default_factory=dict)
+    _asking: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
     _found: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
 
-    def concerning(self, scope: FileScope) -> tuple[FileScope, ...]:
-        """Other files that import from the file of `scope`, and inherit from classes or change attributes."""
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files. Who looks at them asks something of other files, though there be none."""
         LOOKED_AT.questions += 1
+        return self.given
+
+    def concerning(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Other files that inherit from classes of the file of `scope`, or change attributes of their instances.
+
+        They import from it, or put modules in the place of children for files that do.
+        """
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._found:
-            self._found[scope.file] = tuple(self._concerning(scope, scope.file))
+            every = [*self._importing(scope, scope.file, lambda _: True)]
+            paths = [p for p in every if (m := self._mentioned(p)) is not None and m.concerns_others]
+            paths = list(dict.fromkeys((*paths, *self._renewing(every, scope.file.resolve()))))[:_MOST]
+            self._found[scope.file] = tuple(s for p in paths if (s := self._scope(p)) is not None)
         return self._found[scope.file]
 
-    def _concerning(self, scope: FileScope, file: Path) -> Iterator[FileScope]:
+    def _renewing(self, users: list[str], home: Path) -> Iterator[str]:
+        """The files that `users` import and that may replace children of any module: `replace(model, old, new)`."""
+        renewing = {Path(p).resolve(): p for p in self.paths if (m := self._mentioned(p)) is not None and m.renews}
+        for path in users if renewing else ():
+            scope = self._scope(path)
+            for found in self._imports(path, scope) if scope is not None else ():
+                yield from (renewing[f] for f in found.files if f in renewing and f != home)
+
+    def asking_layouts(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Other files that import from the file of `scope`, and rely on how some tensor lies in memory."""
+        if scope.file is None or len(self.paths) < 2:
+            return ()
+        if scope.file not in self._asking:
+            asking = self._importing(scope, scope.file, lambda m: m.asks_layouts)
+            self._asking[scope.file] = tuple(s for p in asking if (s := self._scope(p)) is not None)
+        return self._asking[scope.file]
+
+    def _importing(self, scope: FileScope, file: Path, wanted: Callable[[_Mentioned], bool]) -> Iterator[str]:
+        """The files that import from `file`, of those whose bytes are `wanted`."""
         names = {n.encode() for n in (*scope.classes, *scope.functions)}
         names.add((file.stem if file.stem != "__init__" else file.parent.name).encode())
-        home, found = file.resolve(), 0
+        home, package, found = file.resolve(), file.parent.name.encode(), 0
         for path in self.paths:
             mentioned = self._mentioned(path)
-            if found >= _MOST or mentioned is None or not mentioned.may_concern(names, file.parent.name.encode()):
+            if found >= _MOST or mentioned is None or not wanted(mentioned) or not mentioned.imports(names, package):
                 continue
             other = self._scope(path)
             if other is None or not any(i.brings(home) for i in self._imports(path, other)):
                 continue
             if Path(path).resolve() != home:
                 found += 1
-                yield other
+                yield path
 
     def patching(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that replace functions of torch's, which are one for the whole program."""
-        LOOKED_AT.questions += 1
         here = scope.file.resolve() if scope.file is not None else None
         paths = [p for p in self.paths if (m := self._mentioned(p)) is not None and m.patches_torch]
         return tuple(s for p in paths if Path(p).resolve() != here and (s := self._scope(p)) is not None)
+
+    def differentiating(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Other files that take derivatives of derivatives, and import the file of `scope`, by way of others too."""
+        return self._reaching(scope, lambda m: m.differentiates, lambda s: bool(s.index(derivatives)))
+
+    def watching(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Other files that may ask which operations run, and import the file of `scope`, by way of others too."""
+        return self._reaching(scope, lambda m: m.watches, lambda _: True)
+
+    def _reaching(
+        self, scope: FileScope, wanted: Callable[[_Mentioned], bool], sure: Callable[[FileScope], bool]
+    ) -> tuple[FileScope, ...]:
+        """The files that import that of `scope`, by way of others too, of those whose bytes and whose tree say so."""
+        if scope.file is None or len(self.paths) < 2:
+            return ()
+        home = scope.file.resolve()
+        paths = [p for p in self.paths if (m := self._mentioned(p)) is not None and wanted(m)]
+        paths = [p for p in paths if (s := self._scope(p)) is not None and sure(s)][:_MOST]
+        there = [p for p in paths if Path(p).resolve() != home and any(i.brings(home) for i in self._reached(p))]
+        return tuple(s for p in there if (s := self._scope(p)) is not None)
+
+    def _reached(self, path: str) -> tuple[_Import, ...]:
+        """What a file imports, and what the files that it imports do, as far as they were given."""
+        if path not in self._reaches:
+            given = {Path(p).resolve(): p for p in self.paths}
+            todo, seen, found = [path], {path}, list[_Import]()
+            while todo and len(seen) < _MOST_REACHED:
+                at = todo.pop(0)
+                scope = self._scope(at)
+                imports = self._imports(at, scope) if scope is not None else ()
+                found += imports
+                new = {given[f]: None for i in imports for f in i.files if f in given and given[f] not in seen}
+                seen |= new.keys()
+                todo += new
+            self._reaches[path] = tuple(found)
+        return self._reaches[path]
 
     def _mentioned(self, path: str) -> _Mentioned | None:
         if path not in self._texts:
@@ -124,14 +192,31 @@ class _Mentioned:
     modules: frozenset[bytes]  # of those that are imported whole
     concerns_others: bool
     patches_torch: bool
+    differentiates: bool
+    asks_layouts: bool
+    renews: bool
+    watches: bool
 
-    def may_concern(self, names: Collection[bytes], package: bytes) -> bool:
-        return self.concerns_others and (package in self.modules or not self.words.isdisjoint(names))
+    def imports(self, names: Collection[bytes], package: bytes) -> bool:
+        """Whether it may import one of `names`, or all of the package."""
+        return package in self.modules or not self.words.isdisjoint(names)
 
 
 _PATCHES = re.compile(
     rb"(?:\bF|\btorch|functional|\bTensor|nn\.\w+)\.\w+\s*=(?!=)|(?:setattr|patch(?:\.object)?)\(\s*[\"']?(?:F|torch)\b"
 )
+_SETS = re.compile(rb"\b(?:setattr|set_submodule|_modules)\b")
+_WALKS = re.compile(rb"\b(?:named_children|named_modules|get_submodule|children|modules)\b")
+_ASKS = re.compile(
+    rb"\.(?:view|view_as|stride|strides|is_contiguous|as_strided|data_ptr|storage|untyped_storage|storage_offset)\b"
+)
+_DIFFERENTIATES = re.compile(
+    rb"\b(?:create_graph|hessian|hvp|vhp|jvp|jacfwd|linearize|make_dual|gradgradcheck|autograd\.grad|torch\.func|functorch)"
+)
+_WATCHES = re.compile(
+    rb"\b(?:FlopCounterMode|Torch(?:Dispatch|Function)Mode|__torch_(?:function|dispatch)__|torch\.fx|import fx)\b"
+)
+_PATTERNS = (_PATCHES, _DIFFERENTIATES, _ASKS, _SETS, _WALKS, _WATCHES)
 _IMPORTS = re.compile(rb"^[ \t]*(import|from)\b((?:[^\n(]*\([^)]*\))|[^\n]*)", re.MULTILINE)
 _INHERITS = re.compile(rb"^[ \t]*class\s+\w+\s*\(", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
@@ -149,4 +234,5 @@ def _mentioned(path: str) -> _Mentioned | None:
     words = frozenset(w for _, text in imports for w in _WORD.findall(text))
     modules = frozenset(w for kind, text in imports if kind == b"import" for w in _WORD.findall(text))
     others = _INHERITS.search(source) is not None or _CHANGES.search(source) is not None
-    return _Mentioned(words, modules, others, _PATCHES.search(source) is not None)
+    patches, differentiates, asks, sets, looks, watches = (p.search(source) is not None for p in _PATTERNS)
+    return _Mentioned(words, modules, others, patches, differentiates, asks, sets and looks, watches)

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from autofuse.ir.vocabulary import MODULES
 from autofuse.source.capture.scope import Defined, FileScope
 from autofuse.source.capture.syntax import walk
-from autofuse.source.evidence.changes import CodeChange
+from autofuse.source.evidence.changes import CodeChange, looks_for_modules
 from autofuse.source.evidence.names_read import NamesRead, NameUse
 from autofuse.source.evidence.receivers import classes_of, is_self
+from autofuse.source.evidence.tested_kinds import kinds_of
 
 _CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")  # what runs, of a function that stays
@@ -125,14 +126,32 @@ def _may_be_renewed(change: CodeChange, scope: FileScope, read: NameUse) -> bool
     made = read.scope.attribute(read.owner, read.name)
     if made is None:
         return read.scope.method(read.owner, read.name) is not None
+    if looks_for_modules(change.function) and _is_number(made, read):
+        return False  # it is no module, so none takes its place
     for test in change.around:
         for n in walk(test):
             match n:
                 case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]):
-                    named = {_full_name(k, scope) for k in (kinds.elts if isinstance(kinds, ast.Tuple) else [kinds])}
-                    if not is_of(made, read.scope, frozenset(named)):
+                    named = kinds_of(scope, kinds, change.function)
+                    if named is not None and not is_of(made, read.scope, named):
                         return False
     return True
+
+
+def _is_number(made: ast.expr, read: NameUse) -> bool:
+    """Whether an attribute is a number or a text by what it is assigned, or by how the constructor takes it."""
+    if _is_plain(made):
+        return True
+    init = read.scope.method(read.owner, "__init__")
+    if not isinstance(made, ast.Name) or init is None:
+        return False
+    given = [*init.args.posonlyargs, *init.args.args]
+    defaults = dict(zip([a.arg for a in given][::-1], init.args.defaults[::-1], strict=False))
+    defaults |= {a.arg: d for a, d in zip(init.args.kwonlyargs, init.args.kw_defaults, strict=True) if d is not None}
+    annotated = next((a.annotation for a in (*given, *init.args.kwonlyargs) if a.arg == made.id), None)
+    if isinstance(annotated, ast.Name):
+        return annotated.id in ("int", "float", "bool", "str")
+    return made.id in defaults and _is_plain(defaults[made.id])
 
 
 def is_of(made: ast.expr, scope: FileScope, kinds: frozenset[str]) -> bool:

@@ -28,11 +28,11 @@ def layout_is_not_read(claim: Claim) -> Iterator[Missing | Fails]:
             if turned or read.op != "view":
                 yield Fails(because(writing.OTHER_LAYOUT), result.value, use=read)
                 return
-    index = claim.defined.scope.index(LayoutIndex)
-    if not index.asked_anywhere(told=True):
-        return
+    others = claim.files.asking_layouts(claim.defined.scope) if claim.files is not None else ()
+    indexes = [s.index(LayoutIndex) for s in (claim.defined.scope, *others)]
+    asked = [index for index in indexes if index.asked_anywhere(told=True)]
     for result in claim.site.results:
-        if _is_asked_outside(claim, result.value, index):
+        if any(_is_asked_outside(claim, result.value, index) for index in asked):
             what = named(claim, claim.site.captures["x"], "the input")
             yield Missing(f"assumes that {what} is contiguous, or that its memory layout is not relied on")
 

@@ -17,13 +17,14 @@ from autofuse.source.evidence.handed_on import handed_on
 from autofuse.source.evidence.in_between import nothing_writes_in_between
 from autofuse.source.evidence.is_torch import is_torch
 from autofuse.source.evidence.left_behind import nothing_is_left_behind
-from autofuse.source.evidence.loss_targets import targets_are_classes
+from autofuse.source.evidence.loss_targets import loss_has_dtype_of_logits, targets_are_classes
 from autofuse.source.evidence.lost_digits import digits_are_kept
 from autofuse.source.evidence.memory_layout import layout_is_not_read
 from autofuse.source.evidence.second_derivatives import differentiates_once
 from autofuse.source.evidence.shown_result import result_is_not_shown
 from autofuse.source.evidence.shown_text import shows_no_text
 from autofuse.source.evidence.star_imports import no_star_hides_a_name
+from autofuse.source.evidence.watchers import operations_are_not_told_apart
 from autofuse.source.evidence.which_code import which_code
 
 # One entry for each question of this package, in the order in which a message names what is missing.
@@ -35,6 +36,7 @@ QUESTIONS: tuple[Question, ...] = (
     operands_fit,
     nothing_is_left_behind,
     targets_are_classes,
+    loss_has_dtype_of_logits,
     digits_are_kept,
     differentiates_once,
     positions_keep_their_dtype,
@@ -44,6 +46,7 @@ QUESTIONS: tuple[Question, ...] = (
     result_is_not_shown,
     dtypes_agree_with_operands,
     layout_is_not_read,
+    operations_are_not_told_apart,
     which_code,  # reads the function again, so it comes last
 )
 

@@ -14,6 +14,7 @@ from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import FileScope, self_name
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.changes import CodeChange
+from autofuse.source.evidence.tested_kinds import class_name, kinds_of
 
 # What people call settings, which are no modules: assigning config.dropout replaces no child.
 _SETTINGS = re.compile(r"(.*_)?(config|conf|cfg|args|arguments|hparams|opts?|options|settings|namespace|ctx|kwargs)$")
@@ -26,7 +27,7 @@ def classes_of(scope: FileScope, change: CodeChange) -> frozenset[str] | None:
     """The names of the classes, in full where imported, whose attribute is changed; None where it may be any."""
     if change.receiver is None:
         return None
-    tested = _tested(scope, change.around, change.receiver)
+    tested = _tested(scope, change)
     return tested if tested is not None else _classes(scope, change.receiver, change.function, change.owner, 0)
 
 
@@ -41,17 +42,17 @@ def is_self(change: CodeChange) -> bool:
     return me is not None and isinstance(receiver, ast.Name) and receiver.id == me
 
 
-def _tested(scope: FileScope, tests: tuple[ast.expr, ...], receiver: ast.expr) -> frozenset[str] | None:
-    """The classes that an `if isinstance(m, nn.Softmax)` around leaves."""
-    found, text = frozenset[str](), ast.unparse(receiver)
-    for test in tests:
+def _tested(scope: FileScope, change: CodeChange) -> frozenset[str] | None:
+    """The classes that an `if isinstance(m, nn.Softmax)` around leaves; None where the text does not tell."""
+    found = frozenset[str]()
+    text = ast.unparse(change.receiver) if change.receiver is not None else ""
+    for test in change.around:
         for part in test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else (test,):
             match part:
                 case ast.Call(func=ast.Name(id="isinstance"), args=[asked, kinds]) if ast.unparse(asked) == text:
-                    each = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
-                    named = [_class_name(scope, k) for k in each]
-                    if all(named) and not any(n in _ANYTHING for n in named):
-                        found |= {n for n in named if n}
+                    named = kinds_of(scope, kinds, change.function)
+                    if named is not None and named.isdisjoint(_ANYTHING):
+                        found |= named
     return found or None
 
 
@@ -73,7 +74,7 @@ def _classes(
         case ast.Call(func=ast.Attribute(attr="parse_args" | "parse_known_args")):
             return frozenset({SETTINGS})
         case ast.Call(func=made):
-            kind = _class_name(scope, made)
+            kind = class_name(scope, made)
             return frozenset({kind}) if kind and kind.rpartition(".")[2][:1].isupper() else None
     return None
 
@@ -146,12 +147,5 @@ def _annotated(scope: FileScope, annotation: ast.expr) -> frozenset[str] | None:
             annotation = ast.parse(annotation.value, mode="eval").body
         except SyntaxError:
             return None
-    name = _class_name(scope, annotation)
+    name = class_name(scope, annotation)
     return frozenset({name}) if name and name not in _ANYTHING and name[:1] != "_" else None
-
-
-def _class_name(scope: FileScope, node: ast.expr) -> str | None:
-    """The name of a class: of this file as it is written, of another in full."""
-    if isinstance(node, ast.Name):
-        return scope.qualified.get(node.id, node.id)
-    return scope.name_of(node) or (node.attr if isinstance(node, ast.Attribute) else None)

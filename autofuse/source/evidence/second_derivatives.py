@@ -1,48 +1,61 @@
-"""Does the file differentiate twice, or forward? torch's fused attention, and the operations of autofuse, do not.
+"""Which derivatives does the project take? torch's fused operations do not have them all.
 
-`torch.autograd.grad(..., create_graph=True)`, Hessians, Jacobians in forward mode. Knows the names of torch that do so.
+torch's fused attention, and the operations of autofuse, have one derivative, backward. torch's layer norm has two: the
+third is wrong, and so is the derivative of one in forward mode. torch's gated linear unit cannot be differentiated
+again after a derivative in forward mode.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from autofuse.rule import Fails
-from autofuse.source.capture.syntax import walk
+from autofuse.source.capture.scope import FileScope
 from autofuse.source.evidence.claim import Claim, Missing
-
-_TWICE = frozenset("hessian hvp vhp jvp jacfwd linearize gradgradcheck forward_ad make_dual dual_level".split())
+from autofuse.source.evidence.taken_derivatives import Derivative, derivatives
 
 
 def differentiates_once(claim: Claim) -> Iterator[Missing | Fails]:
-    """Nothing in the file asks for the derivative of a derivative of what a fused operation computes."""
+    """Nothing in the files that reach the edit takes a derivative that the fused operation does not have."""
     owner, _, function = claim.edit.becomes.rpartition(".")
-    if function != "scaled_dot_product_attention" and not owner.endswith("ops"):
-        return
-    found = claim.defined.scope.index(_first_second_derivative)
-    if found is not None:
-        text = ast.unparse(found).splitlines()[0]
-        told = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-        yield Missing(f"assumes that `{told}` in line {found.lineno} does not differentiate it, which it can only once")
+    if function == "scaled_dot_product_attention" or owner.endswith("ops"):
+        yield from _first(claim, _any, "does not differentiate it, which it can only once")
+    elif function == "layer_norm":
+        yield from _first(claim, _thrice, "takes no third derivative of it, and none forward, which torch's gets wrong")
+    elif function == "glu":
+        yield from _first(claim, _forward, "does not differentiate it, which torch's does not in forward mode")
 
 
-_LONGEST = 60  # characters of the code that a message repeats
+def _first(
+    claim: Claim, chosen: Callable[[tuple[Derivative, ...]], Derivative | None], told: str
+) -> Iterator[Missing | Fails]:
+    own = claim.defined.scope
+    others = claim.files.differentiating(own) if claim.files is not None else ()
+    for scope in (own, *others):
+        found = chosen(scope.index(derivatives))
+        if found is not None:
+            where = _where(scope, own)
+            yield Missing(f"assumes that `{found.text}` in {where}line {found.node.lineno} {told}")
+            return
 
 
-def _first_second_derivative(tree: ast.Module) -> ast.expr | None:
-    found = [n for n in walk(tree) if isinstance(n, ast.expr) and _is_second_derivative(n)]
-    return min(found, key=lambda n: n.lineno, default=None)
+def _where(scope: FileScope, own: FileScope) -> str:
+    return "" if scope.tree is own.tree or scope.file is None else f"{scope.file.name}, "
 
 
-def _is_second_derivative(n: ast.expr) -> bool:
-    match n:
-        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _TWICE:
-            return True
-        case ast.Call(keywords=keywords):
-            return any(k.arg == "create_graph" and not _is_false(k.value) for k in keywords)
-    return False
+def _any(found: tuple[Derivative, ...]) -> Derivative | None:
+    return found[0] if found else None
 
 
-def _is_false(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and not value.value
+def _forward(found: tuple[Derivative, ...]) -> Derivative | None:
+    return next((d for d in found if d.forward), None)
+
+
+def _thrice(found: tuple[Derivative, ...]) -> Derivative | None:
+    """The place that completes two derivatives, of which the training takes a third; or one in forward mode."""
+    orders = 0
+    for d in found:
+        orders += 2 if d.forward else d.orders
+        if orders > 1:
+            return d
+    return None

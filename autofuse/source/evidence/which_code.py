@@ -50,6 +50,9 @@ def which_code(claim: Claim) -> Iterator[Missing | Fails]:
         yield patches
         return
     others = _other_files(claim, read)
+    if (fails := _new_name_is_bound_elsewhere(claim, others)) is not None:
+        yield fails
+        return
     tried = set[str]()
     for reading in (*_overridden(claim, read, others), *_changed(claim, read, others), *_by_patch(claim, patches)):
         if reading.key in tried:
@@ -66,7 +69,20 @@ def _fails(r: ChangedReading) -> Fails:
 
 
 def _other_files(claim: Claim, read: NamesRead) -> tuple[FileScope, ...]:
-    return claim.files.concerning(claim.defined.scope) if claim.files is not None and read.names else ()
+    return claim.files.concerning(claim.defined.scope) if claim.files is not None else ()
+
+
+def _new_name_is_bound_elsewhere(claim: Claim, others: tuple[FileScope, ...]) -> Fails | None:
+    """Fails where another file gives this one another meaning for the name that the new call starts with."""
+    name, home = claim.edit.becomes.partition(".")[0], claim.defined.scope.file
+    for scope in others if home is not None else ():
+        for change in scope.index(changes_in):
+            if change.kind == "assigned" and change.name == name and isinstance(change.receiver, ast.Name):
+                if (scope.name_of(change.receiver) or "").rpartition(".")[2] == home.stem:  # type: ignore[union-attr]
+                    why = because(code_that_runs.OTHER_CODE_RUNS, name=name, how=f"in {scope.file} replaces")
+                    text = ast.unparse(change.node).splitlines()[0]
+                    return Fails(why, enables=False, text=text, line=change.line)
+    return None
 
 
 def _overridden(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> Iterator[ChangedReading]:

@@ -203,7 +203,8 @@ def _in_function(d: Defined, door: _Door) -> list[Proposal]:
     sizes = record_lengths(captured)
     view = View(Facts(captured.known))
     seen = replace(d.scope, qualified={}) if d.symbol == SYMBOL else d.scope  # there, a name holds what it does so far
-    placement = Placement(text, captured, view, sizes, seen, target, d.owner)
+    importing = partial(door.files.asking_layouts, d.scope) if door.files is not None else tuple[FileScope, ...]
+    placement = Placement(text, captured, view, sizes, seen, target, d.owner, importing=importing)
     edits: dict[tuple[int, Value], Edit | Verdict] = {}
 
     def usable(site: Site) -> bool:

@@ -12,12 +12,13 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeGuard
 
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import ClassScope
 from autofuse.source.capture.syntax import children, walk
-from autofuse.source.place.layout_reads import ASKED
+from autofuse.source.place.layout_reads import ASKED, TURNED
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _KEEPING = frozenset("append extend insert add_module register_module setattr".split())
@@ -35,7 +36,10 @@ class _Called:
 
 @dataclass(eq=False)
 class _Reads:
-    """What a scope asks the layout of: calls, and names. `told`: where the answer is no error, but another result."""
+    """What a scope asks the layout of: calls, and names.
+
+    `told`: where the answer is no error but another result, or no error as the tensor lies by the code as it stands.
+    """
 
     calls: set[ast.Call] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
@@ -52,10 +56,17 @@ class LayoutIndex:
         self._within: dict[ast.AST, str] = {}  # method -> its class
         self._named: defaultdict[str, list[Function]] = defaultdict(list)
         self._initial: dict[str, list[str]] = {}  # class -> the arguments of its constructor
+        self._forwards: dict[str, Function] = {}  # class -> what it computes
+        self._followers: defaultdict[str, set[str]] = defaultdict(set)  # class -> those after it in a Sequential
         self._answers: dict[tuple[str, bool], bool] = {}
+        self._classes: set[str] = set()  # of other files of the project
         for node in walk(tree):
             if isinstance(node, ast.ClassDef):
                 self._define(node)
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                self._import(node)
+            elif isinstance(node, ast.Attribute) and node.attr[:1].isupper() and isinstance(node.value, ast.Name):
+                self._classes.add(node.attr)  # model.Attention
             elif isinstance(node, _FUNCTIONS):
                 self._named[node.name].append(node)
         self._read(tree)
@@ -65,7 +76,7 @@ class LayoutIndex:
         return any(reads.calls or reads.names for (_, kind), reads in self._asked.items() if kind or not told)
 
     def callers_ask(self, function: Function, owner: ClassScope | None, told: bool = False) -> bool:
-        """Whether some call of `function` in its file is followed by a read of the layout of what it returns."""
+        """Whether some call of `function` in the file is followed by a read of the layout of what it returns."""
         module = owner is not None and function.name in _FORWARD
         name = owner.node.name if module and owner is not None else function.name
         if (name, told) not in self._answers:
@@ -84,8 +95,11 @@ class LayoutIndex:
                 continue
             seen.add(name)
             todo += self._holders[name]
+            forwards = (f for n in self._followers[name] if (f := self._forwards.get(n)) is not None)
+            if any(self._asks(f, _arguments(f), told) for f in forwards):
+                return True
             for called in self._calls[name]:
-                if name in self._initial and not isinstance(called.node.func, ast.Call):
+                if self._is_class(name) and not isinstance(called.node.func, ast.Call):
                     continue  # Attention(dim) makes the module, Attention(dim)(x) calls it
                 if self._is_asked(called, told):
                     return True
@@ -124,9 +138,20 @@ class LayoutIndex:
         for method in node.body:
             if isinstance(method, _FUNCTIONS):
                 self._within[method] = node.name
+                if method.name == "forward":
+                    self._forwards[node.name] = method
                 if method.name == "__init__":
                     self._initial[node.name] = [a.arg for a in (*method.args.posonlyargs, *method.args.args)][1:]
         self._initial.setdefault(node.name, [])
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        """Classes that are imported, `from model import Attention as Base`, or made by way of their module."""
+        for a in node.names if isinstance(node, ast.ImportFrom) else ():
+            name = a.asname or a.name
+            if a.name[:1].isupper():
+                self._classes.add(name)
+            if name != a.name:
+                self._holders[a.name].add(name)
 
     def _read(self, tree: ast.Module) -> None:
         todo: list[tuple[ast.AST, tuple[ast.AST, ...], frozenset[str], bool]] = [(tree, (), frozenset(), False)]
@@ -146,8 +171,9 @@ class LayoutIndex:
                 self._calls[_name_called(node)].append(_Called(node, scopes, targets))
                 self._give(node)
             elif isinstance(node, ast.Attribute) and (node.attr in ASKED or node.attr in ("view", "view_as")):
+                answered = tried or node.attr in ASKED or _is_turned(node.value)
                 for scope in scopes:
-                    _starts(node.value, self._asked[scope, tried or node.attr in ASKED])
+                    _starts(node.value, self._asked[scope, answered])
             tried = tried or isinstance(node, (ast.Try, ast.Lambda))
             todo += [(child, scopes, targets, tried) for child in children(node)]
 
@@ -159,6 +185,10 @@ class LayoutIndex:
     def _give(self, call: ast.Call) -> None:
         """What a call keeps of its arguments: a list that is appended to, a wrapper that is constructed."""
         name = _name_called(call)
+        if name == "Sequential":
+            made = [_name_called(a) if isinstance(a, ast.Call) else "" for a in call.args]
+            for first, second in pairwise(made):
+                self._followers[first].add(second)
         if name in _KEEPING and isinstance(call.func, ast.Attribute):
             for given in call.args:
                 self._hold(given, [call.func.value, *(ast.Name(str(a.value)) for a in call.args if _is_text(a))])
@@ -176,12 +206,16 @@ class LayoutIndex:
         while todo:
             node = todo.pop()
             if isinstance(node, ast.Call):
-                named = isinstance(node.func, ast.Name) and node.func.id in self._initial
+                named = self._is_class(_last(node.func))
                 todo += [*node.args, *node.keywords, *([node.func] if named else [])]
             elif name := _last(node):
                 yield name
             else:
                 todo += children(node)
+
+    def _is_class(self, name: str) -> bool:
+        """Whether calling `name` makes an instance: a class of the file, or one of another file by its spelling."""
+        return name in self._initial or name in self._classes
 
 
 def _arguments(function: Function) -> set[str]:
@@ -202,6 +236,17 @@ def _name_called(call: ast.Call) -> str:
     while isinstance(func, (ast.Call, ast.Subscript)):
         func = func.func if isinstance(func, ast.Call) else func.value
     return _last(func)
+
+
+def _is_turned(node: ast.expr) -> bool:
+    """Whether dimensions are swapped before a view: of what lies in their new order, which a fused result does not."""
+    while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript)):
+        if isinstance(node, ast.Attribute) and node.attr in TURNED:
+            return True
+        if isinstance(node, ast.Attribute) and node.attr in ("contiguous", "clone", "reshape"):
+            return False
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return False
 
 
 def _starts(node: ast.expr | None, reads: _Reads) -> None:

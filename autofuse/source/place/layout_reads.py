@@ -23,7 +23,7 @@ ASKED = frozenset(
 )
 _ADDRESSES = frozenset("data_ptr storage untyped_storage _base _is_view is_set_to".split())
 _METADATA = frozenset("shape dtype device requires_grad grad size dim ndim".split())
-_TURNED = frozenset("transpose permute mT t T mH H swapaxes".split())
+TURNED = frozenset("transpose permute mT t T mH H swapaxes".split())
 _SPLIT = frozenset("chunk split unbind select squeeze unsqueeze detach identity".split())
 _ELEMENTWISE = frozenset("add sub rsub mul div dropout clone to float double half bfloat16 type_as masked_fill".split())
 _TAKEN = (matches.VALUE_STORED, matches.VALUE_READ_BY_FUNCTION)
@@ -41,7 +41,7 @@ def layout_reads(captured: CapturedFunction, result: Value) -> Iterator[tuple[Va
             seen.add((user, turned))
             if _asks(captured, user, v):
                 yield user, turned
-            elif user.op in _TURNED or user.op == ATTRIBUTE and user.data in _TURNED:
+            elif user.op in TURNED or user.op == ATTRIBUTE and user.data in TURNED:
                 todo.append((user, True))
             elif _keeps_layout(user, v) and not (turned and _is_copied_by_layout(captured, user)):
                 todo.append((user, turned))
@@ -107,7 +107,7 @@ def returned_as_is(captured: CapturedFunction, result: Value) -> bool:
         for user in captured.graph.users[todo.pop()]:
             if user.op == SINK and isinstance(user.data, Reason) and user.data.code is matches.VALUE_RETURNED:
                 return True
-            turned = user.op in _TURNED or _keeps_layout(user, user.inputs[0])
+            turned = user.op in TURNED or _keeps_layout(user, user.inputs[0])
             if user not in seen and turned and user.op != CALL:
                 seen.add(user)
                 todo.append(user)
@@ -123,7 +123,7 @@ def escapes(captured: CapturedFunction, result: Value) -> bool:
             name = str(user.data[0]) if user.op == CALL and isinstance(user.data, tuple) else "torch."
             if kept or user.op == SYNTAX or not name.startswith("torch.") and name not in HARMLESS:
                 return True
-            if user not in seen and (user.op in _TURNED or _keeps_layout(user, user.inputs[0])):
+            if user not in seen and (user.op in TURNED or _keeps_layout(user, user.inputs[0])):
                 seen.add(user)
                 todo.append(user)
     return False
@@ -136,6 +136,6 @@ def handed_to(captured: CapturedFunction, result: Value) -> Iterator[str]:
         for user in captured.graph.users[todo.pop()]:
             if user.op == CALL and user.inputs[0].op in (GLOBAL, ATTRIBUTE):
                 yield str(user.inputs[0].data)
-            if user not in seen and (user.op in _TURNED or _keeps_layout(user, user.inputs[0])):
+            if user not in seen and (user.op in TURNED or _keeps_layout(user, user.inputs[0])):
                 seen.add(user)
                 todo.append(user)

@@ -8,7 +8,7 @@ Works on syntax trees and positions; changes no file (write/file_edits.py does).
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
@@ -57,6 +57,9 @@ class Placement:
     )  # statement -> its block and place in it
     around: dict[int, ast.With] = field(default_factory=dict)  # statement -> the `with` that it stands directly in
 
+    importing: Callable[[], tuple[FileScope, ...]] = tuple[
+        FileScope, ...
+    ]  # files that rely on layouts, and import from this one
     names: NamesOfFunction = field(init=False)
     _from_helper: dict[Value, str] = field(default_factory=dict)  # what is written at the call of its helper
     _closures: dict[tuple[Value, frozenset[Value]], frozenset[Value]] = field(default_factory=dict)
@@ -294,7 +297,8 @@ class Placement:
             return False
         read = any(True for _ in layout_reads(self.captured, site.root))
         if not read and returned_as_is(self.captured, site.root):
-            read = self.scope.index(LayoutIndex).callers_ask(self.captured.function, self.owner)
+            files = (self.scope, *self.importing())
+            read = any(f.index(LayoutIndex).callers_ask(self.captured.function, self.owner) for f in files)
         return read or escapes(self.captured, site.root) and self.scope.index(LayoutIndex).asked_anywhere()
 
     def _followed(self, call: TargetCall, place: ValuePosition, root: Value) -> TargetCall:

@@ -138,6 +138,31 @@ def test_names_of_new_code_are_bound_when_it_runs(program: Program) -> None:
     assert_holds(program)
 
 
+BOUND_BY_NAME = [
+    'globals()["F"] = None',
+    "globals().update(F=None)",
+    'globals().update({"F": None})',
+    'vars()["F"] = None',
+    'exec("F = None")',
+    'exec("from no_f import G as F")',
+    'import sys\nsetattr(sys.modules[__name__], "F", None)',
+]
+
+
+@pytest.mark.parametrize("binding", BOUND_BY_NAME)
+def test_a_name_that_is_bound_by_its_text_is_not_used(binding: str) -> None:
+    text = f"import torch\nimport torch.nn.functional as F\n{SILU}\n"
+    if "sys.modules" in binding:  # the test runs the text under no name
+        assert "x = x / 1; return torch.nn.functional.silu(x)" in rewritten(text + binding + "\n")
+    else:
+        assert_holds(whole(binding, f"{text}{binding}\n"))
+
+
+@pytest.mark.parametrize("binding", ['globals()["G"] = None', "globals().update(vars(object))", 'exec("G = 1")'])
+def test_other_names_that_are_bound_by_their_text_change_nothing(binding: str) -> None:
+    assert "F.silu(" in rewritten(f"import torch\nimport torch.nn.functional as F\n{SILU}\n{binding}\n")
+
+
 def test_what_is_imported_at_the_top_is_used() -> None:
     assert "return F.silu(x)" in rewritten(f"import torch\n{F_AS}{SILU}")
 

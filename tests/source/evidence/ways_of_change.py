@@ -109,6 +109,34 @@ class Child(model.Base):
         outside=True,
     ),
     Way(
+        "a class of another file inherits from what it looks up",
+        """
+MODELS = {{"base": model.Base}}
+
+
+class Child(MODELS["base"]):
+    def __init__(self):
+        super().__init__()
+        self.{name} = {value}
+""",
+        made="Child()",
+        outside=True,
+    ),
+    Way(
+        "a class inherits from what a call gives",
+        """
+def get_class(name):
+    return globals()[name]
+
+
+class Child(get_class("Base")):
+    def __init__(self):
+        super().__init__()
+        self.{name} = {value}
+""",
+        made="Child()",
+    ),
+    Way(
         "a subclass in another file imports the class",
         """
 from model import Base as B
@@ -217,6 +245,43 @@ def made():
     return change(Base())
 """,
         kinds=("child one",),
+    ),
+    Way(
+        "every child of a kind that is given is replaced",
+        """
+def change(model, kind, new):
+    for name, child in model.named_children():
+        if isinstance(child, kind):
+            setattr(model, name, new)
+        else:
+            change(child, kind, new)
+    return model
+
+
+def made():
+    return change(Base(), type(Base().{name}), {value})
+""",
+        kinds=("child one",),
+    ),
+    Way(
+        "another file replaces every child of a kind that is given",
+        """
+class Swap:
+    def __init__(self, kinds):
+        self.kinds = kinds
+
+    def change(self, net, new):
+        for name, child in net.named_children():
+            if isinstance(child, self.kinds):
+                setattr(net, name, new)
+        return net
+
+
+def made():
+    return Swap((type(model.Base().{name}),)).change(model.Base(), {value})
+""",
+        kinds=("child one",),
+        outside=True,
     ),
     Way(
         "the table of children is written",

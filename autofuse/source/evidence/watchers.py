@@ -1,0 +1,70 @@
+"""Does anything tell one operation from another while the code runs? A counter of operations, a pass over a graph.
+
+A mode (`with FlopCounterMode():`), a tensor class with a `__torch_function__` of its own and a pass over the nodes of a
+graph see which of torch's operations run, so they see the fused one. Knows names of torch and syntax.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from autofuse.rule import Fails
+from autofuse.source.capture.project_files import own_class
+from autofuse.source.capture.scope import FileScope
+from autofuse.source.capture.syntax import walk
+from autofuse.source.evidence.claim import Claim, Missing
+
+_MODES = frozenset({"FlopCounterMode", "TorchDispatchMode", "TorchFunctionMode", "LoggingTensorMode"})
+_PROTOCOLS = frozenset({"__torch_function__", "__torch_dispatch__"})
+_PASSES = frozenset({"replace_pattern", "replace_pattern_with_filters", "SubgraphMatcher"})
+_LONGEST = 60  # characters of the code that a message repeats
+
+
+def operations_are_not_told_apart(claim: Claim) -> Iterator[Missing | Fails]:
+    """Nothing in the file, or in one that imports it, asks which of torch's operations run."""
+    own = claim.defined.scope
+    for scope in (own, *(claim.files.watching(own) if claim.files is not None else ())):
+        found = min(_watching(scope), key=lambda n: n.lineno, default=None)
+        if found is not None:
+            text = ast.unparse(found).splitlines()[0]
+            told = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+            where = "" if scope.tree is own.tree or scope.file is None else f"{scope.file.name}, "
+            yield Missing(f"assumes that `{told}` in {where}line {found.lineno} minds no other operation")
+            return
+
+
+def _watching(scope: FileScope) -> tuple[ast.expr | ast.ClassDef, ...]:
+    found = scope.index(_named)
+    return found + tuple(n for n in scope.index(_entered) if _is_mode_of_the_project(scope, n))
+
+
+def _named(tree: ast.Module) -> tuple[ast.expr | ast.ClassDef, ...]:
+    """What watches by a name of torch's, or by a method of torch's protocols."""
+    nodes = list(walk(tree))
+    traced = any(isinstance(n, (ast.Import, ast.ImportFrom)) and "torch.fx" in ast.unparse(n) for n in nodes)
+    traced = traced or any(isinstance(n, ast.Attribute) and n.attr == "fx" for n in nodes)
+    return tuple(n for n in nodes if isinstance(n, (ast.expr, ast.ClassDef)) and _watches(n, traced))
+
+
+def _watches(n: ast.expr | ast.ClassDef, traced: bool) -> bool:
+    match n:
+        case ast.ClassDef(body=body):
+            return any(isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)) and s.name in _PROTOCOLS for s in body)
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in _MODES or traced and name in _PASSES
+        case ast.Attribute(value=ast.Attribute(attr="graph") | ast.Name(id="graph"), attr="nodes"):
+            return traced
+    return False
+
+
+def _entered(tree: ast.Module) -> tuple[ast.Call, ...]:
+    """The calls that a `with` enters."""
+    items = (i.context_expr for n in walk(tree) if isinstance(n, ast.With) for i in n.items)
+    return tuple(i for i in items if isinstance(i, ast.Call))
+
+
+def _is_mode_of_the_project(scope: FileScope, call: ast.Call) -> bool:
+    """Whether a `with` enters an instance of a class of another file that watches."""
+    found = own_class(scope, call.func)
+    return found is not None and found[1].tree is not scope.tree and _watches(found[0].node, False)

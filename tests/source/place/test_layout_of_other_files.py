@@ -1,0 +1,136 @@
+"""What attention in a module returns is made contiguous where another file of the project reads how it lies."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from autofuse.loading.registry import load_rules
+from autofuse.results.findings import Finding
+from autofuse.source.evidence.given_files import ProjectFiles
+from autofuse.source.find.check import proposals
+from autofuse.source.write.file_edits import applied
+from tests.source.place.test_layout_callers import HOLDS, READS, program
+
+IMPORTS = {
+    "by its name": ("from model import Inner\n", "Inner("),
+    "under another name": ("from model import Inner as Core\n", "Core("),
+    "with its module": ("import model\n", "model.Inner("),
+}
+NORM = """\
+import torch
+from torch import nn
+
+
+class Inner(nn.Module):
+    def forward(self, x):
+        u = x.mean(-1, keepdim=True)
+        v = (x - u).pow(2).mean(-1, keepdim=True)
+        return (x - u) / torch.sqrt(v + 1e-5)
+"""
+AROUND_NORM = """\
+import torch
+from torch import nn
+from model import Inner
+
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x):
+        return READ
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_modules_left() -> Iterator[None]:
+    yield
+    for name in ("model", "outer"):
+        sys.modules.pop(name, None)
+
+
+def split(text: str, way: str) -> dict[str, str]:
+    """The class `Inner` as one file, and what stands around it as another that imports it."""
+    head, _, rest = text.partition("class Inner")
+    inner, _, outer = rest.partition("\nclass Wrap")
+    line, call = IMPORTS[way]
+    return {"model": f"{head}class Inner{inner}", "outer": f"{head}{line}\nclass Wrap{outer}".replace("Inner(", call)}
+
+
+def written(folder: Path, texts: dict[str, str]) -> list[Path]:
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text)
+    return [folder / f"{name}.py" for name in texts]
+
+
+def rewritten(files: list[Path]) -> list[Finding]:
+    """Makes the safe edits of the first file, and gives what was found."""
+    given = ProjectFiles(tuple(map(str, files)))
+    found = proposals(files[0].read_bytes(), str(files[0]), rules=load_rules(), files=given)
+    safe = [p for p in found if p.edit is not None and p.finding.status == "safe" and not p.within]
+    files[0].write_bytes(applied(files[0].read_bytes(), safe))
+    return [p.finding for p in found if p.edit is not None]
+
+
+def seen(files: list[Path]) -> object:
+    for path in files:
+        module = ModuleType(path.stem)
+        sys.modules[path.stem] = module
+        exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    return sys.modules["outer"].Outer()(torch.linspace(-1, 1, 240).view(2, 5, 24))
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("way", IMPORTS)
+@pytest.mark.parametrize("hold", HOLDS)
+def test_a_layout_that_another_file_reads_stays_as_it_was(tmp_path: Path, hold: str, way: str, read: str) -> None:
+    files = written(tmp_path, split(program(*HOLDS[hold], READS[read]), way))
+    before = seen(files)
+    rewritten(files)
+    assert "scaled_dot_product_attention" in files[0].read_text()
+    assert seen(files) == before
+
+
+@pytest.mark.parametrize("way", IMPORTS)
+def test_nothing_is_made_contiguous_where_no_file_reads_a_layout(tmp_path: Path, way: str) -> None:
+    text = program(*HOLDS["an attribute"], "o.transpose(1, 2).reshape(2, 5, 8)").split("def tried")[0]
+    files = written(tmp_path, split(text, way))
+    rewritten(files)
+    after = files[0].read_text()
+    assert "scaled_dot_product_attention" in after and ".contiguous()" not in after
+
+
+def test_a_sequential_hands_a_layout_to_the_module_after() -> None:
+    text = program("self.inner = nn.Sequential(Inner(), Merge())", "self.inner", "o")
+    text += "\nclass Merge(nn.Module):\n    def forward(self, y):\n        return y.view(y.size(0), -1).shape\n"
+    found = proposals(text.encode(), "model.py", rules=load_rules())
+    after = applied(text.encode(), [p for p in found if p.edit is not None and p.finding.status == "safe"])
+    assert b"scaled_dot_product_attention" in after and b".contiguous()" in after
+
+
+@pytest.mark.parametrize(
+    ("read", "safe"),
+    [
+        ("self.inner(x.transpose(1, 2)).transpose(1, 2).view(-1)", False),
+        ("self.inner(x.transpose(1, 2)).mT.view(-1)", False),
+        ("self.inner(x.transpose(1, 2)).stride()", False),
+        ("self.inner(x.transpose(1, 2)).transpose(1, 2).reshape(-1)", True),
+        ("self.inner(x).view(-1)", True),
+        ("self.inner(x.transpose(1, 2)).transpose(1, 2).contiguous().view(-1)", True),
+    ],
+)
+def test_a_norm_whose_layout_another_file_reads_is_unsafe(tmp_path: Path, read: str, safe: bool) -> None:
+    files = written(tmp_path, {"model": NORM, "outer": AROUND_NORM.replace("READ", read)})
+    before = seen(files)
+    (found,) = rewritten(files)
+    assert found.status == ("safe" if safe else "unsafe")
+    after = seen(files)
+    same = torch.allclose(after, before, atol=1e-5) if isinstance(after, torch.Tensor) else after == before
+    assert same
