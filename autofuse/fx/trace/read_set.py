@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.contents import is_sentinel
-from autofuse.fx.trace.functions_found import FunctionsFound, unwrapped
+from autofuse.fx.trace.functions_found import FunctionsFound, receiving_class, unwrapped
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.own_forward import own_forward, own_function
 from autofuse.fx.trace.roots import NOTHING, imported_names, root_of
@@ -59,6 +59,7 @@ _IDENTICAL = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, t
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodWrapperType)
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _PYTHONS = frozenset({"Ellipsis", "NotImplemented", "__build_class__", "__spec__", "__loader__", "_"})
+_ANSWERING = frozenset({"__getattribute__", "__getattr__"})
 _CALLABLES = (*_FUNCTIONS, types.MethodType, functools.partial)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -163,6 +164,8 @@ class ReadSet:
                 self._attributes(sys.modules[name], ())
             return
         value = root_of(ran, load)
+        if "__getattribute__" in load.attributes and ran.code.co_name not in _ANSWERING:
+            self._refuse(because(forwards.READS_DICT, name="__getattribute__()"))  # it passes by who listens
         if value is NOTHING and load.kind == "global":
             self._absent.setdefault(id(ran.namespace), (ran.namespace, set()))[1].add(load.name)
             self._of_python(load.name)
@@ -322,6 +325,8 @@ class ReadSet:
             self._function_attributes(own_forward(owner[0]))  # who replaces it replaces the guards with it
         elif owner is not None:
             self._class_attribute(owner[0], owner[1], vars(owner[2])[owner[1]])
+        if owner is not None and self._upwards:
+            self._passed_over(ran, owner[1], owner[2])
         self._ran[id(function)] = function
         if function.__defaults__ or function.__kwdefaults__:
             self._held(function.__defaults__, function.__name__)
@@ -329,6 +334,15 @@ class ReadSet:
         for cell, (name, value) in zip(function.__closure__ or (), closed_over(function), strict=False):
             if name != "__class__" and not is_twin(value) and not isinstance(value, (Tensor, nn.Module)):
                 self._value(f"{self.guards.constant(cell)}.cell_contents", value, name)
+
+    def _passed_over(self, ran: Ran, name: str, definer: type) -> None:
+        """`super` goes past classes that define nothing of the name: they must not get it, nor stand elsewhere."""
+        cls = receiving_class(ran)
+        before = cls.__mro__[: cls.__mro__.index(definer)] if definer in cls.__mro__ else ()
+        if any(name in vars(base) for base in before):
+            self.guards.same(f"{self.guards.constant(cls)}.__mro__", cls.__mro__)
+            for base in (b for b in before if _is_users(b) and name not in vars(b)):
+                self._lacks(f"{self.guards.constant(base)}.__dict__", (), (), [name])
 
     # Values.
 
