@@ -18,8 +18,8 @@ from autofuse.fx.rewrite.after_expression import applied, kernel_name
 from autofuse.fx.rewrite.causal_mask import guard_buffers, is_square, needless
 from autofuse.fx.rewrite.excerpt import Excerpt, excerpt
 from autofuse.fx.rewrite.graph_capture import CapturedTrace
-from autofuse.fx.rewrite.node_builder import Builder, CannotBuild
 from autofuse.fx.rewrite.loss_rows import guard_one_target_each
+from autofuse.fx.rewrite.node_builder import Builder, CannotBuild
 from autofuse.fx.rewrite.size_reads import sizes_elsewhere
 from autofuse.fx.trace.attribute_reads import is_known
 from autofuse.fx.trace.operation_names import dead, put_in_place
