@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from autofuse import ops
+from autofuse.fx.install.unshared_operands import keep_apart
 from autofuse.fx.install.writable_results import make_writable
 from autofuse.fx.trace.ambient_state import AmbientState
 from autofuse.fx.trace.tracer import ForwardTrace
@@ -29,6 +30,7 @@ _FOUR = 4  # batch, heads, length, width
 
 def lower(trace: ForwardTrace) -> None:
     """Make the operations of a rewritten trace as plain as it allows."""
+    keep_apart(trace.graph)
     for node in list(trace.graph.nodes):
         if node.target is ops.attention and _is_plain(node, trace.around):
             _make_plain(trace, node)

@@ -21,6 +21,7 @@ from autofuse.fx.rewrite.graph_capture import CapturedTrace
 from autofuse.fx.rewrite.loss_rows import guard_one_target_each
 from autofuse.fx.rewrite.node_builder import Builder, CannotBuild
 from autofuse.fx.rewrite.size_reads import sizes_elsewhere
+from autofuse.fx.rewrite.unsaved_operands import mark
 from autofuse.fx.trace.attribute_reads import is_known
 from autofuse.fx.trace.operation_names import dead, put_in_place
 from autofuse.match.site import ReplacedValue, Site
@@ -53,6 +54,7 @@ def rewrite(captured: CapturedTrace, view: View, site: Site) -> Excerpt:
         put_in_place(old, new)
     gone = _gone(captured, site)
     come = [n for n in graph.nodes if n not in before]
+    mark(come, gone, operands)
     pairs = list(zip(nodes, made, strict=True))
     operation = site.rule.replacement.operation
     taken = excerpt(operation, gone, come, pairs, operands, _kernel(site, come))
