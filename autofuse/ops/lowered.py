@@ -8,7 +8,7 @@ tracer, no mode of torch's dispatcher and no transform of torch.func looks at: i
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -114,6 +114,48 @@ def _seen_attention(
 
 
 attention.seen = _seen_attention  # type: ignore[attr-defined]
+
+
+@cache
+def settled_attention(scale: float | None, is_causal: bool, masked: bool, leaves: bool) -> Callable[..., Tensor]:
+    """`attention` of (query, key, value), and of a mask where it is `masked`, of which all is known but the numbers.
+
+    The operands lie on a CPU in fp32 or fp64, all in one dtype, with as many values as keys. `leaves`: the result is
+    one that the caller may write to (`writable`).
+    """
+
+    def lowered(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        made = attention(query, key, value, mask, scale, is_causal, True, True, True)
+        return writable(made) if leaves else made
+
+    given: dict[str, object] = {"is_causal": True} if is_causal else {}
+    if scale is not None:
+        given["scale"] = scale
+    kernel: Callable[..., Tensor] = partial(F.scaled_dot_product_attention, **given) if given else _sdpa
+
+    def of_all(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if type(query) is not Tensor or forward_ad._current_level >= 0:
+            return lowered(query, key, value)
+        made = kernel(query, key, value)
+        return after(made) if made.requires_grad else made
+
+    def of_kept(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        if type(query) is not Tensor or forward_ad._current_level >= 0 or is_causal:
+            return lowered(query, key, value, mask)
+        made = kernel(query, key, value, mask)
+        return after(made) if made.requires_grad else made
+
+    def after(made: Tensor) -> Tensor:
+        made = differentiable_twice(made)
+        return writable(made) if leaves else made
+
+    lowered.__name__ = lowered.__qualname__ = "attention_of_known_operands"
+    lowered.seen = of_kept if masked else of_all  # type: ignore[attr-defined]
+    lowered.leaving = lambda: settled_attention(scale, is_causal, masked, True)  # type: ignore[attr-defined]
+    return lowered
+
+
+_sdpa = F.scaled_dot_product_attention
 
 
 def writable(x: Tensor) -> Tensor:
