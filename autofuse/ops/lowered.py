@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -128,7 +129,7 @@ def settled_attention(scale: float | None, is_causal: bool, masked: bool, leaves
         made = attention(query, key, value, mask, scale, is_causal, True, True, True)
         return writable(made) if leaves else made
 
-    given: dict[str, object] = {"is_causal": True} if is_causal else {}
+    given: dict[str, Any] = {"is_causal": True} if is_causal else {}
     if scale is not None:
         given["scale"] = scale
     kernel: Callable[..., Tensor] = partial(F.scaled_dot_product_attention, **given) if given else _sdpa
@@ -181,8 +182,8 @@ def unshared(x: Tensor) -> Tensor:
     return _apart(x) if x.requires_grad and torch.is_grad_enabled() else x
 
 
-def _apart(x: Affine) -> Affine:
-    if not isinstance(x, Tensor) or type(x) not in _PLAIN or not x.is_cpu or torch.compiler.is_compiling():
+def _apart(x: Tensor) -> Tensor:
+    if type(x) not in _PLAIN or not x.is_cpu or torch.compiler.is_compiling():
         return x
     if peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or get_tracing_state() is not None:
         return x
@@ -214,8 +215,8 @@ def _layer_norm_apart(norm: Callable[..., Tensor], names: frozenset[str]) -> Cal
 
     def apart(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
         if torch.is_grad_enabled() and (x.requires_grad or isinstance(weight, Tensor) and weight.requires_grad):
-            x = _apart(x) if of_x else x  # type: ignore[assignment]
-            bias = _apart(bias) if of_bias else bias
+            x = _apart(x) if of_x else x
+            bias = _apart(bias) if of_bias and isinstance(bias, Tensor) else bias
         return norm(x, weight, bias, eps)
 
     apart.__name__ = apart.__qualname__ = f"layer_norm_apart_from_{'_and_'.join(sorted(names))}"

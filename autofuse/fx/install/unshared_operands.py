@@ -13,7 +13,7 @@ from autofuse.ops import lowered
 
 
 def keep_apart(graph: fx.Graph) -> None:
-    """Have fused calls keep copies of what is written to while they need it. On a CPU a copy is made if it has to be."""
+    """Have fused calls keep copies of what is written to while they need it; on a CPU, where somebody does write."""
     for node in list(graph.nodes):
         names = node.meta.get(UNSAVED, frozenset())
         if names and node.target is ops.layer_norm:

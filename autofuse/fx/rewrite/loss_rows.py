@@ -22,7 +22,7 @@ def guard_one_target_each(captured: CapturedTrace, built: Mapping[str, Any]) -> 
     scores, target = built.get("logits", built.get("x")), built.get("target")
     rows, targets = _sizes(captured, scores), _sizes(captured, target)
     dim = built.get("dim", 1) if "logits" in built else -1
-    if rows is None or targets is None or type(dim) is not int:
+    if scores is None or target is None or rows is None or targets is None or type(dim) is not int:
         raise CannotBuild(because(writing.ROWS_UNKNOWN))
     at = dim if len(rows) > 1 else 0
     found = scores.meta["v"].shape, target.meta["v"].shape
