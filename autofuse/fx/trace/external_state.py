@@ -45,6 +45,9 @@ def unchanged_outside(
             outside.restore()
 
 
+_WRITTEN = "cache whose tensors were written to"
+
+
 class ExternalState(Watcher):
     """What lies outside of modules and was in reach of the code that ran, as it was before. `ran`: that code."""
 
@@ -172,6 +175,8 @@ class ExternalState(Watcher):
         """Keep what a value holds that is not made for the run itself."""
         if value is not NOTHING and not is_twin(value):
             self.snapshot.note(value, name, names)
+            for _, called in self.snapshot.written if self._stop is not None else ():
+                self._stop(because(forwards.READS_STATE, name=called, kind=_WRITTEN), True)  # type: ignore[misc]
 
     def note_defaults(self, function: Any) -> None:
         """What the defaults of a function hold."""

@@ -23,9 +23,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from autofuse.fx.trace import effects
+from autofuse.fx.trace.cached_tensors import holds_tensors
 from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.contents import is_sentinel
 from autofuse.fx.trace.functions_found import FunctionsFound, receiving_class, unwrapped
@@ -46,6 +48,7 @@ from autofuse.fx.trace.unreplaced import (
     unreplaced_functions,
     unreplaced_methods,
     unreplaced_names,
+    unwritten_cache,
     whole,
 )
 from autofuse.fx.trace.user_code import Ran
@@ -202,6 +205,9 @@ class ReadSet:
         value = namespace[name]
         if isinstance(value, types.FunctionType):
             self.functions.know(value)  # a decorator's function has another name
+        if value is torch.inference_mode:  # inference_mode(False) changes nothing here, and much under no_grad
+            self.guards.add(f"{self.guards.constant(torch.is_grad_enabled)}()")
+            self.guards.add(f"not {self.guards.constant(torch.is_inference_mode_enabled)}()")
         if isinstance(value, _IDENTICAL) and not _is_bound(value):
             self._batches.setdefault(id(namespace), (namespace, {}))[1][name] = value
             return
@@ -395,6 +401,8 @@ class ReadSet:
         elif isinstance(value, functools._lru_cache_wrapper):
             if value.cache_info().currsize:  # those that hold tensors were emptied
                 self._parts.append(uncleared_cache(value))
+            if holds_tensors(value):
+                self._parts.append(unwritten_cache(value))
             self.functions.know(value)
             for function in unwrapped(value):  # it may have run before, and then does not run again
                 self._may_run(function)
