@@ -111,7 +111,8 @@ def unobserved() -> Iterator[None]:
 
 
 def _with_version(x: torch.Tensor) -> tuple[torch.Tensor, int]:
-    return x, x._version
+    """Apart from the graph: what an operation keeps of its own result would hold itself for ever."""
+    return x.detach(), x._version
 
 
 def _unwritten(saved: tuple[torch.Tensor, int]) -> torch.Tensor:

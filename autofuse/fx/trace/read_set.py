@@ -128,6 +128,10 @@ class ReadSet:
         for cls in filter(_is_users, dict.fromkeys(given)):
             self._class(cls)
         for each in every:
+            asked = "__getattribute__" in set(facts_of(each.code).attribute_names(each.lines))
+            if asked and each.code.co_name not in _ANSWERING:  # it passes by who listens
+                self._place = SourceLine(each.code.co_filename, each.code.co_firstlineno)
+                self._refuse(because(forwards.READS_DICT, name="__getattribute__()"))
             for load in each.loads():
                 self._place = SourceLine(each.code.co_filename, load.line)
                 self._load(each, load)
@@ -167,8 +171,6 @@ class ReadSet:
                 self._attributes(sys.modules[name], ())
             return
         value = root_of(ran, load)
-        if "__getattribute__" in load.attributes and ran.code.co_name not in _ANSWERING:
-            self._refuse(because(forwards.READS_DICT, name="__getattribute__()"))  # it passes by who listens
         if value is NOTHING and load.kind == "global":
             self._absent.setdefault(id(ran.namespace), (ran.namespace, set()))[1].add(load.name)
             self._of_python(load.name)
