@@ -8,7 +8,8 @@ tracer, no mode of torch's dispatcher and no transform of torch.func looks at: i
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -116,6 +117,48 @@ def _seen_attention(
 attention.seen = _seen_attention  # type: ignore[attr-defined]
 
 
+@cache
+def settled_attention(scale: float | None, is_causal: bool, masked: bool, leaves: bool) -> Callable[..., Tensor]:
+    """`attention` of (query, key, value), and of a mask where it is `masked`, of which all is known but the numbers.
+
+    The operands lie on a CPU in fp32 or fp64, all in one dtype, with as many values as keys. `leaves`: the result is
+    one that the caller may write to (`writable`).
+    """
+
+    def lowered(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        made = attention(query, key, value, mask, scale, is_causal, True, True, True)
+        return writable(made) if leaves else made
+
+    given: dict[str, Any] = {"is_causal": True} if is_causal else {}
+    if scale is not None:
+        given["scale"] = scale
+    kernel: Callable[..., Tensor] = partial(F.scaled_dot_product_attention, **given) if given else _sdpa
+
+    def of_all(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if type(query) is not Tensor or forward_ad._current_level >= 0:
+            return lowered(query, key, value)
+        made = kernel(query, key, value)
+        return after(made) if made.requires_grad else made
+
+    def of_kept(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        if type(query) is not Tensor or forward_ad._current_level >= 0 or is_causal:
+            return lowered(query, key, value, mask)
+        made = kernel(query, key, value, mask)
+        return after(made) if made.requires_grad else made
+
+    def after(made: Tensor) -> Tensor:
+        made = differentiable_twice(made)
+        return writable(made) if leaves else made
+
+    lowered.__name__ = lowered.__qualname__ = "attention_of_known_operands"
+    lowered.seen = of_kept if masked else of_all  # type: ignore[attr-defined]
+    lowered.leaving = lambda: settled_attention(scale, is_causal, masked, True)  # type: ignore[attr-defined]
+    return lowered
+
+
+_sdpa = F.scaled_dot_product_attention
+
+
 def writable(x: Tensor) -> Tensor:
     """`x`, or what equals it where a backward pass needs `x` as it is: a write to the result leaves `x` alone.
 
@@ -130,6 +173,32 @@ def writable(x: Tensor) -> Tensor:
     return made if made is not x else x.clone()  # a torch that has none
 
 
+def unshared(x: Tensor) -> Tensor:
+    """What equals `x` now, and is not changed by a later write to `x`; `x` itself where no backward pass needs it.
+
+    Only on a CPU, where the memory of what was computed is copied only if somebody writes; elsewhere autograd raises an
+    error for such a write.
+    """
+    return _apart(x) if x.requires_grad and torch.is_grad_enabled() else x
+
+
+def _apart(x: Tensor) -> Tensor:
+    if type(x) not in _PLAIN or not x.is_cpu or torch.compiler.is_compiling():
+        return x
+    if peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or get_tracing_state() is not None:
+        return x
+    if x.grad_fn is None or x._is_view():  # a parameter's place in memory stays where it is
+        return x.clone()
+    try:
+        made: Tensor = lazy_clone(x)
+    except RuntimeError:  # the memory is another's
+        return x.clone()
+    return made if made is not x else x.clone()  # a torch that has none
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
 def _is_whole(x: Tensor) -> bool:
     """Whether torch alone computes attention of such operands: others have more than one provider."""
     return x.is_cpu and (x.dtype is torch.float32 or x.dtype is torch.float64)
@@ -139,6 +208,19 @@ def _seen_layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps:
     if RECORDERS or type(x) is not Tensor or x.numel() >= LEAST:
         return layer_norm(x, weight, bias, eps)
     return layer_norm_by_torch(x, weight, bias, eps)
+
+
+def _layer_norm_apart(norm: Callable[..., Tensor], names: frozenset[str]) -> Callable[..., Tensor]:
+    of_x, of_bias = "x" in names, "bias" in names
+
+    def apart(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
+        if torch.is_grad_enabled() and (x.requires_grad or isinstance(weight, Tensor) and weight.requires_grad):
+            x = _apart(x) if of_x else x
+            bias = _apart(bias) if of_bias and isinstance(bias, Tensor) else bias
+        return norm(x, weight, bias, eps)
+
+    apart.__name__ = apart.__qualname__ = f"layer_norm_apart_from_{'_and_'.join(sorted(names))}"
+    return apart
 
 
 def _seen_dropout_add_norm(
@@ -156,3 +238,14 @@ def _seen_dropout_add_norm(
 
 layer_norm.seen = _seen_layer_norm  # type: ignore[attr-defined]
 dropout_add_norm.seen = _seen_dropout_add_norm  # type: ignore[attr-defined]
+
+
+def _layer_norms_apart() -> dict[frozenset[str], Callable[..., Tensor]]:
+    found = {}
+    for names in (frozenset({"x"}), frozenset({"bias"}), frozenset({"x", "bias"})):
+        found[names] = _layer_norm_apart(layer_norm, names)
+        found[names].seen = _layer_norm_apart(_seen_layer_norm, names)  # type: ignore[attr-defined]
+    return found
+
+
+LAYER_NORMS_APART = _layer_norms_apart()  # layer norms that later writes to these operands do not reach

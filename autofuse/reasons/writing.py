@@ -199,3 +199,9 @@ OTHER_SHAPE = Code(
     "the fused operation gives a tensor of shape {found} for one of {wanted}",
     _REPORT,
 )
+ROWS_UNKNOWN = Code(
+    "rows-unknown",
+    "A loss takes a normaliser of every row, and there are not as many targets, or nobody knows how many.",
+    "there may be another number of targets than of rows",
+    "give the loss one target for each row",
+)

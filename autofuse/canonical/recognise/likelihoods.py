@@ -17,6 +17,7 @@ from autofuse.canonical.view import View, literal, rewrites
 from autofuse.ir.graph import Value, is_const
 
 UNDERFLOW = "where a probability underflows to 0, its logarithm was -inf and is finite now"
+ONE_EACH = "assumes one target for each row of the normaliser"
 _NONE_IGNORED = "assumes that no target is ignored"
 
 
@@ -83,7 +84,8 @@ def _normaliser_less_picked(view: View, terms: list[Value], constant: float) -> 
                 if found is None or rest is None:
                     continue
                 target, lookup, count = picked.inputs[2:]
-                of_each = each(view, found.assuming(view.assumption(picked)), target, str(lookup.data), count)
+                rows = found.assuming(view.assumption(picked)).assuming(ONE_EACH)
+                of_each = each(view, rows, target, str(lookup.data), count)
                 made = view.plain("unsqueeze", of_each, held.inputs[1]) if kept else of_each
                 return total(view, (product(view, (made, view.const(sign))), *rest, view.const(constant)))
     return None

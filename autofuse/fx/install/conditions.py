@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autofuse.fx.install.guard_code import EAGER, SCOPE, GuardWords, identity, parsed
+from autofuse.fx.install.guard_code import EAGER, NO_FUNCTION_MODE, SCOPE, GuardWords, identity, parsed
 from autofuse.fx.install.seen_calls import (
     FEWEST_TESTS,
     MOST_TENSORS,
@@ -105,6 +105,8 @@ class _Writer:
         """Set FOUND to the first of the variants `left` whose tests hold."""
         first = next(iter(left.values()))
         common = {k: t for k, t in first.items() if all(k in tests for tests in left.values())}
+        if NO_FUNCTION_MODE in common:  # first: a mode hears of the attributes that the other tests ask for
+            common = {NO_FUNCTION_MODE: common[NO_FUNCTION_MODE], **common}
         if common:
             self._line(depth, f"if {' and '.join(self._conditions(common, bound))}:")
             depth += 1
@@ -136,8 +138,10 @@ class _Writer:
         # torch's comparison ends the process where a tensor is nested: it has no strides to compare
         nested = " or ".join(f"{name}.is_nested" for name in tensors)
         known = f"{EAGER} and not ({nested}) and ({SEEN} := {seen}.check({given}))"
-        first = f"({known} or {asked} and (not {EAGER} or {seen}.learn({given})))"
-        return [first, *(self._text(t, bound) for k, t in tests.items() if k not in covered)]
+        asked = f"({known} or {asked} and (not {EAGER} or {seen}.learn({given})))"
+        others = [k for k in tests if k not in covered]
+        first = [self._text(tests[k], bound) for k in others if k == NO_FUNCTION_MODE]
+        return [*first, asked, *(self._text(tests[k], bound) for k in others if k != NO_FUNCTION_MODE)]
 
     def _take(self, which: int, bound: _Bound, depth: int) -> None:
         for place, tree in enumerate(self._inputs[which]):

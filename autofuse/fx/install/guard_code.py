@@ -32,6 +32,7 @@ from autofuse.torch_private import (
 )
 
 EAGER = "_eager"  # the local variable that says that no compiler follows this call
+NO_FUNCTION_MODE = f"not ({EAGER} and _function_modes() and _foreign_modes())"
 NO_DISPATCH_MODE = f"not ({EAGER} and _dispatch_modes() and _foreign_modes())"
 _TABLES = ("_parameters", "_buffers", "_modules")
 _STATE = frozenset({"training", *_TABLES, *OWN_HOOKS})
@@ -111,7 +112,7 @@ class GuardWords(ast.NodeTransformer):
             case ast.Name("_unhooked"):
                 return ast.BoolOp(ast.And(), [_not(ast.Name(f"_hooks{i}")) for i in range(len(GLOBAL_MODULE_HOOKS))])
             case ast.Name("_unmoded"):
-                return parsed(f"not ({EAGER} and _function_modes() and _foreign_modes()) and {NO_DISPATCH_MODE}")
+                return parsed(f"{NO_FUNCTION_MODE} and {NO_DISPATCH_MODE}")
             case ast.Name("_plain"):
                 return parsed("type({0}) is _Parameter or type({0}) in _PLAIN", *args)
             case ast.Name("_keeps_functions"):

@@ -12,6 +12,7 @@ from typing import Any
 
 from autofuse.fx.install.codegen import Forward, Variant, asker_of
 from autofuse.results.sites import Fallback, Ran
+from autofuse.torch_private import DisableTorchFunction
 
 NOT_CALLED = "the forward that is called is the one that was installed"  # where all guards hold, and yet nothing ran
 _LOOKS = 16  # calls of one module whose guards are asked one by one; later ones count as the last of these
@@ -47,7 +48,8 @@ class GuardFailures:
             key = base, id(variant)
             if key not in self._askers:
                 self._askers[key] = variant, asker_of(base, variant)
-            failed.append((variant, self._askers[key][1](module, *args, **kwargs)))
+            with DisableTorchFunction():  # a mode of the user's hears of the original alone
+                failed.append((variant, self._askers[key][1](module, *args, **kwargs)))
         return nearest(failed)
 
     def count(self, name: str, guard: str, ran: Ran, why: str) -> None:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from autofuse import ops
+from autofuse.fx.install.unshared_operands import keep_apart
 from autofuse.fx.install.writable_results import make_writable
 from autofuse.fx.trace.ambient_state import AmbientState
 from autofuse.fx.trace.tracer import ForwardTrace
@@ -29,6 +30,7 @@ _FOUR = 4  # batch, heads, length, width
 
 def lower(trace: ForwardTrace) -> None:
     """Make the operations of a rewritten trace as plain as it allows."""
+    keep_apart(trace.graph)
     for node in list(trace.graph.nodes):
         if node.target is ops.attention and _is_plain(node, trace.around):
             _make_plain(trace, node)
@@ -85,9 +87,13 @@ def _make_plain(trace: ForwardTrace, node: fx.Node) -> None:
     guarded = {n for n in trace.graph.nodes if n.op == "placeholder"}
     query = node.args[0].meta["v"]  # type: ignore[union-attr]
     whole = sources <= guarded and query.device.type == "cpu" and query.dtype in (torch.float32, torch.float64)
-    operands = *operands, len(sources) == 1 or sources <= guarded, whole, _have_one_length(trace, node)
+    known = len(sources) == 1 or sources <= guarded, whole, _have_one_length(trace, node)
     node.target, node.kwargs = plain.attention, {}
-    node.args = (*operands, p, training) if drops else operands
+    node.args = (*operands, *known, p, training) if drops else (*operands, *known)
+    if all(known) and not drops:
+        *_, mask, scale, is_causal = operands
+        node.target = plain.settled_attention(scale, is_causal, mask is not None, False)
+        node.args = operands[:3] if mask is None else operands[:4]
 
 
 def _have_one_length(trace: ForwardTrace, node: fx.Node) -> bool:

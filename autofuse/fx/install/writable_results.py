@@ -34,7 +34,10 @@ def make_writable(graph: fx.Graph, root: nn.Module) -> None:
         if node in seen:
             continue
         seen.add(node)
-        if node.target in _SAVES_ITS_RESULT:
+        leaving = getattr(node.target, "leaving", None)
+        if leaving is not None and all(user is output or user in seen for user in node.users):
+            node.target = leaving()
+        elif leaving is not None or node.target in _SAVES_ITS_RESULT:
             with graph.inserting_after(node):
                 made = graph.call_function(lowered.writable, (node,))
             made.meta = {k: v for k, v in node.meta.items() if k in ("v", "place")}

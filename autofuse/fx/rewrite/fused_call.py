@@ -13,13 +13,15 @@ from torch import Tensor, fx
 
 from autofuse import ops
 from autofuse.canonical import View
-from autofuse.canonical.recognise.likelihoods import UNDERFLOW
+from autofuse.canonical.recognise.likelihoods import ONE_EACH, UNDERFLOW
 from autofuse.fx.rewrite.after_expression import applied, kernel_name
 from autofuse.fx.rewrite.causal_mask import guard_buffers, is_square, needless
 from autofuse.fx.rewrite.excerpt import Excerpt, excerpt
 from autofuse.fx.rewrite.graph_capture import CapturedTrace
+from autofuse.fx.rewrite.loss_rows import guard_one_target_each
 from autofuse.fx.rewrite.node_builder import Builder, CannotBuild
 from autofuse.fx.rewrite.size_reads import sizes_elsewhere
+from autofuse.fx.rewrite.unsaved_operands import mark
 from autofuse.fx.trace.attribute_reads import is_known
 from autofuse.fx.trace.operation_names import dead, put_in_place
 from autofuse.match.site import ReplacedValue, Site
@@ -52,6 +54,7 @@ def rewrite(captured: CapturedTrace, view: View, site: Site) -> Excerpt:
         put_in_place(old, new)
     gone = _gone(captured, site)
     come = [n for n in graph.nodes if n not in before]
+    mark(come, gone, operands)
     pairs = list(zip(nodes, made, strict=True))
     operation = site.rule.replacement.operation
     taken = excerpt(operation, gone, come, pairs, operands, _kernel(site, come))
@@ -99,6 +102,8 @@ def _arguments(
         if "mask" in left_out and is_square(captured, built):
             arguments["is_causal"] = arguments.pop("mask_is_causal")
             built = {name: b for name, b in built.items() if name not in left_out}
+    if isinstance(site.verdict, Holds) and ONE_EACH in site.verdict.why:
+        guard_one_target_each(captured, built)
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for name, source in site.rule.replacement.arguments:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from autofuse.fx.session import sessions
 from autofuse.fx.session.fuse import fuse
 from autofuse.fx.session.internal_errors import reason_of_failure
+from autofuse.fx.session.leftovers import nothing_left
 from autofuse.fx.session.options import Options, options_of
 from autofuse.fx.session.ranks import Disagreement, Ranks
 from autofuse.fx.session.session import Session
@@ -111,7 +112,8 @@ def _optimized(inner: nn.Module, named: list[tuple[str, nn.Module]], options: Op
             _LOG.info("%s: each module is looked at when it is first called%s.", name, f", for {why}" if why else "")
             return
         start = time.perf_counter()
-        fuse(inner, options.call, session)
+        with nothing_left():
+            fuse(inner, options.call, session)
         session.ledger.log(name, time.perf_counter() - start)
 
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from autofuse.fx.install.codegen import Forward
 from autofuse.fx.install.dispatch import (
@@ -29,9 +29,11 @@ from autofuse.fx.install.dispatch import (
     restore,
     restore_one,
 )
+from autofuse.fx.install.guard_code import keeps_functions
 from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.ledger import Ledger, may_hold_a_site
+from autofuse.fx.session.leftovers import nothing_left
 from autofuse.fx.session.model_check import ModelVerdict
 from autofuse.fx.session.options import Options
 from autofuse.fx.session.planner import Planner, refuse_where_kept
@@ -244,7 +246,7 @@ class Session:
         try:
             guard = self.misses.guard(state.name, of, state.variants, (module, *call))
             guard = guard or (NOT_CALLED if state.variants else "")
-            if why := _why_left(state, module, kind_of(call, module.training)):
+            if why := _why_left(state, module, call):
                 self.misses.count(state.name, guard, "original", why)
                 return False
             known = len(state.variants)
@@ -285,10 +287,9 @@ class Session:
         self, of: Forward, module: nn.Module, state: ModuleState, call: ForwardArguments, unread: frozenset[Path]
     ) -> bool:
         try:
-            kind = (unread, kind_of(call, module.training))
-            if _why_left(state, module, kind):
+            if _why_left(state, module, call, unread):
                 return False
-            state.nothing_found.add(kind)
+            state.nothing_found.add((unread, kind_of(call, module.training)))
             known = len(state.narrow[unread])
             guard = self.misses.guard(state.name, of, state.narrow[unread], (module, *call))
             with self._capturing():
@@ -313,7 +314,7 @@ class Session:
         with self._lock:
             self._busy.capturing = True
             try:
-                with unobserved():
+                with unobserved(), nothing_left():
                     yield
             finally:
                 self._busy.capturing = False
@@ -360,12 +361,20 @@ def _has_ranks() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def _why_left(state: ModuleState, module: nn.Module, kind: Hashable) -> str:
-    """Why a call of that kind is not captured anew, as the end of a sentence; "" where it is."""
+def _why_left(
+    state: ModuleState, module: nn.Module, call: ForwardArguments, unread: frozenset[Path] = frozenset()
+) -> str:
+    """Why such a call is not captured anew, as the end of a sentence; "" where it is.
+
+    What hears of each question that is put to a tensor is not asked any.
+    """
     if state.left <= 0:
         return f"it was called in more than {PATTERNS} ways"
-    if kind in state.nothing_found:
-        return "nothing could be fused in this kind of call"
     if not may_capture():
         return "a call that others record or transform is not captured"
+    if any(isinstance(x, Tensor) and not keeps_functions(type(x)) for x in (*call[0], *call[1].values())):
+        return "tensors of a class with functions of its own are not captured"
+    kind = kind_of(call, module.training)
+    if ((unread, kind) if unread else kind) in state.nothing_found:
+        return "nothing could be fused in this kind of call"
     return "its parameters are not here" if is_empty(module) else ""

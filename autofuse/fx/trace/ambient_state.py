@@ -75,10 +75,23 @@ def may_capture() -> bool:
 
 
 def foreign_modes() -> list[str]:
-    """The classes of the modes that are on and neither torch's nor ours: they may change what an operation computes."""
+    """The classes of the modes that are on and the user's, who hears of each operation, or may change what it computes.
+
+    torch's own are not, but for those that count or print the operations of a program.
+    """
     on = (*get_current_function_mode_stack(), *get_current_dispatch_mode_stack())
     classes = [type(mode) for mode in on]
-    return [c.__qualname__ for c in classes if c.__module__.partition(".")[0] not in ("torch", "autofuse")]
+    return [c.__qualname__ for c in classes if c.__module__ in _COUNTING or _package(c) not in ("torch", "autofuse")]
+
+
+_COUNTING = frozenset({
+    "torch.utils.flop_counter", "torch.distributed._tools.mem_tracker", "torch.distributed.tensor.debug._comm_mode",
+    "torch.testing._internal.logging_tensor", "torch.utils._debug_mode",
+})  # fmt: skip
+
+
+def _package(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
 
 
 @contextmanager
@@ -98,7 +111,8 @@ def unobserved() -> Iterator[None]:
 
 
 def _with_version(x: torch.Tensor) -> tuple[torch.Tensor, int]:
-    return x, x._version
+    """Apart from the graph: what an operation keeps of its own result would hold itself for ever."""
+    return x.detach(), x._version
 
 
 def _unwritten(saved: tuple[torch.Tensor, int]) -> torch.Tensor:

@@ -14,11 +14,12 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from autofuse.fx.trace import effects
+from autofuse.fx.trace.code_effects import is_users_class
 from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.functions_found import FunctionsFound
 from autofuse.fx.trace.roots import NOTHING, root_of
 from autofuse.fx.trace.snapshots import EVERYTHING, OutsideChange, Snapshot
-from autofuse.fx.trace.twin import is_twin
+from autofuse.fx.trace.twin import is_twin, original_class
 from autofuse.fx.trace.user_code import Ran, Watcher, can_watch, unfollowed, watched
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
@@ -44,6 +45,9 @@ def unchanged_outside(
             outside.restore()
 
 
+_WRITTEN = "cache whose tensors were written to"
+
+
 class ExternalState(Watcher):
     """What lies outside of modules and was in reach of the code that ran, as it was before. `ran`: that code."""
 
@@ -52,6 +56,7 @@ class ExternalState(Watcher):
         self.ran: list[Ran] = []
         self.asked: list[Callable[[Any], None]] = []  # what to ask a ReadSet to guard besides
         self._stop, self._looks_aside = stop, looks_aside
+        self._classes: set[type] = set()  # whose objects are noted
 
     @property
     def aside(self) -> bool:  # type: ignore[override]
@@ -80,6 +85,8 @@ class ExternalState(Watcher):
         names = names_in(ran)
         self._note_cells(ran)
         for name, value in ran.arguments.items():
+            if is_twin(value):
+                self._note_class(original_class(type(value)))
             if isinstance(value, type) or self.snapshot.holds(value):  # what forward has made is its own affair
                 self.note(value, name, names)
         if facts_of(ran.code).writes:
@@ -90,6 +97,16 @@ class ExternalState(Watcher):
             if function is not None:
                 self.note(function.__defaults__, ran.code.co_name, names)
                 self.note(function.__kwdefaults__, ran.code.co_name, names)
+
+    def _note_class(self, cls: type) -> None:
+        """Objects of the user's that a class has for methods: a decorator that is a class keeps what it counts."""
+        if cls in self._classes:
+            return
+        self._classes.add(cls)
+        for base in filter(is_users_class, cls.__mro__):
+            for name, held in list(vars(base).items()):
+                if is_users_class(type(held)) and not isinstance(held, type):
+                    self.note(held, name)
 
     def _note_cells(self, ran: Ran) -> None:
         """The variables around a function that it binds anew; those of a function that ran here are its own."""
@@ -158,6 +175,8 @@ class ExternalState(Watcher):
         """Keep what a value holds that is not made for the run itself."""
         if value is not NOTHING and not is_twin(value):
             self.snapshot.note(value, name, names)
+            for _, called in self.snapshot.written if self._stop is not None else ():
+                self._stop(because(forwards.READS_STATE, name=called, kind=_WRITTEN), True)  # type: ignore[misc]
 
     def note_defaults(self, function: Any) -> None:
         """What the defaults of a function hold."""

@@ -42,8 +42,7 @@ class FunctionsFound:
 
         The name is the function's own, or that of a method which it was put around.
         """
-        receiver = _receiver(ran)
-        cls = original_class(receiver if isinstance(receiver, type) else type(receiver))
+        cls = receiving_class(ran)
         for defining in cls.__mro__:
             for name, held in vars(defining).items():
                 named = name == ran.code.co_name
@@ -60,6 +59,12 @@ class FunctionsFound:
         yield from self._met.get(id(ran.code), ())
         if everywhere and (ran.code.co_freevars or ran.arguments):
             yield from (f for f in gc.get_referrers(ran.code) if isinstance(f, types.FunctionType))
+
+
+def receiving_class(ran: Ran) -> type:
+    """The class of what a method was called on, or the class itself that it was called on."""
+    receiver = _receiver(ran)
+    return original_class(receiver if isinstance(receiver, type) else type(receiver))
 
 
 def _receiver(ran: Ran) -> Any:

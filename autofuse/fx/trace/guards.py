@@ -39,6 +39,7 @@ class Guards:
 
     def equal(self, text: str, value: Any) -> None:
         """`text` must give `value`."""
+        self._member(value)
         if value is None or isinstance(value, (bool, enum.Enum)):
             self.add(f"{text} is {self.name_of(value)}")
         elif isinstance(value, float) and math.isnan(value):
@@ -50,12 +51,18 @@ class Guards:
         else:
             self.add(f"{text} == {self.name_of(value)}")
 
+    def _member(self, value: Any) -> None:
+        """A member of an Enum stays itself where somebody gives it another value."""
+        if isinstance(value, enum.Enum) and not isinstance(value, int | str | float):
+            self.add(f"{self.constant(value)}._value_ is {self.constant(value._value_)}")
+
     def same(self, text: str, value: Any) -> None:
         """`text` must give that very object."""
         self.add(f"{text} is {self.constant(value)}")
 
     def alike(self, text: str, value: Any) -> None:
         """`text` must give a value of the same type that equals the immutable `value`."""
+        self._member(value)
         if value is None or isinstance(value, (bool, enum.Enum)):
             self.same(text, value)
         else:

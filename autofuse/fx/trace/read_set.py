@@ -23,12 +23,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from autofuse.fx.trace import effects
+from autofuse.fx.trace.cached_tensors import holds_tensors
 from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.contents import is_sentinel
-from autofuse.fx.trace.functions_found import FunctionsFound, unwrapped
+from autofuse.fx.trace.functions_found import FunctionsFound, receiving_class, unwrapped
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.own_forward import own_forward, own_function
 from autofuse.fx.trace.roots import NOTHING, imported_names, root_of
@@ -46,6 +48,7 @@ from autofuse.fx.trace.unreplaced import (
     unreplaced_functions,
     unreplaced_methods,
     unreplaced_names,
+    unwritten_cache,
     whole,
 )
 from autofuse.fx.trace.user_code import Ran
@@ -59,6 +62,7 @@ _IDENTICAL = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, t
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodWrapperType)
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _PYTHONS = frozenset({"Ellipsis", "NotImplemented", "__build_class__", "__spec__", "__loader__", "_"})
+_ANSWERING = frozenset({"__getattribute__", "__getattr__"})
 _CALLABLES = (*_FUNCTIONS, types.MethodType, functools.partial)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -124,6 +128,10 @@ class ReadSet:
         for cls in filter(_is_users, dict.fromkeys(given)):
             self._class(cls)
         for each in every:
+            asked = "__getattribute__" in set(facts_of(each.code).attribute_names(each.lines))
+            if asked and each.code.co_name not in _ANSWERING:  # it passes by who listens
+                self._place = SourceLine(each.code.co_filename, each.code.co_firstlineno)
+                self._refuse(because(forwards.READS_DICT, name="__getattribute__()"))
             for load in each.loads():
                 self._place = SourceLine(each.code.co_filename, load.line)
                 self._load(each, load)
@@ -199,6 +207,9 @@ class ReadSet:
         value = namespace[name]
         if isinstance(value, types.FunctionType):
             self.functions.know(value)  # a decorator's function has another name
+        if value is torch.inference_mode:  # inference_mode(False) changes nothing here, and much under no_grad
+            self.guards.add(f"{self.guards.constant(torch.is_grad_enabled)}()")
+            self.guards.add(f"not {self.guards.constant(torch.is_inference_mode_enabled)}()")
         if isinstance(value, _IDENTICAL) and not _is_bound(value):
             self._batches.setdefault(id(namespace), (namespace, {}))[1][name] = value
             return
@@ -322,6 +333,8 @@ class ReadSet:
             self._function_attributes(own_forward(owner[0]))  # who replaces it replaces the guards with it
         elif owner is not None:
             self._class_attribute(owner[0], owner[1], vars(owner[2])[owner[1]])
+        if owner is not None and self._upwards:
+            self._passed_over(ran, owner[1], owner[2])
         self._ran[id(function)] = function
         if function.__defaults__ or function.__kwdefaults__:
             self._held(function.__defaults__, function.__name__)
@@ -329,6 +342,15 @@ class ReadSet:
         for cell, (name, value) in zip(function.__closure__ or (), closed_over(function), strict=False):
             if name != "__class__" and not is_twin(value) and not isinstance(value, (Tensor, nn.Module)):
                 self._value(f"{self.guards.constant(cell)}.cell_contents", value, name)
+
+    def _passed_over(self, ran: Ran, name: str, definer: type) -> None:
+        """`super` goes past classes that define nothing of the name: they must not get it, nor stand elsewhere."""
+        cls = receiving_class(ran)
+        before = cls.__mro__[: cls.__mro__.index(definer)] if definer in cls.__mro__ else ()
+        if any(name in vars(base) for base in before):
+            self.guards.same(f"{self.guards.constant(cls)}.__mro__", cls.__mro__)
+            for base in (b for b in before if _is_users(b) and name not in vars(b)):
+                self._lacks(f"{self.guards.constant(base)}.__dict__", (), (), [name])
 
     # Values.
 
@@ -381,6 +403,8 @@ class ReadSet:
         elif isinstance(value, functools._lru_cache_wrapper):
             if value.cache_info().currsize:  # those that hold tensors were emptied
                 self._parts.append(uncleared_cache(value))
+            if holds_tensors(value):
+                self._parts.append(unwritten_cache(value))
             self.functions.know(value)
             for function in unwrapped(value):  # it may have run before, and then does not run again
                 self._may_run(function)

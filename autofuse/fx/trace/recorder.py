@@ -52,6 +52,8 @@ class Recorder(ChildCalls, TorchFunctionMode):
         if name in operations.DATA:
             self.refuse(because(forwards.NEEDS_NUMBERS, name=name.strip("_")))
         if name == "_set_grad_enabled":  # what is computed under it is looked at
+            if True in args or True in kwargs.values():  # which changes nothing here, and much under no_grad
+                self.guards.add(f"{self.guards.constant(torch.is_grad_enabled)}()")
             return function(*args, **kwargs)
         if name in operations.UNHELD or name == "__setattr__":
             self.refuse(because(forwards.CALLS_UNHELD, name=name.strip("_")))
@@ -125,6 +127,7 @@ class Recorder(ChildCalls, TorchFunctionMode):
         """Run `function` on fakes and write it down."""
         self.check_surroundings((args, kwargs))
         self._guard_structure(getattr(function, "__name__", ""), args, kwargs)
+        self._check_mask(getattr(function, "__name__", ""), args, kwargs)
         kind, target, spelled = operations.spelled(function, args)
         given = self.argument(spelled), self.argument(kwargs)
         before = self.versions((args, kwargs))
@@ -134,6 +137,13 @@ class Recorder(ChildCalls, TorchFunctionMode):
         node = self.noted(self.graph.create_node(kind, target, *given), result)
         sizes = result_sizes(operations.rule_name(function), self.sizes_of, args, kwargs, list(tensors(result)))
         return self.kept(node, result, before, sizes)
+
+    def _check_mask(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A mask that tensors with numbers refuse, and fakes do not: the original says so in its own words."""
+        mask = kwargs.get("mask", args[1] if len(args) > 1 else None)
+        if name in ("masked_fill", "masked_fill_") and isinstance(mask, Tensor) and mask.dtype is not torch.bool:
+            error = f"RuntimeError ({name} only supports boolean masks)"
+            self.refuse(because(forwards.RAISED, error=error))
 
     def _guard_structure(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The number of parts and the rank of some results depend on sizes: hold those fixed."""

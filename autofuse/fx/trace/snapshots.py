@@ -10,7 +10,6 @@ import array
 import collections
 import contextvars
 import functools
-import gc
 import types
 import weakref
 from collections.abc import Callable, Collection, Iterator
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.trace import effects
+from autofuse.fx.trace import cached_tensors, effects
 from autofuse.fx.trace.slots import slots
 from autofuse.fx.trace.twin import is_twin
 from autofuse.torch_private import FakeTensor, set_version_counter
@@ -70,6 +69,7 @@ class Snapshot:
         self._kept: dict[int, _Kept] = {}
         self._seen: dict[int, tuple[Any, set[str]]] = {}
         self._caches: list[Any] = []
+        self.written: list[tuple[Any, str]] = []  # caches with tensors that somebody wrote to: they are left alone
         self._large: list[tuple[Tensor, str]] = []  # which are copied where code may write to them
         self._count = 0
 
@@ -131,9 +131,10 @@ class Snapshot:
         self.forget_cached()
 
     def forget_cached(self) -> None:
-        """Empty the caches of functools that hold tensors: nobody is taken to write to what such a cache holds."""
+        """Empty the caches of functools that hold tensors."""
         for cache in self._caches:
-            if any(_holds_a_tensor(held, 0) for held in gc.get_referents(cache)):
+            if next(cached_tensors.tensors_in(cache), None) is not None:
+                cached_tensors.note(cache)
                 cache.cache_clear()
 
     def _is_news(self, value: Any, names: Collection[str]) -> bool:
@@ -152,8 +153,11 @@ class Snapshot:
         if id(value) in self._kept:
             return
         if isinstance(value, _CACHE):
-            self._caches.append(value)
-            self.forget_cached()
+            if cached_tensors.is_unwritten(value):
+                self._caches.append(value)
+                self.forget_cached()
+            else:
+                self.written.append((value, name))
             return
         if isinstance(value, Tensor) and value.numel() > _LARGEST_TENSOR:
             self._large.append((value, name))
@@ -459,16 +463,3 @@ def _put_random(x: Any, before: _RandomState) -> None:
         x.bit_generator.state = before.state
     else:
         x.set_state(before.state)
-
-
-def _holds_a_tensor(value: Any, depth: int) -> bool:
-    if isinstance(value, Tensor):
-        return True
-    if depth > 3:
-        return False
-    if isinstance(value, (list, tuple, set)):
-        return any(_holds_a_tensor(v, depth + 1) for v in value)
-    if isinstance(value, dict):
-        return any(_holds_a_tensor(v, depth + 1) for v in value.values())
-    inside = gc.get_referents(value) if type(value).__name__ == "_lru_list_elem" else ()
-    return any(_holds_a_tensor(v, depth) for v in inside if type(v).__name__ != "_lru_list_elem")

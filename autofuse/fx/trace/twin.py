@@ -309,6 +309,11 @@ def watched_object(cls: type) -> type:
     return _WATCHED[cls]
 
 
+def forget_classes() -> None:
+    """Let the classes of twins go: `Attention.__subclasses__()` tells of them for as long as there are any."""
+    _WATCHED.clear()
+
+
 def _subclass(cls: type, methods: dict[str, Any]) -> Any:
     return derived_class(cls, {"__getattribute__": _read(cls), "__setattr__": _store(cls), **methods})
 

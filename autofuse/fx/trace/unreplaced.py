@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from autofuse.fx.trace.cached_tensors import is_unwritten
 from autofuse.fx.trace.own_forward import calls_plainly, own_function
 from autofuse.torch_private import assumed_constant, module_call
 
@@ -132,6 +133,13 @@ def uncleared_cache(function: Any) -> Comparisons:
     """Whether a cache of functools was neither cleared nor filled any further."""
     part = Comparisons(f"the cache of {function} is what it was")
     part.add(f"{{0}}.cache_info().misses == {function.cache_info().misses}", function)
+    return part
+
+
+def unwritten_cache(function: Any) -> Comparisons:
+    """Whether nobody has written to the tensors that a cache of functools holds."""
+    part = Comparisons(f"what the cache of {function.__qualname__} holds is unwritten")
+    part.add("{0}({1})", is_unwritten, function)
     return part
 
 

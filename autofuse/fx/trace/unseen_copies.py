@@ -79,6 +79,11 @@ def _refuse(reason: Reason) -> NoReturn:
     raise error
 
 
+def forget_copies() -> None:
+    """Let the classes that were derived for copies go."""
+    _guarded.cache_clear()
+
+
 @cache
 def _guarded(cls: Any, harmful: tuple[str, ...], has_dict: bool) -> type:
     """A subclass whose harmful methods raise Untraceable."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ast
 from collections.abc import Callable
 from typing import Any
@@ -196,9 +197,21 @@ def test_a_mode_of_the_users_sees_the_operations_of_the_original(mode: Callable[
 def test_torchs_own_modes_see_what_runs() -> None:
     inputs = of(*((2, 3, 5, 8),) * 3)
     optimized = autofuse.optimize(Attend(), inputs, tune=False)
-    with FlopCounterMode(display=False), torch.device("cpu"):
+    with torch.device("cpu"), torch.utils._python_dispatch._disable_current_modes():
         optimized(*inputs)
     assert "mode of yours" not in str(autofuse.report(optimized))
+
+
+@pytest.mark.parametrize("sizes", [((2, 3, 5, 8),) * 3, ((1, 2, 7, 4),) * 3])
+def test_a_counter_of_operations_counts_those_of_the_original(sizes: tuple[tuple[int, ...], ...]) -> None:
+    inputs, original = of(*sizes), Attend()
+    optimized = autofuse.optimize(copy.deepcopy(original), inputs, tune=False)
+    counts = []
+    for module in (original, optimized):
+        with FlopCounterMode(display=False) as counter:
+            module(*inputs)
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
 
 
 def test_forward_mode_derivatives_are_the_originals() -> None:

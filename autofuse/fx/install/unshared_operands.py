@@ -1,0 +1,28 @@
+"""Operands of fused calls that the caller may write to before the backward pass: those are handed over as copies.
+
+Which ones these are is found where the call is made (autofuse/fx/rewrite/unsaved_operands.py).
+"""
+
+from __future__ import annotations
+
+from torch import fx
+
+from autofuse import ops
+from autofuse.fx.rewrite.unsaved_operands import KEPT, UNSAVED, argument
+from autofuse.ops import lowered
+
+
+def keep_apart(graph: fx.Graph) -> None:
+    """Have fused calls keep copies of what is written to while they need it; on a CPU, where somebody does write."""
+    for node in list(graph.nodes):
+        names = node.meta.get(UNSAVED, frozenset())
+        if names and node.target is ops.layer_norm:
+            node.target = lowered.LAYER_NORMS_APART[names]
+            continue
+        for at, name in KEPT.get(node.target, ()) if names else ():
+            x = argument(node, at, name)
+            if name in names and isinstance(x, fx.Node):
+                with graph.inserting_before(node):
+                    made = graph.call_function(lowered.unshared, (x,))
+                made.meta = {k: v for k, v in x.meta.items() if k in ("v", "place")}
+                node.replace_input_with(x, made)

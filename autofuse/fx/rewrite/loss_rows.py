@@ -1,0 +1,46 @@
+"""Rows of logits and targets, where a loss takes a normaliser of every row and a score of every target.
+
+`logsumexp(z, 1) - z.gather(1, y[:, None])[:, 0]` repeats one target for all rows, and raises an error for other numbers
+of targets. torch's losses take as many targets as rows, so that is guarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, fx
+
+from autofuse.fx.rewrite.graph_capture import CapturedTrace
+from autofuse.fx.rewrite.node_builder import CannotBuild
+from autofuse.reasons import writing
+from autofuse.reasons.reason import because
+
+
+def guard_one_target_each(captured: CapturedTrace, built: Mapping[str, Any]) -> None:
+    """Guard that there are as many targets as rows. Raises CannotBuild where the sizes are not known."""
+    scores, target = built.get("logits", built.get("x")), built.get("target")
+    rows, targets = _sizes(captured, scores), _sizes(captured, target)
+    dim = built.get("dim", 1) if "logits" in built else -1
+    if scores is None or target is None or rows is None or targets is None or type(dim) is not int:
+        raise CannotBuild(because(writing.ROWS_UNKNOWN))
+    at = dim if len(rows) > 1 else 0
+    found = scores.meta["v"].shape, target.meta["v"].shape
+    classes = found[0][at]
+    if found[0].numel() != found[1].numel() * classes:
+        raise CannotBuild(because(writing.ROWS_UNKNOWN))
+    rows = [size for i, size in enumerate(rows) if i != at % len(rows)]
+    if rows != targets:
+        captured.trace.guards.add(f"{_product(rows)} == {_product(targets)}")
+
+
+def _sizes(captured: CapturedTrace, node: Any) -> list[Any] | None:
+    """The size of each dimension, as guards spell it; None where one is not known."""
+    if not isinstance(node, fx.Node) or not isinstance(node.meta.get("v"), Tensor):
+        return None
+    sizes = list(captured.trace.sizes.get(node, ()))
+    return sizes if len(sizes) == node.meta["v"].ndim and all(s is not None for s in sizes) else None
+
+
+def _product(sizes: Sequence[Any]) -> str:
+    return " * ".join(f"({s})" for s in sizes) or "1"

@@ -1,0 +1,99 @@
+"""Operands that a fused call keeps for its backward pass, and the code that it replaces did not keep.
+
+The caller may write to such a tensor between the two passes: `x += self.mlp(self.norm(x))` works with a layer norm
+that is spelled out, of which autograd keeps `x - mean`, and torch's own kernel keeps `x`. What is found is marked; the
+operand is put out of reach of such writes when code is made (autofuse/fx/install/unshared_operands.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, fx
+
+from autofuse import ops
+from autofuse.fx.trace.operation_names import called
+
+UNSAVED = "unsaved"  # under which the node of a fused call has the names of such operands
+_Operands = Mapping[fx.Node, tuple[Any, Any]]
+
+# What fused calls keep of their operands, by place and name.
+KEPT: dict[Callable[..., Any], tuple[tuple[int, str], ...]] = {
+    ops.layer_norm: ((0, "x"), (2, "bias")),
+    ops.gelu: ((0, "x"),),
+    ops.attention: ((0, "query"),),
+}
+# Operations of which autograd keeps nothing of an operand, if what they are given besides is a number or no factor.
+_KEEPS_NONE = frozenset("mean sum add sub rsub neg size dim numel __add__ __sub__ __radd__ __rsub__ iadd isub".split())
+_KEEPS_FACTORS = frozenset("mul div truediv __mul__ __rmul__ __truediv__ true_divide".split())
+_SAME_TENSOR = frozenset("to float double contiguous view reshape transpose permute unsqueeze flatten type_as".split())
+
+
+def mark(come: Iterable[fx.Node], gone: Collection[fx.Node], operands: _Operands) -> None:
+    """Mark the fused calls among the nodes that have `come`, whose operands the nodes that are `gone` did not keep.
+
+    operands: what each node had for arguments before anything was replaced.
+    """
+    for node in come:
+        kept = KEPT.get(node.target, ()) if callable(node.target) else ()
+        found = {name for at, name in kept if _is_unsaved(argument(node, at, name), gone, operands)}
+        if found:
+            node.meta[UNSAVED] = frozenset(found)
+
+
+def argument(node: fx.Node, at: int, name: str) -> Any:
+    """What a call has for one of its parameters; None where that is left out."""
+    return node.args[at] if len(node.args) > at else node.kwargs.get(name)
+
+
+def _is_unsaved(operand: Any, gone: Collection[fx.Node], operands: _Operands) -> bool:
+    if not isinstance(operand, fx.Node) or not isinstance(operand.meta.get("v"), Tensor):
+        return False
+    if not _is_reached(operand):
+        return False
+    users = list(_users(operand, gone, operands))
+    return bool(users) and not any(_keeps(user, of, operands) for user, of in users)
+
+
+def _is_reached(x: fx.Node) -> bool:
+    """Whether somebody else has a tensor in hand, or the memory that it lies in: the caller, or a child."""
+    if x.op in ("placeholder", "get_attr", "call_module"):
+        return True
+    if any(user.op in ("output", "call_module") or user.meta.get("writes") for user in x.users):
+        return True
+    return _name(x) in (*_SAME_TENSOR, "getitem", "chunk", "split", "unbind") and any(
+        map(_is_reached, x.all_input_nodes[:1])
+    )
+
+
+def _users(x: fx.Node, gone: Collection[fx.Node], operands: _Operands) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """Who among those that are gone computed with a tensor, or with another look at it."""
+    for user in gone:
+        args, kwargs = operands.get(user, ((), {}))
+        given = [*_nodes(args), *_nodes(kwargs)]
+        if x in given:
+            if _name(user) in _SAME_TENSOR and given[0] is x:
+                yield from _users(user, gone, operands)
+            else:
+                yield user, x
+
+
+def _keeps(user: fx.Node, x: fx.Node, operands: _Operands) -> bool:
+    if user.op == "call_module":
+        return True
+    name, (args, kwargs) = _name(user), operands[user]
+    if name in _KEEPS_NONE:
+        return False
+    others = [n for n in (*_nodes(args), *_nodes(kwargs)) if isinstance(n.meta.get("v"), Tensor)]
+    return name not in _KEEPS_FACTORS or others != [x]
+
+
+def _name(node: fx.Node) -> str:
+    return called(node).lstrip(".")
+
+
+def _nodes(value: Any) -> list[fx.Node]:
+    found: list[fx.Node] = []
+    fx.node.map_arg(value, lambda n: found.append(n))
+    return found

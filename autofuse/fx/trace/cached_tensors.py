@@ -1,0 +1,62 @@
+"""Tensors that functools keeps for the user: a mask of a function with `lru_cache`.
+
+A rewritten forward computes such a tensor anew. That is the same for as long as nobody writes to the one that is kept,
+which is counted.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
+
+from autofuse.torch_private import assumed_constant
+
+_DEPTH = 3
+_VERSIONS: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()  # what the function itself writes, counted
+
+
+def tensors_in(cache: Any) -> Iterator[Tensor]:
+    """The tensors among the results that a cache holds."""
+    for held in gc.get_referents(cache):
+        yield from _tensors(held, 0)
+
+
+def note(cache: Any) -> None:
+    """Remember how often results were written to when the function had made them, and nobody else had them."""
+    known = _VERSIONS.get(cache, frozenset())
+    _VERSIONS[cache] = known or frozenset(map(_version, tensors_in(cache)))
+
+
+def holds_tensors(cache: Any) -> bool:
+    """Whether a cache was found to hold tensors, now or in a run that was watched."""
+    return cache in _VERSIONS or next(tensors_in(cache), None) is not None
+
+
+@assumed_constant
+def is_unwritten(cache: Any) -> bool:
+    """Whether nobody has written to the tensors that a cache holds."""
+    known = _VERSIONS.get(cache)
+    return known is None or all(_version(t) in known for t in tensors_in(cache))
+
+
+def _version(x: Tensor) -> int:
+    return 0 if x.is_inference() else x._version
+
+
+def _tensors(value: Any, depth: int) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif depth <= _DEPTH:
+        inside: Any = ()
+        if isinstance(value, (list, tuple, set)):
+            inside = value
+        elif isinstance(value, dict):
+            inside = value.values()
+        elif type(value).__name__ == "_lru_list_elem":
+            inside = (v for v in gc.get_referents(value) if type(v).__name__ != "_lru_list_elem")
+        for part in inside:
+            yield from _tensors(part, depth + 1)
