@@ -20,7 +20,7 @@ from autofuse.project.run import rewritten
 from autofuse.results.findings import FIELDS
 
 REPOSITORY = Path(__file__).parents[1]
-_COMMANDS = ("check", "rewrite", "rules", "explain", "kernels", "tune", "cache", "profile", "compare", "plan")
+_COMMANDS = ("check", "rewrite", "rules", "explain", "kernels", "tune", "cache", "profile", "compare", "plan", "server")
 PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").glob("*.md"))]
 BLOCKS = [
     (page, language, code)

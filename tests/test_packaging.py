@@ -63,11 +63,26 @@ def test_every_other_file_of_a_package_is_declared_as_its_data() -> None:
     assert [f for f in data if not any(f.match(p) for p in patterns)] == []
 
 
+SERVER = REPOSITORY / "autofuse" / "cli" / "language_server.py"  # loaded by `autofuse server` alone
+
+
+def foreign(files: list[Path]) -> set[str]:
+    imported = {name.partition(".")[0] for f in files for name in imports(ast.parse(f.read_text()))}
+    return imported - {*sys.stdlib_module_names, "autofuse", "rules", "markupsafe"}  # a part of jinja2
+
+
+def named(dependencies: list[str]) -> set[str]:
+    return {re.split(r"[<>=\[ ]", d)[0] for d in dependencies}
+
+
 def test_installing_without_extras_brings_what_the_files_without_torch_import_and_nothing_else() -> None:
-    imported = {name.partition(".")[0] for f in core_files() for name in imports(ast.parse(f.read_text()))}
-    foreign = imported - {*sys.stdlib_module_names, "autofuse", "rules", "markupsafe"}  # a part of jinja2
-    names = {re.split(r"[<>=\[ ]", d)[0] for d in PROJECT["project"]["dependencies"]}
-    assert foreign == names and "torch" not in names
+    names = named(PROJECT["project"]["dependencies"])
+    assert foreign([f for f in core_files() if f != SERVER]) == names and "torch" not in names
+
+
+def test_the_server_imports_what_its_extra_brings() -> None:
+    brought = named(PROJECT["project"]["optional-dependencies"]["server"]) | {"lsprotocol"}  # a part of pygls
+    assert foreign([SERVER]) == brought
 
 
 def test_every_tool_and_library_is_pinned() -> None:

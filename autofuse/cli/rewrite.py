@@ -33,11 +33,11 @@ def rewrite(options: Namespace) -> int:
         return written_once(files)
 
     for read, result in session.each(rewritten, prepared, lambda found: not found.edits(options.unsafe)):
-        left_out += 0 if options.unsafe else sum(f.status == "unsafe" for f in read.findings)
-        if result is None:
-            continue
         if isinstance(result, Trouble):
             session.tell(result)
+            continue
+        left_out += 0 if options.unsafe else sum(f.status == "unsafe" for f in read.findings)
+        if result is None:  # an earlier run knows that there is nothing to edit
             continue
         for trouble in result.refused:
             session.tell(trouble)

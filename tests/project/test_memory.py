@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,6 +88,7 @@ Run = Callable[..., tuple[int, str]]
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def made(*arguments: str) -> tuple[int, str]:
+        time.sleep(0.05)  # what was written just before might be written again while it is read
         code = main(list(arguments))
         return code, capsys.readouterr().out
 

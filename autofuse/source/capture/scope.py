@@ -125,12 +125,20 @@ class FileScope:
     _straight: dict[int, bool] = field(default_factory=dict)
     _constants: dict[str, float] | None = None
     _indexes: dict[Callable[[ast.Module], Any], Any] = field(default_factory=dict)  # shared by the scopes of one file
+    _derived: dict[Callable[[FileScope], Any], Any] = field(default_factory=dict, init=False)  # of this scope alone
 
     def index(self, make: Callable[[ast.Module], _T]) -> _T:
         """What `make` finds in the file's tree. It is found once per file, whichever function asks for it."""
         if make not in self._indexes:
             self._indexes[make] = make(self.tree)
         found: _T = self._indexes[make]
+        return found
+
+    def derived(self, make: Callable[[FileScope], _T]) -> _T:
+        """What `make` finds in this scope. It is found once, and not taken over by the scopes inside of it."""
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        found: _T = self._derived[make]
         return found
 
     @cached_property

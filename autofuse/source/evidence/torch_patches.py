@@ -27,16 +27,20 @@ def patched(claim: Claim, read: NamesRead) -> Fails | dict[str, CodeChange]:
     found = dict[str, CodeChange]()
     scope = claim.defined.scope
     for other in (scope, *(claim.files.patching(scope) if claim.files is not None else ())):
-        for change in other.index(changes_in):
-            for name in _replaced(change, other):
-                if _is_read(name, claim, read):
-                    where = f"in {other.file} " if other is not scope else ""
-                    text = ast.unparse(change.node).splitlines()[0]
-                    how = f"{where}may replace" if name.endswith("*") else f"{where}replaces"
-                    why = because(code_that_runs.OTHER_CODE_RUNS, name=_called(name, claim), how=how)
-                    return Fails(why, enables=False, text=text, line=change.line)
-                found |= dict.fromkeys(_made_of(name, read), change)
+        for change, name in other.derived(_replacements):
+            if _is_read(name, claim, read):
+                where = f"in {other.file} " if other is not scope else ""
+                text = ast.unparse(change.node).splitlines()[0]
+                how = f"{where}may replace" if name.endswith("*") else f"{where}replaces"
+                why = because(code_that_runs.OTHER_CODE_RUNS, name=_called(name, claim), how=how)
+                return Fails(why, enables=False, text=text, line=change.line)
+            found |= dict.fromkeys(_made_of(name, read), change)
     return found
+
+
+def _replacements(scope: FileScope) -> list[tuple[CodeChange, str]]:
+    """Every change of a file that replaces something of torch's, with its full name."""
+    return [(change, name) for change in scope.index(changes_in) for name in _replaced(change, scope)]
 
 
 def _replaced(change: CodeChange, scope: FileScope) -> list[str]:
