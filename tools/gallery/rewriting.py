@@ -75,9 +75,10 @@ def rewritten(repository: Repository, tree: Path) -> Rewritten:
 
 def _checked(repository: Repository, tree: Path) -> list[Edit]:
     done = _autofuse("check", "--declined", "--format", "json", *repository.rewrite, at=tree)
-    if done.returncode not in (0, 1):
-        raise Unavailable(f"{repository.name} could not be read: {last_line(done.stderr)}")
-    return [_edit(row, tree) for row in json.loads(done.stdout)["findings"]]
+    try:
+        return [_edit(row, tree) for row in json.loads(done.stdout)["findings"]]
+    except ValueError as error:
+        raise Unavailable(f"{repository.name} could not be read: {last_line(done.stderr)}") from error
 
 
 def _edit(row: dict[str, object], tree: Path) -> Edit:
