@@ -23,7 +23,7 @@ from autofuse.ops.derivatives import differentiable_twice
 from autofuse.ops.dropout_add_norm import dropout_add_norm
 from autofuse.ops.layer_norm import layer_norm
 from autofuse.ops.layer_norm import normed_by_torch as layer_norm_by_torch
-from autofuse.torch_private import forward_ad, get_tracing_state, lazy_clone, peek_interpreter_stack
+from autofuse.torch_private import forward_ad, get_tracing_state, lazy_clone, peek_interpreter_stack, storage_users
 
 _is_compiling = torch.compiler.is_dynamo_compiling  # what else compiles hands in tensors of other types
 
@@ -183,17 +183,23 @@ def unshared(x: Tensor) -> Tensor:
 
 
 def _apart(x: Tensor) -> Tensor:
-    if type(x) not in _PLAIN or not x.is_cpu or torch.compiler.is_compiling():
+    if type(x) not in _PLAIN or not x.is_cpu or torch.compiler.is_compiling() or get_tracing_state() is not None:
         return x
-    if peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or get_tracing_state() is not None:
-        return x
-    if x.grad_fn is None or x._is_view():  # a parameter's place in memory stays where it is
+    plain = peek_interpreter_stack() is None and forward_ad._current_level < 0
+    if not plain or x.grad_fn is None or x._is_view() or not _is_held_once(x):
         return x.clone()
     try:
         made: Tensor = lazy_clone(x)
     except RuntimeError:  # the memory is another's
         return x.clone()
     return made if made is not x else x.clone()  # a torch that has none
+
+
+def _is_held_once(x: Tensor) -> bool:
+    """Whether nobody else has the address of what `x` holds: a write moves `x` where its memory is shared, and an array
+    of numpy would go on with the place where it was. torch forbids to resize what numpy was given."""
+    storage = x.untyped_storage()
+    return storage.resizable() and storage_users(storage._cdata) == 2  # by `x`, and by `storage` here
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)

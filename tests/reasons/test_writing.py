@@ -200,6 +200,11 @@ class AsksForASize(nn.Module):
         return weights @ self.keys(k) * scores.size(-1)
 
 
+class OneTargetForAll(nn.Module):
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return (torch.logsumexp(x, 1) - x.gather(1, target[:, None])[:, 0]).mean()
+
+
 class Doubled(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.nn.functional.interpolate(x.mT, scale_factor=2.0).mT
@@ -260,9 +265,15 @@ def test_what_a_child_would_see_lie_otherwise_is_left_alone() -> None:
     assert site.advice == "make the operand contiguous before: `x = x.contiguous()`"
 
 
+def test_a_loss_of_one_target_for_all_rows_is_left_alone() -> None:
+    site = declined(OneTargetForAll(), torch.randn(4, 8), torch.tensor([2]))
+    assert (site.rule, site.reason_code) == ("AF501", "rows-unknown")
+    assert site.advice == "give the loss one target for each row"
+
+
 # No program is known that gives these: they keep what is written right where the writer cannot tell.
 UNREACHED = {"operand-of-lines", "name-rebound", "value-in-child", "value-unspelled"}
-BY_HAND = {"operands-refused", "other-shape", "size-of-removed", "other-layout"}
+BY_HAND = {"operands-refused", "other-shape", "size-of-removed", "other-layout", "rows-unknown"}
 
 
 def test_every_reason_of_the_writers_is_given_for_a_program() -> None:

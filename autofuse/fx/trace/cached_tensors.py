@@ -16,6 +16,7 @@ from torch import Tensor
 from autofuse.torch_private import assumed_constant
 
 _DEPTH = 3
+_NONE = frozenset({0})
 _VERSIONS: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()  # what the function itself writes, counted
 
 
@@ -38,9 +39,12 @@ def holds_tensors(cache: Any) -> bool:
 
 @assumed_constant
 def is_unwritten(cache: Any) -> bool:
-    """Whether nobody has written to the tensors that a cache holds."""
-    known = _VERSIONS.get(cache)
-    return known is None or all(_version(t) in known for t in tensors_in(cache))
+    """Whether nobody has written to the tensors that a cache holds.
+
+    Where the function was never watched, that says that it did not write to them either.
+    """
+    known = _VERSIONS.get(cache, _NONE)
+    return all(_version(t) in known for t in tensors_in(cache))
 
 
 def _version(x: Tensor) -> int:

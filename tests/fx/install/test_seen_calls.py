@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import ast
+import copy
 from collections.abc import Callable
 from typing import Any
 
