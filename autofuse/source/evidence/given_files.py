@@ -19,6 +19,7 @@ from autofuse.source.evidence.taken_derivatives import derivatives
 
 _LARGEST = 1 << 20  # bytes; larger files are generated
 _MOST = 64  # files that are parsed for the sake of one
+_MOST_HANDING_ON = 16  # files between one and those that use what it gives
 _MOST_REACHED = 128  # files that are parsed to see what one imports
 _CHANGES = re.compile(
     rb"(?<!self)\.(\w+)\s*(?:\[[^\]\n]*\])?\s*(?:,[^=\n]*)?=(?!=)|(setattr|_modules|_hook|patch|__dict__|set_submodule)\b"
@@ -60,12 +61,21 @@ class ProjectFiles:
                 yield from (renewing[f] for f in found.files if f in renewing and f != home)
 
     def asking_layouts(self, scope: FileScope) -> tuple[FileScope, ...]:
-        """Other files that import from the file of `scope`, and rely on how some tensor lies in memory."""
+        """Other files that import from the file of `scope`, and those that import from them; none if no layout is read.
+
+        What lies in a file of its own is returned by a class of the second, and its layout read in the third.
+        """
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._asking:
-            asking = self._importing(scope, scope.file, lambda m: m.asks_layouts)
-            self._asking[scope.file] = tuple(s for p in asking if (s := self._scope(p)) is not None)
+            first = [*self._importing(scope, scope.file, lambda _: True)]
+            found = dict.fromkeys(first)
+            for path in first[:_MOST_HANDING_ON]:
+                if (user := self._scope(path)) is not None and user.file is not None:
+                    found |= dict.fromkeys(self._importing(user, user.file, lambda m: m.asks_layouts))
+            asked = any((m := self._mentioned(p)) is not None and m.asks_layouts for p in found)
+            scopes = (self._scope(p) for p in found if Path(p).resolve() != scope.file.resolve())
+            self._asking[scope.file] = tuple(s for s in scopes if s is not None) if asked else ()
         return self._asking[scope.file]
 
     def _importing(self, scope: FileScope, file: Path, wanted: Callable[[_Mentioned], bool]) -> Iterator[str]:
