@@ -171,9 +171,12 @@ def _lineage(found: Subclass, d: Defined) -> list[Subclass]:
 def _changed(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> Iterator[ChangedReading]:
     """The function with each name that something assigns, patches or hooks from outside."""
     d = claim.defined
+    renewing = [s for s in (claim.files.renewing(d.scope) if claim.files is not None else ()) if s not in others]
     families = _Families(d, others)
-    for scope in (d.scope, *others):
+    for scope in (d.scope, *others, *renewing):
         for change in scope.index(changes_in):
+            if scope in renewing and (change.kind != "assigned" or change.name is not None):
+                continue  # what it does to modules that it makes itself
             for r in read.names:
                 if concerns(change, scope, r, families.of(r, scope)):
                     yield _reading(d, read, scope, change, r)
