@@ -92,4 +92,11 @@ def _made(v: Value, of: Callable[[Value], bool | None]) -> bool | None:
         return _names_floating(options[0]) if len(options) == 1 else None
     if v.op in ("ones", "zeros"):
         return True if not v.inputs[-1].inputs or all(o.op == CONST for o in v.inputs[-1].inputs) else None
+    if v.op in ("arange", "tensor"):
+        return True if _holds_fraction(v.inputs[0]) else None
     return True if v.op == "full" and of(v.inputs[1]) else None
+
+
+def _holds_fraction(v: Value) -> bool:
+    """Whether one of the numbers that are given is a float: torch.arange(0, 1, 0.1), torch.tensor([1.0, 2])."""
+    return v.op == CONST and type(v.data) is float or v.op == TUPLE and any(map(_holds_fraction, v.inputs))

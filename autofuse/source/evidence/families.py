@@ -82,11 +82,16 @@ def _is(written: ast.expr, base: Subclass, file: FileScope) -> bool:
         return False
     found = own_class(file, written)
     if found is not None:
-        return found[0].node.name == base.name and found[1].file == base.scope.file
+        return found[0].node.name == base.name and _same_file(found[1].file, base.scope.file)
     imported = file.imports.get(written.id)
     if imported is None:
         return written.id == base.name and takes_all_of(file, base.scope)
     return any(a.name == base.name and (a.asname or a.name) == written.id for a in imported.names)
+
+
+def _same_file(one: Path | None, other: Path | None) -> bool:
+    """Whether two paths lead to one file: `lib/variants/../attention.py` is `lib/attention.py`."""
+    return one == other or one is not None and other is not None and one.resolve() == other.resolve()
 
 
 def _is_computed(written: ast.expr, file: FileScope) -> bool:
@@ -124,6 +129,13 @@ def _is_package(star: ast.ImportFrom, file: Path) -> bool:
 def defines(owner: ClassScope) -> set[str]:
     """Every name that a class gives its instances anew."""
     return {*owner.attributes, *owner.defaults, *owner.buffers, *owner.methods}
+
+
+def assigned_later(owner: ClassScope) -> set[str]:
+    """The attributes that other methods than the constructor assign."""
+    methods = [m for name, m in owner.methods.items() if m is not None and name != "__init__"]
+    stored = (n for m in methods for n in walk(m) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+    return {n.attr for n in stored if isinstance(n.value, ast.Name) and n.value.id == "self"}
 
 
 def bases_of(found: Subclass) -> Iterator[Subclass]:

@@ -20,6 +20,7 @@ from autofuse.source.evidence.taken_derivatives import derivatives
 
 _LARGEST = 1 << 20  # bytes; larger files are generated
 _MOST = 64  # files that are parsed for the sake of one
+_MOST_HANDING_ON = 16  # files between one and those that use what it gives
 _MOST_REACHED = 128  # files that are parsed to see what one imports
 _CHANGES = re.compile(
     rb"(?<!self)\.(\w+)\s*(?:\[[^\]\n]*\])?\s*(?:,[^=\n]*)?=(?!=)|(setattr|_modules|_hook|patch|__dict__|set_submodule)\b"
@@ -35,6 +36,7 @@ class ProjectFiles:
     _scopes: dict[str, FileScope | None] = field(default_factory=dict)
     _imported: dict[str, tuple[_Import, ...]] = field(default_factory=dict)
     _reaches: dict[str, tuple[_Import, ...]] = field(default_factory=dict)
+    _renewing: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
     _asking: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
     _found: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
 
@@ -45,34 +47,47 @@ class ProjectFiles:
         return self.given
 
     def concerning(self, scope: FileScope) -> tuple[FileScope, ...]:
-        """Other files that inherit from classes of the file of `scope`, or change attributes of their instances.
-
-        They import from it, or put modules in the place of children for files that do.
-        """
+        """Other files that import from the file of `scope`, and inherit from classes or change attributes."""
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._found:
-            every = [*self._importing(scope, scope.file, lambda _: True)]
-            paths = [p for p in every if (m := self._mentioned(p)) is not None and m.concerns_others]
-            paths = list(dict.fromkeys((*paths, *self._renewing(every, scope.file.resolve()))))[:_MOST]
+            paths = self._importing(scope, scope.file, lambda m: m.concerns_others)
             self._found[scope.file] = tuple(s for p in paths if (s := self._scope(p)) is not None)
         return self._found[scope.file]
 
-    def _renewing(self, users: list[str], home: Path) -> Iterator[str]:
-        """The files that `users` import and that may replace children of any module: `replace(model, old, new)`."""
-        renewing = {Path(p).resolve(): p for p in self.paths if (m := self._mentioned(p)) is not None and m.renews}
-        for path in users if renewing else ():
-            scope = self._scope(path)
-            for found in self._imports(path, scope) if scope is not None else ():
-                yield from (renewing[f] for f in found.files if f in renewing and f != home)
+    def renewing(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Files that may replace children of any module, `replace(model, old, new)`, and whose users import `scope`."""
+        if scope.file is None or len(self.paths) < 2:
+            return ()
+        if scope.file not in self._renewing:
+            home = scope.file.resolve()
+            given = {Path(p).resolve(): p for p in self.paths if (m := self._mentioned(p)) is not None and m.renews}
+            found: dict[str, None] = {}
+            for path in self._importing(scope, scope.file, lambda _: True) if given else ():
+                user = self._scope(path)
+                if user is None or Path(path).name == "__init__.py":
+                    continue  # a package imports everything, and uses nothing
+                files = (f for i in self._imports(path, user) for f in i.files)
+                found |= {given[f]: None for f in files if f in given and f != home}
+            self._renewing[scope.file] = tuple(s for p in found if (s := self._scope(p)) is not None)
+        return self._renewing[scope.file]
 
     def asking_layouts(self, scope: FileScope) -> tuple[FileScope, ...]:
-        """Other files that import from the file of `scope`, and rely on how some tensor lies in memory."""
+        """Other files that import from the file of `scope`, and those that import from them; none if no layout is read.
+
+        What lies in a file of its own is returned by a class of the second, and its layout read in the third.
+        """
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._asking:
-            asking = self._importing(scope, scope.file, lambda m: m.asks_layouts)
-            self._asking[scope.file] = tuple(s for p in asking if (s := self._scope(p)) is not None)
+            first = [*self._importing(scope, scope.file, lambda _: True)]
+            found = dict.fromkeys(first)
+            for path in first[:_MOST_HANDING_ON]:
+                if (user := self._scope(path)) is not None and user.file is not None:
+                    found |= dict.fromkeys(self._importing(user, user.file, lambda m: m.asks_layouts))
+            asked = any((m := self._mentioned(p)) is not None and m.asks_layouts for p in found)
+            scopes = (self._scope(p) for p in found if Path(p).resolve() != scope.file.resolve())
+            self._asking[scope.file] = tuple(s for s in scopes if s is not None) if asked else ()
         return self._asking[scope.file]
 
     def _importing(self, scope: FileScope, file: Path, wanted: Callable[[_Mentioned], bool]) -> Iterator[str]:
@@ -104,6 +119,13 @@ class ProjectFiles:
     def watching(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that may ask which operations run, and import the file of `scope`, by way of others too."""
         return self._reaching(scope, lambda m: m.watches, lambda _: True)
+
+    def imports(self, user: FileScope, scope: FileScope) -> bool:
+        """Whether the file of `user` imports that of `scope` itself."""
+        if user.file is None or scope.file is None:
+            return False
+        home = scope.file.resolve()
+        return any(i.brings(home) for i in self._imports(str(user.file), user))
 
     def _reaching(
         self, scope: FileScope, wanted: Callable[[_Mentioned], bool], sure: Callable[[FileScope], bool]

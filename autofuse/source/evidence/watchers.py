@@ -22,10 +22,15 @@ _LONGEST = 60  # characters of the code that a message repeats
 
 
 def operations_are_not_told_apart(claim: Claim) -> Iterator[Missing | Fails]:
-    """Nothing in the file, or in one that imports it, asks which of torch's operations run."""
-    own = claim.defined.scope
-    for scope in (own, *(claim.files.watching(own) if claim.files is not None else ())):
-        found = min(_watching(scope), key=lambda n: n.lineno, default=None)
+    """Nothing in the file, or in one that imports it, asks which of torch's operations run.
+
+    A class of tensors and a pass over a graph are for what their own file, and those that it imports, have to do with.
+    """
+    own, files = claim.defined.scope, claim.files
+    for scope in (own, *(files.watching(own) if files is not None else ())):
+        near = scope is own or files is not None and files.imports(scope, own)
+        counted = (n for n in _watching(scope) if near or isinstance(n, ast.Call))
+        found = min(counted, key=lambda n: n.lineno, default=None)
         if found is not None:
             text = ast.unparse(found).splitlines()[0]
             told = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -19,7 +19,15 @@ from autofuse.source.capture.scope import Defined, FileScope
 from autofuse.source.evidence.changes import CodeChange, changes_in
 from autofuse.source.evidence.child_changes import changed_children, may_change_children
 from autofuse.source.evidence.claim import Claim, Missing
-from autofuse.source.evidence.families import Subclass, defines, lines_of, runs, subclasses, takes_all_of
+from autofuse.source.evidence.families import (
+    Subclass,
+    assigned_later,
+    defines,
+    lines_of,
+    runs,
+    subclasses,
+    takes_all_of,
+)
 from autofuse.source.evidence.matching import concerns, whole_modules
 from autofuse.source.evidence.names_read import NamesRead, NameUse, names_read
 from autofuse.source.evidence.readings import as_method_of, with_value, without, without_helper
@@ -54,7 +62,8 @@ def which_code(claim: Claim) -> Iterator[Missing | Fails]:
         yield fails
         return
     tried = set[str]()
-    for reading in (*_overridden(claim, read, others), *_changed(claim, read, others), *_by_patch(claim, patches)):
+    changed = (*_inherited(claim, read), *_overridden(claim, read, others), *_changed(claim, read, others))
+    for reading in (*changed, *_by_patch(claim, patches)):
         if reading.key in tried:
             continue
         tried.add(reading.key)
@@ -107,6 +116,21 @@ def _overridden(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) ->
             )  # fmt: skip
 
 
+def _inherited(claim: Claim, read: NamesRead) -> Iterator[ChangedReading]:
+    """The function without each attribute that a base in another file assigns later than its constructor."""
+    d = claim.defined
+    if d.owner is None:
+        return
+    names = {r.name for r in read.names if r.owner is d.owner and not r.inner}
+    for base in Subclass(d.owner, d.scope).lineage():
+        if base.scope.tree is not d.scope.tree:
+            for name in sorted(names & assigned_later(base.owner)):
+                yield ChangedReading(
+                    f"self.{name} ", without(d, name), f"self.{name}", f"class {base.name}",
+                    f"in {base.scope.file} assigns", lines_of(base.owner, name),
+                )  # fmt: skip
+
+
 def _looks_up_itself(found: Subclass, d: Defined) -> bool:
     """Whether a subclass has a `__getattr__` that does not ask that of nn.Module first, which gives children."""
     own = [m for c in _lineage(found, d) if (m := c.owner.methods.get("__getattr__")) is not None]
@@ -147,9 +171,12 @@ def _lineage(found: Subclass, d: Defined) -> list[Subclass]:
 def _changed(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> Iterator[ChangedReading]:
     """The function with each name that something assigns, patches or hooks from outside."""
     d = claim.defined
+    renewing = [s for s in (claim.files.renewing(d.scope) if claim.files is not None else ()) if s not in others]
     families = _Families(d, others)
-    for scope in (d.scope, *others):
+    for scope in (d.scope, *others, *renewing):
         for change in scope.index(changes_in):
+            if scope in renewing and (change.kind != "assigned" or change.name is not None):
+                continue  # what it does to modules that it makes itself
             for r in read.names:
                 if concerns(change, scope, r, families.of(r, scope)):
                     yield _reading(d, read, scope, change, r)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeGuard
@@ -58,7 +58,7 @@ class LayoutIndex:
         self._initial: dict[str, list[str]] = {}  # class -> the arguments of its constructor
         self._forwards: dict[str, Function] = {}  # class -> what it computes
         self._followers: defaultdict[str, set[str]] = defaultdict(set)  # class -> those after it in a Sequential
-        self._answers: dict[tuple[str, bool], bool] = {}
+        self._answers: dict[tuple[str, bool], tuple[bool, frozenset[str]]] = {}
         self._classes: set[str] = set()  # of other files of the project
         for node in walk(tree):
             if isinstance(node, ast.ClassDef):
@@ -77,18 +77,20 @@ class LayoutIndex:
 
     def callers_ask(self, function: Function, owner: ClassScope | None, told: bool = False) -> bool:
         """Whether some call of `function` in the file is followed by a read of the layout of what it returns."""
-        module = owner is not None and function.name in _FORWARD
-        name = owner.node.name if module and owner is not None else function.name
-        if (name, told) not in self._answers:
-            self._answers[name, told] = self._ask(name, told)
-        return self._answers[name, told]
+        return anybody_asks([self], function, owner, told)
 
     def asks_of_arguments(self, name: str, told: bool) -> bool:
         """Whether a function of the file asks for the layout of something that it is given."""
         return any(self._asks(f, _arguments(f), told) for f in self._named[name])
 
-    def _ask(self, name: str, told: bool) -> bool:
-        todo, seen = [name], set[str]()
+    def about(self, name: str, told: bool) -> tuple[bool, frozenset[str]]:
+        """Whether what `name` gives is asked for its layout, and the names of the file that give it on."""
+        if (name, told) not in self._answers:
+            self._answers[name, told] = self._ask(name, told)
+        return self._answers[name, told]
+
+    def _ask(self, first: str, told: bool) -> tuple[bool, frozenset[str]]:
+        todo, seen, passed = [first], set[str](), set[str]()
         while todo:
             name = todo.pop()
             if name in seen:
@@ -97,14 +99,15 @@ class LayoutIndex:
             todo += self._holders[name]
             forwards = (f for n in self._followers[name] if (f := self._forwards.get(n)) is not None)
             if any(self._asks(f, _arguments(f), told) for f in forwards):
-                return True
+                return True, frozenset()
             for called in self._calls[name]:
                 if self._is_class(name) and not isinstance(called.node.func, ast.Call):
                     continue  # Attention(dim) makes the module, Attention(dim)(x) calls it
                 if self._is_asked(called, told):
-                    return True
-                todo += self._returning(called)
-        return False
+                    return True, frozenset()
+                passed |= {*self._returning(called)}
+            todo += passed
+        return False, frozenset(passed - {first})
 
     def _is_asked(self, called: _Called, told: bool) -> bool:
         for scope in called.scopes:
@@ -216,6 +219,25 @@ class LayoutIndex:
     def _is_class(self, name: str) -> bool:
         """Whether calling `name` makes an instance: a class of the file, or one of another file by its spelling."""
         return name in self._initial or name in self._classes
+
+
+def anybody_asks(
+    indexes: Sequence[LayoutIndex], function: Function, owner: ClassScope | None, told: bool = False
+) -> bool:
+    """Whether some call of `function` in these files is followed by a read of the layout of what it returns."""
+    module = owner is not None and function.name in _FORWARD
+    todo, seen = [owner.node.name if module and owner is not None else function.name], set[str]()
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for index in indexes:
+            asked, passed = index.about(name, told)
+            if asked:
+                return True
+            todo += passed
+    return False
 
 
 def _arguments(function: Function) -> set[str]:

@@ -32,7 +32,7 @@ from autofuse.source.capture.toplevel import SYMBOL, imported_after
 from autofuse.source.place.branches import Branch, KeptName, branches_before, wanted
 from autofuse.source.place.edits import Edit, NewText, TextSpan, is_inside, span_of, start_of
 from autofuse.source.place.helper_text import written_at_call
-from autofuse.source.place.layout_callers import LayoutIndex
+from autofuse.source.place.layout_callers import LayoutIndex, anybody_asks
 from autofuse.source.place.layout_reads import escapes, layout_reads, returned_as_is
 from autofuse.source.place.names import NamesOfFunction, joined
 from autofuse.source.place.shape_reads import any_tuple_will_do, is_tuple
@@ -297,8 +297,8 @@ class Placement:
             return False
         read = any(True for _ in layout_reads(self.captured, site.root))
         if not read and returned_as_is(self.captured, site.root):
-            files = (self.scope, *self.importing())
-            read = any(f.index(LayoutIndex).callers_ask(self.captured.function, self.owner) for f in files)
+            indexes = [scope.index(LayoutIndex) for scope in (self.scope, *self.importing())]
+            read = anybody_asks(indexes, self.captured.function, self.owner)
         return read or escapes(self.captured, site.root) and self.scope.index(LayoutIndex).asked_anywhere()
 
     def _followed(self, call: TargetCall, place: ValuePosition, root: Value) -> TargetCall:

@@ -128,3 +128,21 @@ def test_what_is_used_as_an_index_is_not_taken_for_floating_point() -> None:
                 return table[x] + x * torch.sigmoid(x)
     """)
     assert found.status == "unsafe", found.message
+
+
+@pytest.mark.parametrize(
+    ("made", "status"),
+    [
+        ("torch.arange(8.0)", "safe"),
+        ("torch.arange(0, 1, 0.1)", "safe"),
+        ("torch.tensor([1.0, 2])", "safe"),
+        ("torch.tensor([[1, 2], [0.5, 4]])", "safe"),
+        ("torch.arange(8)", "unsafe"),
+        ("torch.tensor([1, 2])", "unsafe"),
+        ("torch.tensor([1.0], dtype=torch.long)", "unsafe"),
+    ],
+)
+def test_numbers_with_a_fraction_make_a_floating_tensor(made: str, status: str) -> None:
+    text = f"import torch\n\n\ndef f():\n    x = {made}\n    return x * torch.sigmoid(x)\n"
+    assert [f.status for f in findings(text)] == [status]
+    assert eval(made, {"torch": torch}).is_floating_point() == (status == "safe")

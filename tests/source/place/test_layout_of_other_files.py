@@ -107,6 +107,23 @@ def test_nothing_is_made_contiguous_where_no_file_reads_a_layout(tmp_path: Path,
     assert "scaled_dot_product_attention" in after and ".contiguous()" not in after
 
 
+def test_a_layout_is_followed_through_a_file_in_between(tmp_path: Path) -> None:
+    text = program(*HOLDS["an attribute"], "o")
+    texts = split(text.split("def tried")[0], "by its name")
+    texts = {"model": texts["model"], "between": texts["outer"].replace("class Outer", "class Middle")}
+    texts["outer"] = (
+        "from torch import nn\nfrom between import Middle\n\n\nclass Outer(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.middle = Middle()\n\n    def forward(self, x):\n"
+        "        return self.middle(x).stride()\n"
+    )
+    files = written(tmp_path, texts)
+    before = seen(files)
+    rewritten(files)
+    assert "scaled_dot_product_attention" in files[0].read_text()
+    assert seen(files) == before
+    sys.modules.pop("between")
+
+
 def test_a_sequential_hands_a_layout_to_the_module_after() -> None:
     text = program("self.inner = nn.Sequential(Inner(), Merge())", "self.inner", "o")
     text += "\nclass Merge(nn.Module):\n    def forward(self, y):\n        return y.view(y.size(0), -1).shape\n"
