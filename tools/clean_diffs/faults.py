@@ -33,7 +33,8 @@ def faults_of(function: ChangedFunction) -> Counter[str]:
     found["double blank line"] = _double_blank(function.after) - _double_blank(function.before)
     found["overlong line"] = len(list(_overlong(function)))
     found["orphaned comment"] = len(moved_comments(function.before, function.after))
-    found["needless parentheses"] = _parentheses(function.after, function.before) - _parentheses(
+    found["needless parentheses"] = _around_calls(function.after) - _around_calls(function.before)
+    found["needless parentheses"] += _parentheses(function.after, function.before) - _parentheses(
         function.before, function.after
     )
     names = {n.id for n in ast.walk(after) if isinstance(n, ast.Name)}
@@ -203,6 +204,18 @@ def _parentheses(text: str, other: str) -> int:
     return found
 
 
+def _around_calls(text: str) -> int:
+    """How many calls, of one line or several, stand in parentheses of their own for nothing."""
+    head = "if True:\n" if text[:1] in " \t" else ""
+    lines, found = (head + text).split("\n"), 0
+    for n in ast.walk(ast.parse(head + text)):
+        if isinstance(n, ast.Call) and n.end_lineno and n.end_lineno > n.lineno:
+            before = lines[n.lineno - 1].encode()[: n.col_offset].decode()
+            after = lines[n.end_lineno - 1].encode()[n.end_col_offset :].decode()
+            found += bool(re.search(r"(?<![\w\])])\s*\($", before)) and after.startswith(")")
+    return found
+
+
 def _is_layout(inside: str) -> bool:
     """Operators of two precedences, which people set in parentheses for readers: `a * (b / c)` is no such case."""
     try:
@@ -230,7 +243,7 @@ def _twice(before: ast.AST, after: ast.AST) -> bool:
 def _uncalled(function: ChangedFunction, before: ast.AST, after: ast.AST) -> Iterator[str]:
     """Children and methods that nothing in the file reads any more but their definition, which no message names."""
     gone = _attributes(before) - _attributes(after)
-    told = " ".join(function.file.messages)
+    told = " ".join(m for m in function.file.messages if "without a use" in m)
     if not gone:
         return
     whole = ast.parse(function.file.after)

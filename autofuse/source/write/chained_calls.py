@@ -53,15 +53,26 @@ def chained_call(
 
 
 def _receiver(value: cst.BaseExpression, texts: Container[cst.BaseExpression]) -> cst.BaseExpression | None:
-    """The replaced expression at the start of a chain of methods, attributes and indices."""
+    """The replaced expression that is computed first: at the start of a chain of methods, attributes and indices, to
+    the left of an operator or behind a name, or the first argument of a function."""
     while value not in texts:
         if isinstance(value, cst.Call):
-            value = value.func
+            first = value.args[0] if value.args and not value.args[0].star and _is_dotted(value.func) else None
+            value = value.func if first is None else first.value
         elif isinstance(value, (cst.Attribute, cst.Subscript)):
             value = value.value
+        elif isinstance(value, cst.BinaryOperation):
+            value = value.right if isinstance(value.left, cst.Name) else value.left
         else:
             return None
     return value
+
+
+def _is_dotted(function: cst.BaseExpression) -> bool:
+    """`self.proj`, `self.mlp[4]`: looking it up before its argument or after it is the same."""
+    while isinstance(function, (cst.Attribute, cst.Subscript)):
+        function = function.value
+    return isinstance(function, cst.Name)
 
 
 def _name(statement: cst.CSTNode, value: cst.BaseExpression, call: TargetCall, text: str) -> str | None:
