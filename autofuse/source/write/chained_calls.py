@@ -82,7 +82,8 @@ def _name(statement: cst.CSTNode, value: cst.BaseExpression, call: TargetCall, t
         if len(statement.targets) != 1 or not isinstance(target, cst.Name):
             return None
         chain = cst.Module([]).code_for_node(value)
-        return None if _mentions(chain, target.value) else target.value
+        if not _mentions(chain, target.value):
+            return target.value
     name = "attn_output" if call.function.endswith("attention") else "output"
     return None if _mentions(text, name) else name
 
