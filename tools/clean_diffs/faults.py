@@ -60,14 +60,16 @@ def _dead(tree: ast.AST) -> Iterator[ast.stmt]:
     read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)}
     declared = {n for s in ast.walk(tree) if isinstance(s, (ast.Global, ast.Nonlocal)) for n in s.names}
     for node in ast.walk(tree):
-        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
-            for i, s in enumerate(block if isinstance(block, list) else ()):
+        for name in ("body", "orelse", "finalbody"):
+            found = getattr(node, name, None)
+            block: list[ast.stmt] = found if isinstance(found, list) else []
+            for i, s in enumerate(block):
                 if not isinstance(s, ast.Assign) or len(s.targets) != 1 or not isinstance(s.targets[0], ast.Name):
                     if isinstance(s, ast.Expr) and isinstance(s.value, (ast.Name, ast.BinOp, ast.Attribute)):
                         yield s
                     continue
-                name = s.targets[0].id
-                if name not in declared and (name not in read or _bound_again(name, block[i + 1 :])):
+                bound = s.targets[0].id
+                if bound not in declared and (bound not in read or _bound_again(bound, block[i + 1 :])):
                     yield s
 
 
@@ -131,7 +133,7 @@ def _neutral(keyword: str, value: float) -> Callable[[ast.AST], Iterator[ast.AST
 
 def _scaled_by_hand(tree: ast.AST) -> Iterator[ast.AST]:
     """`scale=1.0` in a call whose query or key is multiplied by something before, in the same function."""
-    made = {}
+    made: dict[str, list[ast.expr]] = {}
     for s in ast.walk(tree):
         if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name):
             made.setdefault(s.targets[0].id, []).append(s.value)

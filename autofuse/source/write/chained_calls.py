@@ -25,6 +25,7 @@ class ChainedCall:
     name: str
     call: TargetCall
     rest: str
+    start: str = ""  # what the result is given to at once: `self.layers[4](`
 
     def statement(self, room: int, step: str, newline: str) -> str:
         """The statement that calls: on one line, or one argument a line where it has no `room` on one."""
@@ -44,12 +45,19 @@ def chained_call(
     new = texts[node]
     if new.call is None:
         return None
-    call = replace(new.call, tail="")
-    rest = new.text.removeprefix(call.text())
+    start, opened, function = new.call.function.rpartition("(")
+    call = replace(new.call, function=function, tail="")
+    rest = new.text.removeprefix(start + opened + call.text())
     name = _name(statement, value, call, text)
-    if name is None or rest == new.text or not (rest or node is not value) or rest and not rest.startswith("."):
+    if (
+        name is None
+        or rest == new.text
+        or not (rest or node is not value)
+        or rest
+        and not rest.startswith(")" if opened else ".")
+    ):
         return None
-    return ChainedCall(node, name, call, rest)
+    return ChainedCall(node, name, call, rest, start + opened)
 
 
 def _receiver(value: cst.BaseExpression, texts: Container[cst.BaseExpression]) -> cst.BaseExpression | None:

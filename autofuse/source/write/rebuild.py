@@ -163,7 +163,7 @@ class EditedModule:
         if found is None or not self._is_too_long(found.node):
             return None
         span, _ = self.texts[found.node]
-        self.texts[found.node] = span, NewText(found.name + found.rest)
+        self.texts[found.node] = span, NewText(found.start + found.name + found.rest)
         room = self.width - len(self.indent)
         return found.statement(room, self.tree.default_indent, self.tree.default_newline)
 
