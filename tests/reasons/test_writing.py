@@ -61,6 +61,26 @@ CASES = [
         "", "choose that branch, or leave out the one that is written out",
     ),
     Refused(
+        "helper-uncalled",
+        """
+        import torch
+        from torch import nn
+
+
+        class Norm(nn.Module):
+            def __init__(self, dim):
+                super().__init__()
+                self.weight = nn.Parameter(torch.ones(dim))
+
+            def _norm(self, x):
+                return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+            def forward(self, x):
+                return (self._norm(x.float()) * (1.0 + self.weight.float())).type_as(x)
+        """,
+        rule="AF202",
+    ),
+    Refused(
         "longer",
         "logp = F.log_softmax(x, -1)\nreturn logp.gather(-1, q.long().unsqueeze(-1)).squeeze(-1)",
         rule="AF501",

@@ -29,7 +29,8 @@ class Attention(nn.Module):
 
     def forward(self, x, mask=None):
         q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.to_qkv(x).chunk(3, dim=-1))
-        scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5)  # one row for each query
+        # one row for each query
+        scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5)
         return (scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(2)
 
 

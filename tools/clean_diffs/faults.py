@@ -33,7 +33,8 @@ def faults_of(function: ChangedFunction) -> Counter[str]:
     found["double blank line"] = _double_blank(function.after) - _double_blank(function.before)
     found["overlong line"] = len(list(_overlong(function)))
     found["orphaned comment"] = len(moved_comments(function.before, function.after))
-    found["needless parentheses"] = _parentheses(function.after, function.before) - _parentheses(
+    found["needless parentheses"] = _around_calls(function.after) - _around_calls(function.before)
+    found["needless parentheses"] += _parentheses(function.after, function.before) - _parentheses(
         function.before, function.after
     )
     names = {n.id for n in ast.walk(after) if isinstance(n, ast.Name)}
@@ -59,14 +60,16 @@ def _dead(tree: ast.AST) -> Iterator[ast.stmt]:
     read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store)}
     declared = {n for s in ast.walk(tree) if isinstance(s, (ast.Global, ast.Nonlocal)) for n in s.names}
     for node in ast.walk(tree):
-        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
-            for i, s in enumerate(block if isinstance(block, list) else ()):
+        for name in ("body", "orelse", "finalbody"):
+            found = getattr(node, name, None)
+            block: list[ast.stmt] = found if isinstance(found, list) else []
+            for i, s in enumerate(block):
                 if not isinstance(s, ast.Assign) or len(s.targets) != 1 or not isinstance(s.targets[0], ast.Name):
                     if isinstance(s, ast.Expr) and isinstance(s.value, (ast.Name, ast.BinOp, ast.Attribute)):
                         yield s
                     continue
-                name = s.targets[0].id
-                if name not in declared and (name not in read or _bound_again(name, block[i + 1 :])):
+                bound = s.targets[0].id
+                if bound not in declared and (bound not in read or _bound_again(bound, block[i + 1 :])):
                     yield s
 
 
@@ -130,7 +133,7 @@ def _neutral(keyword: str, value: float) -> Callable[[ast.AST], Iterator[ast.AST
 
 def _scaled_by_hand(tree: ast.AST) -> Iterator[ast.AST]:
     """`scale=1.0` in a call whose query or key is multiplied by something before, in the same function."""
-    made = {}
+    made: dict[str, list[ast.expr]] = {}
     for s in ast.walk(tree):
         if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name):
             made.setdefault(s.targets[0].id, []).append(s.value)
@@ -203,6 +206,18 @@ def _parentheses(text: str, other: str) -> int:
     return found
 
 
+def _around_calls(text: str) -> int:
+    """How many calls, of one line or several, stand in parentheses of their own for nothing."""
+    head = "if True:\n" if text[:1] in " \t" else ""
+    lines, found = (head + text).split("\n"), 0
+    for n in ast.walk(ast.parse(head + text)):
+        if isinstance(n, ast.Call) and n.end_lineno and n.end_lineno > n.lineno:
+            before = lines[n.lineno - 1].encode()[: n.col_offset].decode()
+            after = lines[n.end_lineno - 1].encode()[n.end_col_offset :].decode()
+            found += bool(re.search(r"(?<![\w\])])\s*\($", before)) and after.startswith(")")
+    return found
+
+
 def _is_layout(inside: str) -> bool:
     """Operators of two precedences, which people set in parentheses for readers: `a * (b / c)` is no such case."""
     try:
@@ -230,7 +245,7 @@ def _twice(before: ast.AST, after: ast.AST) -> bool:
 def _uncalled(function: ChangedFunction, before: ast.AST, after: ast.AST) -> Iterator[str]:
     """Children and methods that nothing in the file reads any more but their definition, which no message names."""
     gone = _attributes(before) - _attributes(after)
-    told = " ".join(function.file.messages)
+    told = " ".join(m for m in function.file.messages if "without a use" in m)
     if not gone:
         return
     whole = ast.parse(function.file.after)

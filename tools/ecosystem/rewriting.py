@@ -67,6 +67,8 @@ def _broken(run: RewriteRun, file: SourceFile, result: Rewritten) -> list[str]:
         return [f"the rewritten file does not compile: {error}"]
     broken = []
     lost = _comments(result.before) - _comments(result.after)
+    lines = {line.partition("#")[0].strip() for line in result.after.decode(errors="replace").splitlines()}
+    lost = Counter({c: n for c, n in lost.items() if _code_before(c, result.before) & lines})  # others went with it
     if lost:
         broken.append(f"comments are lost: {', '.join(sorted(lost))}")
     again = run.check_text(result.after, file)
@@ -76,6 +78,12 @@ def _broken(run: RewriteRun, file: SourceFile, result: Rewritten) -> list[str]:
     elif second.edits:
         broken.append(f"a second run makes {second.edits} more edits")
     return broken
+
+
+def _code_before(comment: str, source: bytes) -> set[str]:
+    """What stands before a comment on its lines; a comment on a line of its own goes with what it stands above."""
+    lines = source.decode(errors="replace").splitlines()
+    return {line.partition("#")[0].strip() for line in lines if comment in line} - {""}
 
 
 def _comments(source: bytes) -> Counter[str]:

@@ -141,7 +141,9 @@ def _fused_calls(arm: list[ast.stmt]) -> Iterator[str]:
 
 
 def _longer(edit: Edit, text: SourceText) -> bool:
-    """Whether the new text has more characters than what it stands for."""
+    """Whether a loss that is laid out as its targets has more characters than what it stands for."""
+    if not any(t.call is not None and t.call.tail for _, t in edit.replacements):
+        return False
     new = sum(len(t.text) for _, t in edit.replacements) + sum(len(t) for _, t in edit.insertions)
     return new > sum(_length(span, text) for span in (*edit.removals, *(s for s, _ in edit.replacements)))
 

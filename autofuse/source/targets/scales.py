@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autofuse.canonical import PERMUTE
-from autofuse.ir.graph import ATTRIBUTE, ITEM, PARAMETER, TUPLE, Value, is_const
+from autofuse.ir.graph import ATTRIBUTE, GLOBAL, ITEM, MODULE, PARAMETER, TUPLE, Value, ancestors, is_const
 from autofuse.ir.vocabulary import OPS
 from autofuse.match.legality import is_metadata, may_share_memory
 from autofuse.source.capture.captured import ValuePosition, unconditional
@@ -108,11 +108,19 @@ def _product(v: Value, query: Value, s: Speller) -> _Scaled | None:
         sides.append((v.inputs[1], v.inputs[0], node.right))
     for tensor, number, operand in sides:
         written = any(p.node is operand for p in s.captured.places.get(tensor, ()))
-        if written and s.view.facts.number(number) and not s.view.facts.number(tensor):
+        numbers = s.view.facts.number(number) and not s.view.facts.number(tensor)
+        if written and numbers and _stays(number, places[0], s):
             held = any(isinstance(p.node, ast.Name) for p in s.captured.places.get(v, ()))
             named = v is not query or held or bool(s.captured.binders(v))
             return _Scaled(v, tensor, number, places[0], operand, named)
     return None
+
+
+def _stays(number: Value, place: ValuePosition, s: Speller) -> bool:
+    """Whether a number that is read at `place` is surely the same where the call stands: nothing of it is assigned."""
+    read = [v for v in (number, *ancestors(number)) if v.op in (ATTRIBUTE, GLOBAL) and not is_metadata(v)]
+    own = all(v.op == ATTRIBUTE and v.inputs[0].op in (PARAMETER, MODULE, ATTRIBUTE) for v in read)
+    return not read or own and place.forgets == s.place.forgets
 
 
 def _is_own(found: _Scaled, s: Speller) -> bool:

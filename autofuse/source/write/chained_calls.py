@@ -25,6 +25,7 @@ class ChainedCall:
     name: str
     call: TargetCall
     rest: str
+    start: str = ""  # what the result is given to at once: `self.layers[4](`
 
     def statement(self, room: int, step: str, newline: str) -> str:
         """The statement that calls: on one line, or one argument a line where it has no `room` on one."""
@@ -44,24 +45,42 @@ def chained_call(
     new = texts[node]
     if new.call is None:
         return None
-    call = replace(new.call, tail="")
-    rest = new.text.removeprefix(call.text())
+    start, opened, function = new.call.function.rpartition("(")
+    call = replace(new.call, function=function, tail="")
+    rest = new.text.removeprefix(start + opened + call.text())
     name = _name(statement, value, call, text)
-    if name is None or rest == new.text or not (rest or node is not value) or rest and not rest.startswith("."):
+    if (
+        name is None
+        or rest == new.text
+        or not (rest or node is not value)
+        or rest
+        and not rest.startswith(")" if opened else ".")
+    ):
         return None
-    return ChainedCall(node, name, call, rest)
+    return ChainedCall(node, name, call, rest, start + opened)
 
 
 def _receiver(value: cst.BaseExpression, texts: Container[cst.BaseExpression]) -> cst.BaseExpression | None:
-    """The replaced expression at the start of a chain of methods, attributes and indices."""
+    """The replaced expression that is computed first: at the start of a chain of methods, attributes and indices, to
+    the left of an operator or behind a name, or the first argument of a function."""
     while value not in texts:
         if isinstance(value, cst.Call):
-            value = value.func
+            first = value.args[0] if value.args and not value.args[0].star and _is_dotted(value.func) else None
+            value = value.func if first is None else first.value
         elif isinstance(value, (cst.Attribute, cst.Subscript)):
             value = value.value
+        elif isinstance(value, cst.BinaryOperation):
+            value = value.right if isinstance(value.left, cst.Name) else value.left
         else:
             return None
     return value
+
+
+def _is_dotted(function: cst.BaseExpression) -> bool:
+    """`self.proj`, `self.mlp[4]`: looking it up before its argument or after it is the same."""
+    while isinstance(function, (cst.Attribute, cst.Subscript)):
+        function = function.value
+    return isinstance(function, cst.Name)
 
 
 def _name(statement: cst.CSTNode, value: cst.BaseExpression, call: TargetCall, text: str) -> str | None:
@@ -71,7 +90,8 @@ def _name(statement: cst.CSTNode, value: cst.BaseExpression, call: TargetCall, t
         if len(statement.targets) != 1 or not isinstance(target, cst.Name):
             return None
         chain = cst.Module([]).code_for_node(value)
-        return None if _mentions(chain, target.value) else target.value
+        if not _mentions(chain, target.value):
+            return target.value
     name = "attn_output" if call.function.endswith("attention") else "output"
     return None if _mentions(text, name) else name
 

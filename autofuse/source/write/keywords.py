@@ -29,6 +29,27 @@ def with_argument(call: cst.Call, keyword: str, text: str) -> cst.Call:
     return call.with_changes(args=[*front, last.with_changes(comma=comma, whitespace_after_arg=_NO_SPACE), added])
 
 
+def split_arguments(call: cst.Call, tree: cst.Module, indent: str, step: str, room: int) -> cst.Call:
+    """A call that is too long for its line with its arguments on a line of their own, or on one each if that is long.
+
+    `indent` is that of its line, `step` one more, and `room` what a line may have. Formatters lay it out like this.
+    """
+    plain = [a.with_changes(comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=_NO_SPACE) for a in call.args]
+    texts = [tree.code_for_node(a.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for a in plain]
+    together = len(indent) + len(step) + sum(map(len, texts)) + 2 * (len(texts) - 1) <= room
+    inner, outer = _new_line(tree, indent + step), _new_line(tree, indent)
+    between = cst.Comma(whitespace_after=cst.SimpleWhitespace(" ") if together else inner)
+    args = [a.with_changes(comma=between) for a in plain[:-1]]
+    last = plain[-1].with_changes(whitespace_after_arg=outer) if together else None
+    args.append(last or plain[-1].with_changes(comma=cst.Comma(whitespace_after=outer)))
+    return call.with_changes(args=args, whitespace_before_args=inner)
+
+
+def _new_line(tree: cst.Module, indent: str) -> cst.ParenthesizedWhitespace:
+    newline = cst.TrailingWhitespace(newline=cst.Newline(None))
+    return cst.ParenthesizedWhitespace(first_line=newline, indent=True, last_line=cst.SimpleWhitespace(indent))
+
+
 def _enclosed(value: cst.BaseExpression) -> cst.BaseExpression:
     """A generator needs parentheses of its own where it is not the only argument."""
     if not isinstance(value, cst.GeneratorExp) or value.lpar:

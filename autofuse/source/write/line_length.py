@@ -6,6 +6,8 @@ Reads the configuration files of formatters and linters, each once in a run. Kno
 from __future__ import annotations
 
 import configparser
+import io
+import tokenize
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
@@ -14,6 +16,7 @@ from pathlib import Path
 USUAL = 88
 _KEPT = (USUAL, 100, 119, 120)  # limits that files keep to, the narrowest first
 _EXCEPTIONS = 100  # one line in so many may be longer than the limit: an address, a long string
+_LONG_STRING = 30  # characters
 _LARGEST = 2**20
 _NARROWEST, _WIDEST = 40, 400  # a number beyond these says that there is no limit
 
@@ -26,9 +29,21 @@ def line_length(text: str, file: Path | None) -> int:
 
 def kept_length(text: str) -> int:
     """The limit that nearly all lines of a text keep, 88 at least and 120 at most."""
-    lengths = [len(line.expandtabs(4)) for line in text.splitlines()]
+    lengths = [len(line.expandtabs(4)) for line in _code_lines(text)]
     allowed = len(lengths) // _EXCEPTIONS
     return next((w for w in _KEPT if sum(n > w for n in lengths) <= allowed), _KEPT[-1])
+
+
+def _code_lines(text: str) -> list[str]:
+    """The lines of code alone: what is said in comments and strings is laid out by nobody."""
+    lines, prose = text.splitlines(), set[int]()
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT or token.type == tokenize.STRING and len(token.string) > _LONG_STRING:
+                prose |= set(range(token.start[0], token.end[0] + 1))
+    except (tokenize.TokenError, SyntaxError):  # stricter than the parser in a few places
+        return lines
+    return [line for number, line in enumerate(lines, 1) if number not in prose]
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ import libcst as cst
 
 from autofuse.source.place.edits import Edit, NewText, TextSpan
 from autofuse.source.write.chained_calls import chained_call
-from autofuse.source.write.keywords import with_argument, without_argument
+from autofuse.source.write.keywords import split_arguments, with_argument, without_argument
 from autofuse.source.write.leading_lines import (
     Lines,
     comment_line,
@@ -23,6 +23,7 @@ from autofuse.source.write.leading_lines import (
     opens_region,
     without_leading_blanks,
 )
+from autofuse.source.write.one_line import on_one_line
 from autofuse.source.write.positions import Located
 from autofuse.source.write.trailing_comments import with_trailing_comment
 
@@ -133,12 +134,23 @@ class EditedModule:
                 return [], list(line.leading_lines)
             return [before[0].with_changes(leading_lines=line.leading_lines), *before[1:]], []
         changed = line.with_changes(body=small, leading_lines=[*line.leading_lines, *comments])
+        changed = self._joined(changed, line)
         changed = with_trailing_comment(changed, line, self.tree, self.width - len(self.indent))
         before += [self._parsed(call)] if call is not None else []
         if before:
             before[0] = before[0].with_changes(leading_lines=changed.leading_lines)
             changed = changed.with_changes(leading_lines=[])
         return [*before, changed], []
+
+    def _joined(self, new: cst.SimpleStatementLine, old: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
+        """A statement that was written on several lines on one, where it now fits."""
+        if len(new.body) != 1 or not self._holds(old) or self.located.first_line(old) == self.located.last_line(old):
+            return new
+        text = on_one_line(self.tree.code_for_node(new.body[0]), self.width - len(self.indent))
+        if text is None:
+            return new
+        made = self._parsed(text)
+        return new.with_changes(body=made.body) if isinstance(made, cst.SimpleStatementLine) else new
 
     def _begin(self, body: Sequence[cst.BaseSmallStatement]) -> None:
         """Takes down how far the line of these statements is indented."""
@@ -151,7 +163,7 @@ class EditedModule:
         if found is None or not self._is_too_long(found.node):
             return None
         span, _ = self.texts[found.node]
-        self.texts[found.node] = span, NewText(found.name + found.rest)
+        self.texts[found.node] = span, NewText(found.start + found.name + found.rest)
         room = self.width - len(self.indent)
         return found.statement(room, self.tree.default_indent, self.tree.default_newline)
 
@@ -289,6 +301,17 @@ class EditedModule:
         before, after = self.located.text_around(span)
         return len(before) + len(new.text) + len(after.partition("#")[0].rstrip()) > self.width
 
+    def fitted(self, old: cst.Call, new: cst.Call) -> cst.Call:
+        """`new`, which stands in place of `old` at the end of its line, split where the line would be too long."""
+        code, at = self.tree.code_for_node(new), self.located.ranges[old]
+        line = self.located.lines[at.start.line - 1]
+        before, after = line[: at.start.column], line[at.end.column :].partition("#")[0].strip()
+        if at.start.line != at.end.line or after or len(before) + len(code) <= self.width or len(line) > self.width:
+            return new
+        indent = line[: len(line) - len(line.lstrip())]
+        room = self.width - len(self.indent)
+        return split_arguments(new, self.tree, indent.removeprefix(self.indent), self.tree.default_indent, room)
+
     def needs_parentheses(self, node: cst.BaseExpression, new: cst.BaseExpression) -> bool:
         """Whether those around `node` stay around `new`: a call needs none, unless a keyword stands right before it."""
         if "\n" in self.tree.code_for_node(node):
@@ -327,6 +350,8 @@ class _Replacer(cst.CSTTransformer):
                 updated = without_argument(updated, index)
             for keyword, text in self.rebuilt.added.get(original, ()):
                 updated = with_argument(updated, keyword, text)
+            if original in self.rebuilt.added:
+                updated = self.rebuilt.fitted(original, updated)
         if not isinstance(original, cst.BaseExpression) or original not in self.rebuilt.texts:
             return updated
         self.comments += comments_in(original)

@@ -46,6 +46,7 @@ KEPT = {
     "it is scaled in a branch": "if self.heads == 2:\n            q = q * self.scale",
     "its tensor is read": "p = q\n        q = q * self.scale\n        v = v + p",
     "its tensor is written to": "p = q.clone()\n        q = p * self.scale\n        p.zero_()",
+    "the scale is changed": "q = q * self.scale\n        self.scale = 3.0",
     "the scale is a tensor": "q = q * x.mean()",
 }
 
