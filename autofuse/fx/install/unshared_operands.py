@@ -5,11 +5,22 @@ Which ones these are is found where the call is made (autofuse/fx/rewrite/unsave
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from torch import fx
 
 from autofuse import ops
-from autofuse.fx.rewrite.unsaved_operands import KEPT, UNSAVED, argument
 from autofuse.ops import lowered
+
+UNSAVED = "unsaved"  # under which the node of a fused call has the names of such operands
+
+# What fused calls keep of their operands, by place and name.
+KEPT: dict[Callable[..., Any], tuple[tuple[int, str], ...]] = {
+    ops.layer_norm: ((0, "x"), (2, "bias")),
+    ops.gelu: ((0, "x"),),
+    ops.attention: ((0, "query"),),
+}
 
 
 def keep_apart(graph: fx.Graph) -> None:
@@ -26,3 +37,8 @@ def keep_apart(graph: fx.Graph) -> None:
                     made = graph.call_function(lowered.unshared, (x,))
                 made.meta = {k: v for k, v in x.meta.items() if k in ("v", "place")}
                 node.replace_input_with(x, made)
+
+
+def argument(node: fx.Node, at: int, name: str) -> Any:
+    """What a call has for one of its parameters; None where that is left out."""
+    return node.args[at] if len(node.args) > at else node.kwargs.get(name)

@@ -7,23 +7,16 @@ operand is put out of reach of such writes when code is made (autofuse/fx/instal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, fx
 
-from autofuse import ops
+from autofuse.fx.install.unshared_operands import KEPT, UNSAVED, argument
 from autofuse.fx.trace.operation_names import called
 
-UNSAVED = "unsaved"  # under which the node of a fused call has the names of such operands
 _Operands = Mapping[fx.Node, tuple[Any, Any]]
 
-# What fused calls keep of their operands, by place and name.
-KEPT: dict[Callable[..., Any], tuple[tuple[int, str], ...]] = {
-    ops.layer_norm: ((0, "x"), (2, "bias")),
-    ops.gelu: ((0, "x"),),
-    ops.attention: ((0, "query"),),
-}
 # Operations of which autograd keeps nothing of an operand, if what they are given besides is a number or no factor.
 _KEEPS_NONE = frozenset("mean sum add sub rsub neg size dim numel __add__ __sub__ __radd__ __rsub__ iadd isub".split())
 _KEEPS_FACTORS = frozenset("mul div truediv __mul__ __rmul__ __truediv__ true_divide".split())
@@ -40,11 +33,6 @@ def mark(come: Iterable[fx.Node], gone: Collection[fx.Node], operands: _Operands
         found = {name for at, name in kept if _is_unsaved(argument(node, at, name), gone, operands)}
         if found:
             node.meta[UNSAVED] = frozenset(found)
-
-
-def argument(node: fx.Node, at: int, name: str) -> Any:
-    """What a call has for one of its parameters; None where that is left out."""
-    return node.args[at] if len(node.args) > at else node.kwargs.get(name)
 
 
 def _is_unsaved(operand: Any, gone: Collection[fx.Node], operands: _Operands) -> bool:
