@@ -144,7 +144,8 @@ class EditedModule:
 
     def _joined(self, new: cst.SimpleStatementLine, old: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
         """A statement that was written on several lines on one, where it now fits."""
-        if len(new.body) != 1 or not self._holds(old) or self.located.first_line(old) == self.located.last_line(old):
+        one_line = self.located.first_line(old) == self.located.last_line(old)
+        if len(new.body) != 1 or one_line or not self._is_replaced_in(old):
             return new
         text = on_one_line(self.tree.code_for_node(new.body[0]), self.width - len(self.indent))
         if text is None:
@@ -236,6 +237,10 @@ class EditedModule:
     def _holds(self, node: cst.CSTNode) -> bool:
         own = node in self.texts or node in self.added or node in self.omitted
         return own or any(self._holds(c) for c in node.children)
+
+    def _is_replaced_in(self, node: cst.CSTNode) -> bool:
+        """Whether an expression inside `node` is replaced, rather than given arguments."""
+        return node in self.texts or any(self._is_replaced_in(c) for c in node.children)
 
     def _if(self, s: cst.If) -> tuple[list[cst.BaseStatement], Lines]:
         """An `if` of which nothing is left goes, as long as its test does nothing but ask."""
