@@ -32,6 +32,11 @@ if TYPE_CHECKING:  # these have types of their own; the others are Any
 FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"  # the name of a logger
 COMPILER = "torch._dynamo.convert_frame"  # the name of a module: where it was not imported, nothing was compiled
 COMPILER_MODULES = (COMPILER, "torch._inductor")  # names of what compiles, and runs no module
+# Names of the modules whose modes count or print the operations of a program.
+COUNTING_MODULES = frozenset({
+    "torch.utils.flop_counter", "torch.distributed._tools.mem_tracker", "torch.distributed.tensor.debug._comm_mode",
+    "torch.testing._internal.logging_tensor", "torch.utils._debug_mode",
+})  # fmt: skip
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -68,7 +70,8 @@ CHANGES = {
 def test_an_edited_script_trains_to_the_same_losses(name: str) -> None:
     before, expected = CHANGES[name]
     after = rewritten(before)
-    assert expected in after and rewritten(after) == after
+    in_one_line = re.sub(r",? *\)", ")", " ".join(after.split()))  # a call may have got too long for its line
+    assert expected in in_one_line and rewritten(after) == after
     original, new = (module_of(t).losses() for t in (source(before), after))
     assert len(original) >= 9 and original[-1] != original[0]
     # one update differs by the rounding of float32, and a few dozen follow each other

@@ -177,7 +177,7 @@ class GatheredByLong(Loss):
 class GatheredAndMasked(Loss):
     """What is masked is averaged over the rest."""
 
-    safety = "unsafe"  # targets may be -100, or of another dtype than int64
+    doors = ("live",)  # as text the loss would be longer, and no faster
 
     def forward(self, logits_3d, target_2d):
         mask = (target_2d != PAD).float()
@@ -256,7 +256,7 @@ class LogSumExpLessPicked(Loss):
 
 
 class LogSumExpNotReduced(Loss):
-    safety = "unsafe"  # targets may be -100, or of another dtype than int64
+    doors = ("live",)  # as text the loss would be longer, and no faster
 
     def forward(self, logits_3d, target_2d):
         return logits_3d.logsumexp(-1) - logits_3d.gather(-1, target_2d[..., None]).squeeze(-1)

@@ -96,7 +96,7 @@ def test_labelled_places_are_scored(package: Path, tmp_path: Path) -> None:
     sources.mkdir(parents=True)
     (sources / "model.py").write_text(MODEL)
     place = {"source": "gh:somebody/thing@1", "file": "model.py", "grade": "core", "kind": "attention"}
-    places = [{**place, "lines": [15, 16], "fusable": "yes"}, {**place, "lines": [15, 15], "fusable": "no:made up"}]
+    places = [{**place, "lines": [16, 17], "fusable": "yes"}, {**place, "lines": [16, 16], "fusable": "no:made up"}]
     absent = {**place, "file": "other.py", "lines": [1, 1], "fusable": "yes"}
     truth = tmp_path / "truth.json"
     truth.write_text(json.dumps([*places, absent, {**place, "grade": "debatable"}]))

@@ -45,6 +45,7 @@ _CODES = {
     for name in set(ops.__all__) - {"kernel_of", "masked", "rows"}  # none of which computes in place of a model
     if isinstance(f := getattr(place, name, None), types.FunctionType)
 }
+_CODES |= {c: "attention" for c in plain.settled_attention.__wrapped__.__code__.co_consts if hasattr(c, "co_code")}
 _OPERATIONS: dict[str, set[str]] = defaultdict(set)
 for _loaded in load_rules():
     if _loaded.change is None:

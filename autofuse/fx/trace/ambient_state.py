@@ -15,6 +15,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from autofuse.torch_private import (
+    COUNTING_MODULES,
     DeviceContext,
     disable_current_modes,
     get_current_dispatch_mode_stack,
@@ -80,14 +81,8 @@ def foreign_modes() -> list[str]:
     torch's own are not, but for those that count or print the operations of a program.
     """
     on = (*get_current_function_mode_stack(), *get_current_dispatch_mode_stack())
-    classes = [type(mode) for mode in on]
-    return [c.__qualname__ for c in classes if c.__module__ in _COUNTING or _package(c) not in ("torch", "autofuse")]
-
-
-_COUNTING = frozenset({
-    "torch.utils.flop_counter", "torch.distributed._tools.mem_tracker", "torch.distributed.tensor.debug._comm_mode",
-    "torch.testing._internal.logging_tensor", "torch.utils._debug_mode",
-})  # fmt: skip
+    heard = (c for c in map(type, on) if c.__module__ in COUNTING_MODULES or _package(c) not in ("torch", "autofuse"))
+    return [c.__qualname__ for c in heard]
 
 
 def _package(cls: type) -> str:

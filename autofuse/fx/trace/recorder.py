@@ -7,11 +7,14 @@ a forward may not do; guards collect what was taken for granted.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.autograd import grad_mode
 from torch.overrides import TorchFunctionMode
 
 from autofuse.fx.trace import torch_functions as operations
@@ -52,7 +55,8 @@ class Recorder(ChildCalls, TorchFunctionMode):
         if name in operations.DATA:
             self.refuse(because(forwards.NEEDS_NUMBERS, name=name.strip("_")))
         if name == "_set_grad_enabled":  # what is computed under it is looked at
-            if True in args or True in kwargs.values():  # which changes nothing here, and much under no_grad
+            turned_on = True in args or True in kwargs.values()  # which changes nothing here, and much under no_grad
+            if turned_on and not _ends_a_context():
                 self.guards.add(f"{self.guards.constant(torch.is_grad_enabled)}()")
             return function(*args, **kwargs)
         if name in operations.UNHELD or name == "__setattr__":
@@ -176,4 +180,16 @@ def _may_be_default(node: fx.Node, dtype: torch.dtype) -> bool:
         if isinstance(found, Tensor) and found.dtype == dtype and all(v.dtype != dtype for v in before):
             return True
         todo += node.all_input_nodes
+    return False
+
+
+def _ends_a_context() -> bool:
+    """Whether torch puts back what was before `with torch.no_grad():`, and not the user's code asks for gradients."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != grad_mode.__file__:
+        frame = frame.f_back
+    while frame is not None and frame.f_code.co_filename == grad_mode.__file__:
+        if frame.f_code.co_name == "__exit__":
+            return True
+        frame = frame.f_back
     return False

@@ -55,15 +55,16 @@ def files_of(found: ast.ImportFrom, file: Path) -> Iterator[Path]:
     """Where the module of an import in `file` may stand, the nearest first."""
     LOOKED_AT.questions += 1
     parts = found.module.split(".") if found.module else []
-    if found.level:
-        starts = [file.parent.joinpath(*[".."] * (found.level - 1))]
-    else:
-        starts = [file.parent, *list(file.parents)[1:_ABOVE]]
-    for start in starts:
+    for start in starts_of(found.level, file.parent):
         base = start.joinpath(*parts)
         files = (*([base.with_name(base.name + ".py")] if parts else []), base / "__init__.py")
         LOOKED_AT.places.update(dict.fromkeys(map(str, files)))
         yield from (f for f in files if f.is_file())
+
+
+def starts_of(level: int, folder: Path) -> list[Path]:
+    """The folders from which an import in a file of `folder` may be looked up, the nearest first."""
+    return [folder.joinpath(*[".."] * (level - 1))] if level else [folder, *list(folder.parents)[: _ABOVE - 1]]
 
 
 def _scope_of(file: Path, name: str) -> FileScope | None:

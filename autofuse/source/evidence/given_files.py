@@ -7,13 +7,15 @@ as the command runs. Knows files and names; what they do to a class is the busin
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from autofuse.source.capture.looked_at import LOOKED_AT
-from autofuse.source.capture.project_files import LIBRARIES, files_of, own_class
+from autofuse.source.capture.project_files import LIBRARIES, own_class, starts_of
 from autofuse.source.capture.scope import FileScope, file_scope
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.taken_derivatives import derivatives
@@ -60,15 +62,15 @@ class ProjectFiles:
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._renewing:
-            home = scope.file.resolve()
-            given = {Path(p).resolve(): p for p in self.paths if (m := self._mentioned(p)) is not None and m.renews}
+            home = _resolved(scope.file)
+            given = {_resolved(p): p for p in self.paths if (m := self._mentioned(p)) is not None and m.renews}
             found: dict[str, None] = {}
             for path in self._importing(scope, scope.file, lambda _: True) if given else ():
                 user = self._scope(path)
                 if user is None or Path(path).name == "__init__.py":
                     continue  # a package imports everything, and uses nothing
-                files = (f for i in self._imports(path, user) for f in i.files)
-                found |= {given[f]: None for f in files if f in given and f != home}
+                files = (f for i in self._imports(path, user) for f in i.of(given))
+                found |= {given[f]: None for f in files if f != home}
             self._renewing[scope.file] = tuple(s for p in found if (s := self._scope(p)) is not None)
         return self._renewing[scope.file]
 
@@ -86,7 +88,7 @@ class ProjectFiles:
                 if (user := self._scope(path)) is not None and user.file is not None:
                     found |= dict.fromkeys(self._importing(user, user.file, lambda m: m.asks_layouts))
             asked = any((m := self._mentioned(p)) is not None and m.asks_layouts for p in found)
-            scopes = (self._scope(p) for p in found if Path(p).resolve() != scope.file.resolve())
+            scopes = (self._scope(p) for p in found if _resolved(p) != _resolved(scope.file))
             self._asking[scope.file] = tuple(s for s in scopes if s is not None) if asked else ()
         return self._asking[scope.file]
 
@@ -94,23 +96,23 @@ class ProjectFiles:
         """The files that import from `file`, of those whose bytes are `wanted`."""
         names = {n.encode() for n in (*scope.classes, *scope.functions)}
         names.add((file.stem if file.stem != "__init__" else file.parent.name).encode())
-        home, package, found = file.resolve(), file.parent.name.encode(), 0
+        home, package, found = _resolved(file), file.parent.name.encode(), 0
         for path in self.paths:
             mentioned = self._mentioned(path)
             if found >= _MOST or mentioned is None or not wanted(mentioned) or not mentioned.imports(names, package):
                 continue
             other = self._scope(path)
-            if other is None or not any(i.brings(home) for i in self._imports(path, other)):
+            if other is None or not any(i.brings(home, scope.classes) for i in self._imports(path, other)):
                 continue
-            if Path(path).resolve() != home:
+            if _resolved(path) != home:
                 found += 1
                 yield path
 
     def patching(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that replace functions of torch's, which are one for the whole program."""
-        here = scope.file.resolve() if scope.file is not None else None
+        here = _resolved(scope.file) if scope.file is not None else None
         paths = [p for p in self.paths if (m := self._mentioned(p)) is not None and m.patches_torch]
-        return tuple(s for p in paths if Path(p).resolve() != here and (s := self._scope(p)) is not None)
+        return tuple(s for p in paths if _resolved(p) != here and (s := self._scope(p)) is not None)
 
     def differentiating(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that take derivatives of derivatives, and import the file of `scope`, by way of others too."""
@@ -124,8 +126,8 @@ class ProjectFiles:
         """Whether the file of `user` imports that of `scope` itself."""
         if user.file is None or scope.file is None:
             return False
-        home = scope.file.resolve()
-        return any(i.brings(home) for i in self._imports(str(user.file), user))
+        home = _resolved(scope.file)
+        return any(i.brings(home, scope.classes) for i in self._imports(str(user.file), user))
 
     def _reaching(
         self, scope: FileScope, wanted: Callable[[_Mentioned], bool], sure: Callable[[FileScope], bool]
@@ -133,23 +135,23 @@ class ProjectFiles:
         """The files that import that of `scope`, by way of others too, of those whose bytes and whose tree say so."""
         if scope.file is None or len(self.paths) < 2:
             return ()
-        home = scope.file.resolve()
+        home, classes = _resolved(scope.file), scope.classes
         paths = [p for p in self.paths if (m := self._mentioned(p)) is not None and wanted(m)]
         paths = [p for p in paths if (s := self._scope(p)) is not None and sure(s)][:_MOST]
-        there = [p for p in paths if Path(p).resolve() != home and any(i.brings(home) for i in self._reached(p))]
+        there = [p for p in paths if _resolved(p) != home and any(i.brings(home, classes) for i in self._reached(p))]
         return tuple(s for p in there if (s := self._scope(p)) is not None)
 
     def _reached(self, path: str) -> tuple[_Import, ...]:
         """What a file imports, and what the files that it imports do, as far as they were given."""
         if path not in self._reaches:
-            given = {Path(p).resolve(): p for p in self.paths}
+            given = {_resolved(p): p for p in self.paths}
             todo, seen, found = [path], {path}, list[_Import]()
             while todo and len(seen) < _MOST_REACHED:
                 at = todo.pop(0)
                 scope = self._scope(at)
                 imports = self._imports(at, scope) if scope is not None else ()
                 found += imports
-                new = {given[f]: None for i in imports for f in i.files if f in given and given[f] not in seen}
+                new = {given[f]: None for i in imports for f in i.of(given) if given[f] not in seen}
                 seen |= new.keys()
                 todo += new
             self._reaches[path] = tuple(found)
@@ -174,36 +176,66 @@ class ProjectFiles:
         return self._imported[path]
 
 
+@lru_cache(maxsize=1 << 14)
+def _resolved(path: str | Path) -> str:
+    return os.path.realpath(path)
+
+
 @dataclass(frozen=True)
 class _Import:
-    """The files that an import may mean, and the name that it takes from them; "" where it takes the module."""
+    """One name that a file imports. `bases`: what a module may stand at, without `.py` and `/__init__.py`.
 
-    files: frozenset[Path]
+    scope: of the file that imports. name: what the file calls it, "" for a whole module. original: its name where it
+    is defined.
+    """
+
+    scope: FileScope
+    bases: tuple[str, ...]
     name: str
+    original: str
 
-    def brings(self, home: Path) -> bool:
-        """Whether it imports the file `home`, a class that is defined there, or all of its package."""
-        packages = (f for f in self.files if f.name == "__init__.py" and f.parent in home.parents)
-        return home in self.files or self.name in ("", "*") and any(packages)
+    def brings(self, home: str, classes: Collection[str]) -> bool:
+        """Whether it imports the file `home`, one of the `classes` that are defined there, or all of its package."""
+        if any(home in files for files in self._files()):
+            return True
+        if self.name in ("", "*"):
+            return any(home.startswith(base + os.sep) for base in self.bases)
+        return self.original in classes and self.defined == home
+
+    def of(self, given: Collection[str]) -> Iterator[str]:
+        """The files among those `given` that it may mean."""
+        for files in self._files():
+            yield from (f for f in files if f in given)
+        if self.name and self.defined in given:
+            yield self.defined
+
+    @cached_property
+    def defined(self) -> str:
+        """The file of the class that it names; "" where it names none that can be found."""
+        found = own_class(self.scope, ast.Name(self.name))
+        return _resolved(found[1].file) if found is not None and found[1].file is not None else ""
+
+    def _files(self) -> Iterator[tuple[str, str]]:
+        return ((f"{base}.py", os.path.join(base, "__init__.py")) for base in self.bases)
 
 
 def _imports(scope: FileScope, file: Path) -> Iterator[_Import]:
+    folder = Path(_resolved(file)).parent
     for node in walk(scope.tree):
         if isinstance(node, ast.Import):
-            modules = [(a.name, "", 0) for a in node.names]
+            modules = [(a.name, "", "", 0) for a in node.names]
         elif isinstance(node, ast.ImportFrom):
             own = node.module or ""
-            modules = [(own, a.name, node.level) for a in node.names]
-            modules += [(f"{own}.{a.name}".lstrip("."), a.asname or a.name, node.level) for a in node.names]
+            names = [(a.asname or a.name, a.name) for a in node.names]
+            modules = [(own, local, name, node.level) for local, name in names]
+            modules += [(f"{own}.{name}".lstrip("."), local, name, node.level) for local, name in names]
         else:
             continue
-        for module, name, level in modules:
+        for module, local, name, level in modules:
             if level or module.partition(".")[0] not in LIBRARIES:
-                found = list(files_of(ast.ImportFrom(module, [], level), file))
-                defined = own_class(scope, ast.Name(name)) if name else None
-                if defined is not None and defined[1].file is not None:
-                    found.append(defined[1].file)
-                yield _Import(frozenset(f.resolve() for f in found), name)
+                parts = module.split(".") if module else []
+                bases = (os.path.normpath(os.path.join(start, *parts)) for start in starts_of(level, folder))
+                yield _Import(scope, tuple(bases), local, name)
 
 
 @dataclass(frozen=True)

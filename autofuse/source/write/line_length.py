@@ -46,13 +46,20 @@ def _code_lines(text: str) -> list[str]:
     return [line for number, line in enumerate(lines, 1) if number not in prose]
 
 
-@lru_cache(maxsize=4096)
 def _configured(folder: Path) -> int | None:
     """What the nearest configuration says that names a length, from `folder` upwards."""
+    for place in (folder, *folder.parents):
+        if (found := _configured_in(place)) is not None or (place / ".git").exists():
+            return found
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _configured_in(folder: Path) -> int | None:
     for name, read in _FILES.items():
         if (found := next(iter(_lengths(folder / name, read)), None)) is not None:
             return found
-    return None if folder == folder.parent or (folder / ".git").exists() else _configured(folder.parent)
+    return None
 
 
 def _lengths(file: Path, read: Callable[[str], Iterator[object]]) -> Iterator[int]:
