@@ -75,8 +75,6 @@ def test_only_the_source_of_the_edited_cell_changes(style: dict[str, object], as
     cells = sources(path)
     fused = "def forward(self, q, k, v):\n        return nn.functional.scaled_dot_product_attention(q, k, v)\n"
     assert cells[2].endswith(fused)
-        "def forward(self, q, k, v):\n        return nn.functional.scaled_dot_product_attention(q, k, v)\n"
-    )
     assert cells[1] == IMPORTS and json.loads(after).keys() == json.loads(before).keys()
     assert main(["rewrite", "--check", "nb.ipynb"]) == 0
 
