@@ -22,7 +22,7 @@ from autofuse.cli.interruption import uninterrupted_end
 from autofuse.cli.output import DONE, FAILED, INTERRUPTED, Output
 from autofuse.results.visible_text import visible
 
-_GET_TORCH = "Install it with `pip install 'autofuse[torch]'`."
+_GET_TORCH = "Install it with `pip install 'torch>=2.6'`."
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _COMMANDS = {
     "cache": "cache:main", "check": "check:main", "compare": "compare:main", "demo": "demo:main",

@@ -32,7 +32,7 @@ def main(options: Namespace) -> int:
     if TORCH.missing():
         aside.print(
             "autofuse: the operations and their providers need torch, which is not installed here: these are the "
-            "packages alone. Install it with `pip install 'autofuse[torch]'`.",
+            "packages alone. Install it with `pip install 'torch>=2.6'`.",
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
     return _DONE

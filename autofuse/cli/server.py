@@ -14,7 +14,7 @@ def main(options: Namespace) -> int:
     if find_spec("pygls") is None:
         Output().say(
             "autofuse: `server` speaks to editors by pygls, which is not installed here. "
-            "Install it with `pip install 'autofuse[server]'`."
+            "Install it with `pip install 'pygls>=2.1'`."
         )
         return FAILED
     import_module("autofuse.cli.language_server").serve(options.allow_rules)

@@ -218,7 +218,7 @@ def _flash(install: str = _GET_FLASH, **more: str) -> Package:
 
 _NO_TRITON_PART = "flash-attn is installed without its Triton kernels."
 
-TORCH = packaged("torch", _TORCH, "pip install 'autofuse[torch]' (or any build of torch 2.6 or newer)")
+TORCH = packaged("torch", _TORCH, "pip install 'torch>=2.6'.")
 TRITON = packaged("triton", Parts("triton", _TRITON), "pip install triton (it comes with torch's builds for CUDA).")
 COMPILER = Package("compiled", _compiler_missing, "Install a C++ compiler, g++ or clang++.")
 FLEX = packaged(

@@ -5,7 +5,7 @@
 const vscode = require("vscode");
 const { LanguageClient, TransportKind } = require("vscode-languageclient/node");
 
-const NEEDED = "pip install 'autofuse[server]'";
+const NEEDED = "pip install 'pygls>=2.1'";
 let client;
 
 /** What the settings say about how the server is started. */
