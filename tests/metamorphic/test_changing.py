@@ -65,7 +65,7 @@ def check_live(program: Program, wanted: list[Step]) -> None:
 
 @pytest.mark.parametrize("program", [*fused_examples(), *kept_examples()], ids=str)
 def test_a_mutated_example_stays_what_it_is_in_text(program: Program, record_property: Count) -> None:
-    @each_of(4, MUTATED, REWRITTEN)
+    @each_of(3, MUTATED, REWRITTEN)
     def check(mutations: list[Step], others: list[Step]) -> None:
         record_property("programs", 1)
         check_text(program, [*mutations, *others])
@@ -74,7 +74,7 @@ def test_a_mutated_example_stays_what_it_is_in_text(program: Program, record_pro
 
 
 def test_mutated_spellings_stay_what_they_are_in_text(record_property: Count) -> None:
-    @each_of(150, st.sampled_from([*spelled(), *lookalikes()]), MUTATED, REWRITTEN)
+    @each_of(100, st.sampled_from([*spelled(), *lookalikes()]), MUTATED, REWRITTEN)
     def check(program: Program, mutations: list[Step], others: list[Step]) -> None:
         record_property("programs", 1)
         check_text(program, [*mutations, *others])

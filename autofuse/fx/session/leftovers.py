@@ -8,24 +8,34 @@ of twins and stand-ins, which Python frees when it collects garbage the next tim
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from autofuse.fx.trace.twin import forget_classes
 from autofuse.fx.trace.unseen_copies import forget_copies
 
+_THREAD = threading.local()
+
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """Free what is made in this block and hangs on cycles. What was there before is not looked through."""
-    frozen = gc.get_freeze_count() > 0  # by the user, or by a block around this one
-    if not frozen:
-        gc.freeze()
+    """Free what is made in this block and hangs on cycles. What was there before is not looked through.
+
+    No garbage is collected within the block, so all that it makes is in the youngest generation at its end.
+    """
+    if getattr(_THREAD, "inside", False):
+        yield
+        return
+    collects = gc.isenabled()
+    gc.disable()
+    _THREAD.inside = True
     try:
         yield
     finally:
+        _THREAD.inside = False
         forget_classes()
         forget_copies()
-        gc.collect()
-        if not frozen:
-            gc.unfreeze()
+        gc.collect(0)
+        if collects:
+            gc.enable()

@@ -176,8 +176,12 @@ class ProjectFiles:
         return self._imported[path]
 
 
-@lru_cache(maxsize=1 << 14)
 def _resolved(path: str | Path) -> str:
+    return _real(os.path.abspath(path))
+
+
+@lru_cache(maxsize=1 << 14)
+def _real(path: str) -> str:
     return os.path.realpath(path)
 
 
