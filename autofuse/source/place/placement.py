@@ -406,7 +406,9 @@ class Placement:
                 rest = block[at + 1 :]
                 between = rest[: next((i for i, s in enumerate(rest) if s is root.statement), 0)]
                 used = {n.id for s in between for n in ast.walk(s) if isinstance(n, ast.Name)}
+                deleted = {n.id for s in self.captured.deleted for n in ast.walk(s) if isinstance(n, ast.Name)}
                 together = any(s is root.statement for s in rest) and name not in used
+                together = together and _target(place.statement) not in deleted  # `del` needs the name
                 return name if together or name == _target(place.statement) else None
         return None
 
