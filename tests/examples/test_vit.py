@@ -13,7 +13,7 @@ def test_it_learns_the_same_once_optimized(script):
     assert "AF101" in outcome.fused and outcome.fused & {"AF201", "AF203"}
 
 
-@pytest.mark.parametrize("options", [(), ("--unsafe",)], ids=["safe", "unsafe"])
+@pytest.mark.parametrize("options", [(), pytest.param(("--unsafe",), marks=pytest.mark.night)], ids=["safe", "unsafe"])
 def test_it_learns_the_same_once_rewritten(script, tmp_path, options):
     outcome = script("vit", "ViT").rewritten(tmp_path, *options)
     assert outcome.agreement.agrees, outcome.agreement.sentence

@@ -12,14 +12,14 @@ from tools.distributed.result import Result
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 
 TWO = (
-    "DDP, static_graph, before",
     "FSDP1 per block, use_orig_params=False, after",
     "FSDP2 per block, bf16 MixedPrecisionPolicy, after",
-    "FSDP2, DCP between plain and optimized, before",
     "tensor parallel, after",
     "ranks that would decide otherwise, before",
 )
 BY_NIGHT = (
+    "DDP, static_graph, before",
+    "FSDP2, DCP between plain and optimized, before",
     "DDP, no_sync over 3 micro batches, clipped, after",
     "FSDP2 per attention, MLP and norm, before",
     "FSDP1 per block, use_orig_params=True, before",

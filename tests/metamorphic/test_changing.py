@@ -83,7 +83,7 @@ def test_mutated_spellings_stay_what_they_are_in_text(record_property: Count) ->
 
 
 def test_mutated_programs_stay_what_they_are_live(record_property: Count) -> None:
-    @each_of(15, st.sampled_from([*fused_examples(), *spelled(), *lookalikes()]), MUTATED)
+    @each_of(8, st.sampled_from([*fused_examples(), *spelled(), *lookalikes()]), MUTATED)
     def check(program: Program, mutations: list[Step]) -> None:
         record_property("programs", 1)
         check_live(program, mutations)

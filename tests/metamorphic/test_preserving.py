@@ -83,7 +83,7 @@ def test_an_example_is_optimized_however_it_is_written(program: Program, record_
 
 
 def test_spellings_are_rewritten_however_they_are_written(record_property: Count) -> None:
-    @each_of(70, st.sampled_from([p for p in spelled() if "text" in p.doors]), WRITTEN, SET)
+    @each_of(40, st.sampled_from([p for p in spelled() if "text" in p.doors]), WRITTEN, SET)
     def check(program: Program, wanted: list[Step], layout: list[Step]) -> None:
         record_property("programs", 1)
         check_text(program, wanted, layout)
@@ -92,7 +92,7 @@ def test_spellings_are_rewritten_however_they_are_written(record_property: Count
 
 
 def test_spellings_are_optimized_however_they_are_written(record_property: Count) -> None:
-    @each_of(15, st.sampled_from([p for p in spelled() if "live" in p.doors]), WRITTEN)
+    @each_of(8, st.sampled_from([p for p in spelled() if "live" in p.doors]), WRITTEN)
     def check(program: Program, wanted: list[Step]) -> None:
         record_property("programs", 1)
         check_live(program, wanted)

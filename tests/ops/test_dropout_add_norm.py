@@ -75,6 +75,7 @@ def test_double_precision_is_kept_where_fp32_is_asked_for() -> None:
     assert total.dtype is normed.dtype is torch.float64
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("shape", [(64, 1024), (2, 64, 1)])
 def test_large_summands_of_other_shapes_are_broadcast(assert_agree: Agree, shape: tuple[int, ...]) -> None:
     large = (2, 64, 1024)
@@ -120,6 +121,7 @@ def test_other_probabilities_are_as_torch_has_them(p: float) -> None:
             run()
 
 
+@pytest.mark.night
 def test_a_gradient_may_be_wanted_of_some_operands_only() -> None:
     shapes = (LARGE, LARGE, LARGE[-1:], LARGE[-1:])
     given = [torch.randn(s, requires_grad=True) for s in shapes]

@@ -168,7 +168,7 @@ def test_a_file_larger_than_any_source_is_told(capsys: pytest.CaptureFixture[str
 
 
 def test_a_tree_deeper_than_calls_can_nest_is_walked(tree: Path) -> None:
-    depth = 1500
+    depth = 1100
     for _ in range(depth):
         os.mkdir("d")
         os.chdir("d")

@@ -22,7 +22,7 @@ from tests.source.rewriting import rewritten_bytes
 
 _HINTS = "\n# torch softmax exp( optim DataLoader backward autocast\n"  # whatever it is about, it is read to the end
 _QUICKLY = settings(
-    max_examples=15, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=8, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 

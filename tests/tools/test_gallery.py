@@ -75,6 +75,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str, o
     return code, page.read_text(), json.loads(data.read_text())
 
 
+@pytest.mark.night
 def test_a_repository_trains_to_the_same_losses_before_and_after(run: tuple[int, str, dict[str, object]]) -> None:
     code, page, data = run
     first = data["repositories"][0]  # type: ignore[index]
@@ -85,10 +86,12 @@ def test_a_repository_trains_to_the_same_losses_before_and_after(run: tuple[int,
     assert first["rewritten"]["added"] >= 1 and "| `train.py` Net.forward | AF301 | safe |  |" in page
 
 
+@pytest.mark.night
 def test_what_a_person_would_have_fused_besides_is_named(run: tuple[int, str, dict[str, object]]) -> None:
     assert "autofuse did not: `train.py:other`\n" in run[1]
 
 
+@pytest.mark.night
 def test_a_repository_that_cannot_be_fetched_is_named_and_the_others_go_on(
     run: tuple[int, str, dict[str, object]],
 ) -> None:

@@ -118,6 +118,7 @@ def test_equal_places_are_weighed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(weighed) == 1
 
 
+@pytest.mark.night
 def test_weighing_leaves_the_model_as_it_was() -> None:
     model = Feed().train()
     x = torch.randn(512, 128)

@@ -31,6 +31,7 @@ def test_sums_norms_and_gradients(case: Case) -> None:
     assert not COMPILER.missing()
 
 
+@pytest.mark.night
 def test_many_rows_are_gone_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last part is not full, and draws go on where those of the part before ended."""
     monkeypatch.setattr(norm, "_WHOLE", 64)

@@ -84,6 +84,7 @@ def test_this_machine_is_measured_once_and_nothing_is_left_behind() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.night
 def test_a_machine_whose_float32_products_are_rounded_otherwise_is_measured_by_itself() -> None:
     precision = torch.get_float32_matmul_precision()
     exact = roofs("cpu")

@@ -175,6 +175,7 @@ if __name__ == "__main__":
     assert "bert.encoder.layer.0.attention.self.query" in names(data)
 
 
+@pytest.mark.night
 def test_ranks_of_a_job_profile_the_same_steps_and_the_first_prints(tmp_path: Path):
     (tmp_path / "ddp.py").write_text("""\
 import torch
