@@ -27,7 +27,8 @@ from autofuse.results.regular_files import read
 from autofuse.results.visible_text import visible
 from autofuse.rule import RuleError
 from autofuse.source.evidence.given_files import ProjectFiles
-from autofuse.source.find.check import Proposal, proposals
+from autofuse.source.find.check import proposals
+from autofuse.source.find.proposal import Proposal
 from autofuse.source.find.unread import UnreadFunction
 from autofuse.source.write.file_edits import CannotWrite, applied
 

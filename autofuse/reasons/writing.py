@@ -75,6 +75,12 @@ HELPER_CALLS = Code(
     "a helper that computes part of it makes a call that would go with it",
     "make that call where the helper is called",
 )
+HELPER_STAYS = Code(
+    "helper-stays",
+    "A helper computes the result beside something else that is needed, so its call stays.",
+    "a helper that computes it is still called for something else",
+    "fuse it in the helper, or let the helper return nothing else",
+)
 HEAD_STAYS = Code(
     "head-stays",
     "A step is computed in the head of an `if`, `while`, `for` or `with`.",

@@ -108,6 +108,23 @@ CASES = [
         "", "make that call where the helper is called",
     ),
     Refused(
+        "helper-stays",
+        """
+        import torch
+
+
+        def attend(q, k, v):
+            return torch.softmax(q @ k.mT, -1) @ v, q.relu()
+
+
+        def f(q, k, v):
+            out = attend(q, k, v)
+            y = out[0] * 2
+            return y, out[1]
+        """,
+        "", "fuse it in the helper, or let the helper return nothing else",
+    ),
+    Refused(
         "head-stays",
         "if (p := F.softmax(q @ k.mT, -1)) is not None:\n    return p @ v",
         "", "compute it by a statement of its own, before",

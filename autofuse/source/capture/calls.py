@@ -145,7 +145,9 @@ class Calls(Inlining, Elements):
     # What is called.
 
     def as_written(self, node: ast.expr, function: Value) -> ast.expr:
-        """`self.attend` for a name that holds it: `attend = self.attend`."""
+        """`self.attend` for a name that holds it: `attend = self.attend`; what makes the module that a parameter is."""
+        if function.op == PARAMETER and function.data in self.given:
+            return self.given[str(function.data)]
         owner = function.inputs[0] if function.op == ATTRIBUTE else None
         if not isinstance(node, ast.Name) or owner is None or owner.op != PARAMETER or owner.data != self.me:
             return node

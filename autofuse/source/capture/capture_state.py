@@ -39,6 +39,7 @@ class CaptureState(ABC):
         self.rebound_inside: set[str] = set()  # nonlocal in a nested function
         self.closed_over: set[str] = set()
         self.me: str | None = None
+        self.given: dict[str, ast.expr] = {}  # parameters that are modules, and what makes them
         self.instance: Value | None = None  # what `me` stands for: the module, or a child that is read in its place
         self.abroad = False  # the text being read stands in another file
         self.entered: set[int] = set()  # calls of helpers and children that were read in their place

@@ -24,13 +24,16 @@ from autofuse.source.capture.toplevel import SYMBOL, exported, global_names
 
 
 def capture(
-    function: Function, scope: FileScope, owner: ClassScope | None = None, me: str | None = None
-) -> CapturedFunction:
+    function: Function, scope: FileScope, owner: ClassScope | None = None, me: str | None = None,
+    given: Iterable[tuple[str, ast.expr]] = (),
+) -> CapturedFunction:  # fmt: skip
     """The graph of `function`, whose names mean what `scope` says; `owner` is the class it is a method of.
 
-    A function inside a method takes the instance from around it, under the name `me`.
+    A function inside a method takes the instance from around it, under the name `me`. `given`: parameters
+    that are modules, and what makes them.
     """
     walk = _Statements(scope, owner, CapturedFunction(function))
+    walk.given = dict(given)
     walk.enter(function, me)
     walk.block(function.body)
     walk.leave_behind(function)

@@ -65,7 +65,7 @@ def constructor_of(scope: FileScope, owner: ClassScope | None, me: str | None, f
         case ast.Subscript(ast.Attribute(ast.Name(id=name), attribute), ast.Constant(int(i))):
             assigned = scope.attribute(owner, attribute) if name == me else None
             return _part(scope, assigned, i)
-        case ast.Call():
+        case ast.Call() | ast.IfExp():
             return function
     return None
 

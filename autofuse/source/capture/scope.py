@@ -400,7 +400,8 @@ def _is_name(node: ast.expr, name: str) -> bool:
 class Defined:
     """A function of a file: its qualified name, the class it is a method of, and the scope it sees.
 
-    `me` is what a function inside a method calls the instance, which it takes from around it.
+    `me` is what a function inside a method calls the instance, which it takes from around it. `given` are parameters
+    that are modules, and what makes them.
     """
 
     symbol: str
@@ -408,6 +409,7 @@ class Defined:
     owner: ClassScope | None
     scope: FileScope
     me: str | None = None
+    given: tuple[tuple[str, ast.expr], ...] = ()
 
 
 def functions(scope: FileScope) -> Iterator[Defined]:

@@ -40,6 +40,7 @@ class ProjectFiles:
     _reaches: dict[str, tuple[_Import, ...]] = field(default_factory=dict)
     _renewing: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
     _asking: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
+    _using: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
     _found: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
 
     @property
@@ -91,6 +92,15 @@ class ProjectFiles:
             scopes = (self._scope(p) for p in found if _resolved(p) != _resolved(scope.file))
             self._asking[scope.file] = tuple(s for s in scopes if s is not None) if asked else ()
         return self._asking[scope.file]
+
+    def using(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Other files that import from the file of `scope`."""
+        if scope.file is None or len(self.paths) < 2:
+            return ()
+        if scope.file not in self._using:
+            paths = self._importing(scope, scope.file, lambda _: True)
+            self._using[scope.file] = tuple(s for p in paths if (s := self._scope(p)) is not None)
+        return self._using[scope.file]
 
     def _importing(self, scope: FileScope, file: Path, wanted: Callable[[_Mentioned], bool]) -> Iterator[str]:
         """The files that import from `file`, of those whose bytes are `wanted`."""

@@ -7,7 +7,9 @@ module there, so the message says what is taken for granted. Decides nothing.
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection, Iterator
 
+from autofuse.ir.graph import TUPLE, Value
 from autofuse.source.capture.scope import Defined, self_name
 from autofuse.source.evidence.claim import Claim
 
@@ -16,7 +18,8 @@ def read_as(claim: Claim) -> str:
     """A clause for the helpers and children that `claim` reads through; "" where it reads none."""
     d = claim.defined
     told = dict[str, str]()
-    values = {*claim.site.doomed.values, *(r.value for r in claim.site.results)}
+    results = {r.value for r in claim.site.results}
+    values = {*claim.site.doomed.values, *results, *_tuples_of(claim, results)}
     for v in sorted(values, key=lambda v: v.serial):
         for place in claim.captured.places.get(v, ()):
             if isinstance(place.node, ast.Call):
@@ -24,6 +27,11 @@ def read_as(claim: Claim) -> str:
                 if kind:
                     told.setdefault(name, kind)
     return "reads " + " and ".join(f"`{name}` as {kind}" for name, kind in told.items()) if told else ""
+
+
+def _tuples_of(claim: Claim, results: Collection[Value]) -> Iterator[Value]:
+    """What a helper returns a result in: `out` of `out = self.attend(x); y = out[0]`."""
+    return (u for v in results for u in claim.captured.graph.users[v] if u.op == TUPLE)
 
 
 def _told(function: ast.expr, d: Defined) -> tuple[str, str]:

@@ -20,21 +20,23 @@ from autofuse.match.pattern import LoadedRule
 from autofuse.match.refusals import Refusal, refusal
 from autofuse.match.site import Site
 from autofuse.reasons import matches, writing
-from autofuse.reasons.reason import Reason, because
+from autofuse.reasons.reason import because
 from autofuse.results.findings import Finding
 from autofuse.rule import Fails, Holds, Unknown, Verdict
 from autofuse.source.capture.captured import CapturedFunction, Chain, ValuePosition
 from autofuse.source.capture.function_capture import capture
-from autofuse.source.capture.lambdas import expression_functions
+from autofuse.source.capture.lambdas import expression_functions, is_expression
 from autofuse.source.capture.lasting_imports import imports_torch
 from autofuse.source.capture.scope import Defined, FileScope, file_scope, functions
 from autofuse.source.capture.symbolic_lengths import record_lengths
 from autofuse.source.capture.toplevel import SYMBOL, top_level
 from autofuse.source.evidence import Claim, examined, read_as
 from autofuse.source.evidence.given_files import ProjectFiles
+from autofuse.source.find.by_callers import read_by_callers
 from autofuse.source.find.call_rules import CallSite, call_sites, may_concern
 from autofuse.source.find.landmarks import Landmarks
 from autofuse.source.find.left_unused import left_unused
+from autofuse.source.find.proposal import Proposal, declined
 from autofuse.source.find.unread import FileReading, UnreadFunction
 from autofuse.source.find.unwanted import IN_TESTS, FileOfEdits, generator_of, helper_of, unwanted
 from autofuse.source.find.words import hints_of
@@ -47,20 +49,6 @@ from autofuse.source.targets.express import Unwritable, places_of, root_places
 from autofuse.source.targets.printing import SourceText
 
 _LAYOUT = frozenset("transpose mT permute rearrange view contiguous expand unsqueeze".split())
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A finding and, unless it is only reported, the edit that acts on it.
-
-    `within` are findings that go first: unsafe ones of greater benefit that take this one in, and others that change
-    what its edit was made for. Where those are acted on, this one is not, or not yet.
-    """
-
-    finding: Finding
-    edit: Edit | None
-    within: tuple[Finding, ...] = ()
-    helpers: tuple[tuple[str, int, int], ...] = ()  # those that the edit leaves without a caller: name and lines
 
 
 def proposals(
@@ -120,15 +108,8 @@ def _by_helpers(found: list[Proposal]) -> list[Proposal]:
 def _left_to_helper(p: Proposal, safe: list[Finding]) -> Proposal:
     for name, first, last in p.helpers:
         if any(f.code == p.finding.code and first <= f.line <= last for f in safe):
-            return _declined(p, because(writing.HELPER_UNCALLED, name=name))
+            return declined(p, because(writing.HELPER_UNCALLED, name=name))
     return p
-
-
-def _declined(p: Proposal, reason: Reason) -> Proposal:
-    """A proposal without its edit."""
-    message = f"{p.finding.message.partition(':')[0]}, not rewritten: {reason}"
-    told = replace(p.finding, status="declined", message=message, reason=str(reason), advice=reason.advice())
-    return replace(p, finding=replace(told, reason_code=reason.code.name), edit=None)
 
 
 def _of_calls(scope: FileScope, rules: Sequence[LoadedRule], path: str, only: Collection[str] | None) -> list[Proposal]:
@@ -153,7 +134,7 @@ def _not_generated(p: Proposal, about: FileOfEdits) -> Proposal:
     """A finding for a call, declined where its file is generated."""
     if not about.generated or p.edit is None:
         return p
-    return _declined(p, because(writing.GENERATED_FILE, name=about.generated))
+    return declined(p, because(writing.GENERATED_FILE, name=about.generated))
 
 
 def _told_of_call(verdict: Verdict) -> Refusal:
@@ -198,8 +179,15 @@ class _Door:
 
 
 def _in_function(d: Defined, door: _Door) -> list[Proposal]:
+    found = _as_it_stands(d, door)
+    if door.asked is not None or is_expression(d.function):
+        return found
+    return read_by_callers(found, d, door.files, lambda other: _as_it_stands(other, door))
+
+
+def _as_it_stands(d: Defined, door: _Door) -> list[Proposal]:
     text, path, rules, target = door.text, door.path, door.rules, door.target
-    captured = capture(d.function, d.scope, d.owner, d.me)
+    captured = capture(d.function, d.scope, d.owner, d.me, d.given)
     sizes = record_lengths(captured)
     view = View(Facts(captured.known))
     seen = replace(d.scope, qualified={}) if d.symbol == SYMBOL else d.scope  # there, a name holds what it does so far

@@ -79,6 +79,16 @@ class LayoutIndex:
         """Whether some call of `function` in the file is followed by a read of the layout of what it returns."""
         return anybody_asks([self], function, owner, told)
 
+    def calls_of(self, first: str) -> Iterator[ast.Call]:
+        """The calls of a function `first`, or of modules of the class `first`, by every name that may hold one."""
+        todo, seen = [first], set[str]()
+        while todo:
+            if (name := todo.pop()) not in seen:
+                seen.add(name)
+                todo += self._holders[name]
+                made = self._is_class(name)
+                yield from (c.node for c in self._calls[name] if not made or isinstance(c.node.func, ast.Call))
+
     def asks_of_arguments(self, name: str, told: bool) -> bool:
         """Whether a function of the file asks for the layout of something that it is given."""
         return any(self._asks(f, _arguments(f), told) for f in self._named[name])

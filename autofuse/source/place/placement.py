@@ -14,7 +14,7 @@ from functools import cached_property
 from heapq import heapify, heappop, heappush
 
 from autofuse.canonical import View
-from autofuse.ir.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK, SLICE, Value, ancestors
+from autofuse.ir.graph import CALL, CHOICE, CONST, ITEM, OPAQUE, PARAMETER, SINK, SLICE, TUPLE, Value, ancestors
 from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.steps import spend
 from autofuse.ir.vocabulary import MODULES, OPS
@@ -243,6 +243,7 @@ class Placement:
         moved = [*(at for _, at in bound.values()), *self._moved_to_branches(kept)]
         dead = self._dead(site, speller.used | set(bound), root, place, moved)
         self._check_names(dead, root, place, {*site.doomed.metadata, *self._shape_reads(speller)})
+        self._check_helpers_go(site, root, dead)
         for u in speller.unscaled:
             if _binds_anew(u):
                 dead.add(u.statement)
@@ -473,7 +474,7 @@ class Placement:
         moved: Sequence[ValuePosition] = (),
     ) -> set[ast.stmt]:
         """Statements that bind only values that nothing needs any more; `moved` are bound by statements before them."""
-        gone = self._unneeded(site, used)
+        gone = self._unneeded(site, used) | set(self._tuples_with(site))
         found = set()
         for statement in self.names.binders(gone | site.doomed.values):
             values = self.captured.assigned[statement]
@@ -495,6 +496,20 @@ class Placement:
             elif any(v in bound for v in values):
                 raise Unwritable(because(writing.DELETED_TOGETHER))
         return found
+
+    def _tuples_with(self, site: Site) -> Iterator[Value]:
+        """The tuples that hold a result and what goes: `out` of `out = attend(x); y = out[0]`."""
+        results = {r.value for r in site.results}
+        for user in (u for v in results for u in self.captured.graph.users[v] if u.op == TUPLE):
+            if not self.captured.graph.users[user] and all(i in results | site.doomed.values for i in user.inputs):
+                yield user
+
+    def _check_helpers_go(self, site: Site, root: ValuePosition, dead: set[ast.stmt]) -> None:
+        """Raises where the call of a helper that computes the result stays: all would be computed twice."""
+        for user in (u for r in site.results for u in self.captured.graph.users[r.value] if u.op == TUPLE):
+            for p in self.captured.places.get(user, ()):
+                if p.inlined and p.statement not in dead and not _within(p.node, root.node):
+                    raise Unwritable(because(writing.HELPER_STAYS))
 
     def _drops_calls(self, statement: ast.stmt, used: set[Value], node: ast.expr | None = None) -> bool:
         """Whether a helper that is called in `node`, or anywhere in the statement, makes a call that would go."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import libcst as cst
 
-from autofuse.source.find.check import Proposal
+from autofuse.source.find.proposal import Proposal
 from autofuse.source.place.edits import Edit, joined, moved
 from autofuse.source.write.comments import comments_of
 from autofuse.source.write.leading_lines import is_pragma

@@ -7,7 +7,8 @@ import textwrap
 import pytest
 
 from autofuse.loading.registry import load_rules
-from autofuse.source.find.check import Proposal, proposals
+from autofuse.source.find.check import proposals
+from autofuse.source.find.proposal import Proposal
 from autofuse.source.write.file_edits import applied
 
 HEAD = """

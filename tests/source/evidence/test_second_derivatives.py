@@ -17,7 +17,8 @@ import torch
 
 from autofuse.loading.registry import load_rules
 from autofuse.source.evidence.given_files import ProjectFiles
-from autofuse.source.find.check import Proposal, proposals
+from autofuse.source.find.check import proposals
+from autofuse.source.find.proposal import Proposal
 from autofuse.source.write.file_edits import applied
 
 HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\n\n"

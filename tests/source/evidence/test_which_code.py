@@ -16,7 +16,8 @@ import torch
 
 from autofuse.loading.registry import load_rules
 from autofuse.source.evidence.given_files import ProjectFiles
-from autofuse.source.find.check import Proposal, proposals
+from autofuse.source.find.check import proposals
+from autofuse.source.find.proposal import Proposal
 from autofuse.source.write.file_edits import applied
 from tests.source.evidence.changed_programs import HEAD, PARTS, Part, fits
 from tests.source.evidence.ways_of_change import WAYS, Way

@@ -1,0 +1,324 @@
+"""Attention that returns its weights too: fused where no caller reads them, else the callers that do are named."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+from autofuse.cli import main
+from autofuse.loading.registry import load_rules
+from autofuse.results.findings import Finding
+from autofuse.source.evidence.given_files import ProjectFiles
+from autofuse.source.find.check import proposals
+from tests.source.rewriting import source
+
+HEAD = source("""
+    import math
+
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+
+""")
+DEFINED = {
+    "a function": source("""
+        def attend(q, k, v, mask=None):
+            weights = F.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.size(-1)), dim=-1)
+            return weights @ v, weights
+
+
+        class Model(nn.Module):
+            def call(self, x):
+                return attend(x, x, x)
+    """),
+    "a method": source("""
+        class Model(nn.Module):
+            def attend(self, q, k, v):
+                weights = F.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.size(-1)), dim=-1)
+                return weights @ v, weights
+
+            def call(self, x):
+                return self.attend(x, x, x)
+    """),
+    "a module": source("""
+        class Attention(nn.Module):
+            def forward(self, q, k, v):
+                scores = torch.matmul(q, k.transpose(-2, -1)) / math.sqrt(q.size(-1))
+                weights = F.softmax(scores, dim=-1)
+                out = torch.matmul(weights, v)
+                return out, weights
+
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = Attention()
+
+            def call(self, x):
+                return self.inner(x, x, x)
+    """),
+    "a module of a list": source("""
+        class Attention(nn.Module):
+            def forward(self, q, k, v):
+                weights = F.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.size(-1)), dim=-1)
+                out = weights @ v
+                if q.size(1) > 100:
+                    return out * 0.5, weights
+                return out, weights
+
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.ModuleList([Attention() for _ in range(2)])
+
+            def call(self, x):
+                return self.layers[0](x, x, x)
+    """),
+}
+DROPPED = {  # what is done with what `call` returns
+    "unpacked into a name that is not read": "y, weights = {call}\n        return y * 2",
+    "unpacked into an underscore": "y, _ = {call}\n        return y * 2",
+    "unpacked into a star": "y, *_ = {call}\n        return y * 2",
+    "taken by its index": "return {call}[0] * 2",
+    "taken by a slice": "return {call}[:1][0] * 2",
+    "taken from a name": "out = {call}\n        y = out[0]\n        return y * 2",
+    "unpacked from a name": "out = {call}\n        y, rest = out\n        return y * 2",
+    "computed for nothing": "{call}\n        y, _ = {call}\n        return y * 2",
+    "called twice": "y, _ = {call}\n        z = {call}[0]\n        return y + z",
+}
+READ = {
+    "returned": "y, weights = {call}\n        return y, weights",
+    "printed": "y, weights = {call}\n        print(weights)\n        return y",
+    "appended": "y, weights = {call}\n        kept = []\n        kept.append(weights)\n        return y",
+    "kept in an attribute": "y, self.weights = {call}\n        return y",
+    "kept by a star": "y, *rest = {call}\n        return y + rest[0].sum()",
+    "taken by its index": "return {call}[1]",
+    "taken from the end": "return {call}[-1]",
+    "taken by a slice": "return {call}[0:][1]",
+    "taken by an index that is computed": "i = 1\n        return {call}[i]",
+    "read in one of two calls": "y, _ = {call}\n        z = {call}[1]\n        return y, z",
+    "handed to a function": "return sum(t.sum() for t in {call})",
+    "handed to a function in a name": "out = {call}\n        return list(out)",
+    "read by a function inside": "y, weights = {call}\n        return (lambda: weights)(), y",
+    "returned whole": "return {call}",
+    "tested": "y, weights = {call}\n        if weights is None:\n            return y\n        return y * 3",
+}
+
+
+def program(defined: str, used: str) -> str:
+    """The model, and a forward that uses what the call of its attention returns."""
+    text, _, call = DEFINED[defined].rpartition("        return ")
+    text = text.rpartition("    def call")[0]
+    return f"{HEAD}{text}    def forward(self, x):\n        {used.format(call=call.strip())}\n"
+
+
+def found(text: str, path: Path, *others: Path) -> list[Finding]:
+    path.write_text(text)
+    files = ProjectFiles((str(path), *map(str, others)))
+    return [p.finding for p in proposals(text.encode(), str(path), rules=load_rules(), files=files)]
+
+
+def computed(path: Path) -> list[torch.Tensor]:
+    """What the model of a file returns for one input, and the gradient."""
+    x = torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    y = runpy.run_path(str(path))["Model"]().forward(x)
+    y.sum().backward()
+    return [y, x.grad]
+
+
+@pytest.mark.parametrize("used", DROPPED)
+@pytest.mark.parametrize("defined", DEFINED)
+def test_weights_that_no_caller_reads_become_none(defined: str, used: str, tmp_path: Path) -> None:
+    path, text = tmp_path / "model.py", program(defined, DROPPED[used])
+    (finding,) = (f for f in found(text, path) if f.status == "unsafe")
+    assert finding.code == "AF101" and "returns None for `weights`: assumes that no caller" in finding.message
+    before = computed(path)
+    assert main(["rewrite", str(path)]) == 0 and re.search(r"return .*, weights\n", path.read_text()), "not a safe edit"
+    path.write_text(text)
+    assert main(["rewrite", "--unsafe", str(path)]) == 0
+    after = path.read_text()
+    assert "scaled_dot_product_attention" in after and "softmax" not in after and ", None\n" in after
+    for one, other in zip(before, computed(path), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    assert main(["rewrite", "--unsafe", str(path)]) == 0 and path.read_text() == after
+
+
+@pytest.mark.parametrize("used", READ)
+@pytest.mark.parametrize("defined", DEFINED)
+def test_weights_that_a_caller_reads_stay_and_the_caller_is_named(defined: str, used: str, tmp_path: Path) -> None:
+    path, text = tmp_path / "model.py", program(defined, READ[used])
+    (finding,) = (f for f in found(text, path) if f.code == "AF101")
+    assert (finding.status, finding.reason_code) == ("declined", "value-returned")
+    first = text[: text.index("def forward(self, x)")].count("\n") + 1
+    named = [int(n) for n in re.findall(r"\d+", finding.advice.partition("is read at line ")[2].partition(" (")[0])]
+    assert all(n >= first for n in named)
+    if used not in ("returned", "returned whole"):
+        assert named
+    assert main(["rewrite", "--unsafe", str(path)]) == 0 and "scaled_dot" not in path.read_text()
+
+
+def test_who_follows_the_advice_gets_what_it_promises(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    text = program("a module", READ["kept in an attribute"])
+    (finding,) = (f for f in found(text, path) if f.code == "AF101")
+    line = text[: text.index("y, self.weights = ")].count("\n") + 1
+    assert f"is read at line {line} (`self.weights` holds it)" in finding.advice
+    assert finding.advice.endswith("where they can do without it, return None in its place, then AF101 applies")
+    followed = text.replace("return out, weights", "return out, None").replace("y, self.weights = ", "y, _ = ")
+    (finding,) = found(followed, path)
+    assert (finding.code, finding.status) == ("AF101", "safe")
+
+
+HANDING_ON = HEAD + source("""
+    class Attention(nn.Module):
+        def forward(self, q, k, v):
+            weights = F.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.size(-1)), dim=-1)
+            return weights @ v, weights
+
+
+    class Heads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = Attention()
+
+        def forward(self, x):
+            y, weights = self.attention(x, x, x)
+            return y.relu(), x, weights
+
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.heads = Heads()
+
+        def forward(self, x):
+            {use}
+""")
+
+
+def test_weights_that_are_handed_on_are_followed_to_who_drops_them(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    text = HANDING_ON.replace("{use}", "y, x, _ = self.heads(x)\n        return y + x")
+    (finding,) = found(text, path)
+    line = text[: text.index("self.heads(x)")].count("\n") + 1
+    assert finding.status == "unsafe" and f"no caller reads it, as at line {line}" in finding.message
+    before = computed(path)
+    main(["rewrite", "--unsafe", str(path)])
+    for one, other in zip(before, computed(path), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_weights_that_are_handed_on_are_followed_to_who_reads_them(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    text = HANDING_ON.replace("{use}", "y, x, w = self.heads(x)\n        return y + x, w.sum()")
+    (finding,) = found(text, path)
+    assert finding.status == "declined"
+    for use in ("return y + x, w.sum()",):
+        assert f"read at line {text[: text.index(use)].count(chr(10)) + 1};" in finding.advice
+
+
+def test_weights_that_are_handed_on_to_nobody_are_taken_to_be_read(tmp_path: Path) -> None:
+    text = HANDING_ON.replace("{use}", "return x")
+    (finding,) = found(text, tmp_path / "model.py")
+    assert finding.status == "declined"
+
+
+def test_without_a_caller_the_advice_is_as_before(tmp_path: Path) -> None:
+    text = HEAD + DEFINED["a function"].partition("\n\n\nclass")[0] + "\n"
+    (finding,) = found(text, tmp_path / "model.py")
+    assert finding.status == "declined" and "only when asked for, in a branch that computes it anew" in finding.advice
+
+
+SINGLE = HEAD + source("""
+    class Attention(nn.Module):
+        def forward(self, query, key, value, mask=None, dropout=None):
+            scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(query.size(-1))
+            if mask is not None:
+                scores = scores.masked_fill(mask == 0, -1e9)
+            probabilities = F.softmax(scores, dim=-1)
+            if dropout is not None:
+                probabilities = dropout(probabilities)
+            return torch.matmul(probabilities, value), probabilities
+""")
+HEADS = source("""
+    import torch
+    from single import Attention
+    from torch import nn
+
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = Attention()
+            self.dropout = {layer}
+
+        def forward(self, x, mask=None):
+            y, {weights} = self.attention(x, x, x, mask=mask, dropout={given})
+            return y
+""")
+LAYERS = {  # what self.dropout is, and what is given: whether it is shown to be an nn.Dropout or None
+    ("nn.Dropout(0.1)", "self.dropout"): True,
+    ("nn.Dropout(p=0.0)", "self.dropout"): True,
+    ("nn.Dropout(0.1)", "torch.relu"): False,
+    ("nn.Dropout2d(0.1)", "self.dropout"): False,
+    ("nn.ReLU()", "self.dropout"): False,
+    ("make()", "self.dropout"): False,
+    ("nn.Dropout(0.1)", "self.dropout if mask is None else torch.relu"): False,
+}
+
+
+@pytest.mark.parametrize(("layer", "given"), LAYERS)
+def test_dropout_that_every_caller_hands_over_is_known_to_be_one(layer: str, given: str, tmp_path: Path) -> None:
+    heads = tmp_path / "heads.py"
+    heads.write_text(HEADS.format(layer=layer, weights="_", given=given))
+    (finding,) = found(SINGLE, tmp_path / "single.py", heads)
+    line = heads.read_text().partition("self.attention(x")[0].count("\n") + 1
+    assert (finding.code == "AF101") == LAYERS[layer, given]
+    if LAYERS[layer, given]:
+        assert finding.status == "unsafe"
+        assert f"assumes that `dropout` is an nn.Dropout or None, as at heads.py:{line}" in finding.message
+        assert f"assumes that no caller reads it, as at heads.py:{line}" in finding.message
+
+
+def test_an_attention_and_its_caller_in_two_files_compute_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    single, heads = tmp_path / "single.py", tmp_path / "heads.py"
+    single.write_text(SINGLE)
+    heads.write_text(HEADS.format(layer="nn.Dropout(0.0)", weights="weights", given="self.dropout"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def run() -> list[torch.Tensor]:
+        monkeypatch.delitem(__import__("sys").modules, "single", raising=False)
+        model = runpy.run_path(str(heads))["Model"]()
+        x = torch.randn(2, 5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        masks = [None, torch.tril(torch.ones(5, 5)), torch.zeros(5, 5)]
+        out = []
+        for mask in masks:
+            for training in (True, False):
+                x.grad = None
+                y = model.train(training)(x, mask)
+                y.square().sum().backward()
+                out += [y.detach(), x.grad.clone()]
+        return out
+
+    before = run()
+    assert main(["rewrite", "--unsafe", "--select", "AF101", str(tmp_path)]) == 0
+    assert "scaled_dot_product_attention" in single.read_text() and "softmax" not in single.read_text()
+    for one, other in zip(before, run(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_a_caller_in_another_file_that_reads_them_is_named(tmp_path: Path) -> None:
+    heads = tmp_path / "heads.py"
+    heads.write_text(HEADS.format(layer="nn.Dropout(0.0)", weights="self.kept", given="self.dropout"))
+    every = found(SINGLE, tmp_path / "single.py", heads)
+    (finding,) = (f for f in every if f.code == "AF101")
+    line = heads.read_text().partition("self.attention(x")[0].count("\n") + 1
+    assert finding.status == "declined" and f"is read at heads.py:{line} (`self.kept` holds it)" in finding.advice
