@@ -32,7 +32,7 @@ from autofuse.match.choice import chosen
 from autofuse.match.legality import RemovedValues, removed_values, written_after, written_between
 from autofuse.match.masks import Mask
 from autofuse.match.matcher import Matcher
-from autofuse.match.pattern import Bindings, LoadedRule, Miss
+from autofuse.match.pattern import Bindings, LoadedRule
 from autofuse.match.site import ReplacedValue, Site
 from autofuse.reasons import matches
 from autofuse.reasons.reason import because
@@ -175,7 +175,7 @@ def _site_at(graph: Graph, view: View, rule: LoadedRule, root: Value) -> Site | 
         if not isinstance(site.verdict, Fails):
             return _assuming(site, _assumed(view, core, bound))
         first = first or site
-    return first or _near_miss(view, rule, root, matcher.miss)
+    return first or _near_miss(view, rule, root, matcher)
 
 
 def _assumed(view: View, core: Value, bound: Bindings) -> str:
@@ -271,9 +271,10 @@ def _operands(view: View, capture: Value) -> Iterator[Value]:
             yield v.data
 
 
-def _near_miss(view: View, rule: LoadedRule, root: Value, miss: Miss) -> Site | None:
-    """What to say where most of a pattern matched and one step did not."""
-    if miss.step is None or miss.found is None or miss.step.op != rule.rule.landmark:
+def _near_miss(view: View, rule: LoadedRule, root: Value, matcher: Matcher) -> Site | None:
+    """What to say where all of a pattern matched but the arguments of one step."""
+    miss = matcher.miss
+    if miss.step is None or miss.found is None or miss.step.op != rule.rule.landmark or not matcher.rest_matches(miss):
         return None
     turned = miss.found.op == PERMUTE  # over another dimension than the last, which is what was turned
     given = (

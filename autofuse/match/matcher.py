@@ -151,6 +151,27 @@ class Matcher:
         elif not found and depth > self.miss.depth and _differs_in_arguments(pattern, value):
             self.miss = Miss(depth, pattern, value)
 
+    def rest_matches(self, miss: Miss) -> bool:
+        """Whether what a step computes of is the pattern's, so that its arguments alone are others."""
+        if miss.step is None or miss.found is None:
+            return False
+        plain, found = bare(miss.found), miss.found
+        if plain.op == PERMUTE:  # over a dimension that was turned to the end, and back
+            found = bare(plain.inputs[0])
+        pairs = [(p, v) for p, v in zip(miss.step.inputs, found.inputs, strict=False) if p.op != CONST]
+        if plain.op == PERMUTE:
+            pairs = [(p, self._turned(v, order_of(plain))) for p, v in pairs]
+        return all(any(True for _ in self._match(p, v, Bindings(), 1)) for p, v in pairs)
+
+    def _turned(self, v: Value, order: layout.Tail) -> Value:
+        """`v` with its last dimensions reordered: a product of matrices is the product of the others' transposes."""
+        if v.op == "matmul" and order == (-1, -2):
+            return self.view.plain("matmul", *(self.view.permuted(i, order) for i in reversed(v.inputs)))
+        if v.op in OPS and OPS[v.op].keeps_sizes and v.op not in _WEIGHTS:
+            inputs = (i if self.view.number(i) else self._turned(i, order) for i in v.inputs)
+            return self.view.plain(v.op, *inputs, data=v.data)
+        return self.view.permuted(v, order)
+
     def _match_step(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
         if pattern.op == "masked":
             yield from self._match_masked(pattern, value, bound, depth)

@@ -86,7 +86,7 @@ class LayoutIndex:
             if (name := todo.pop()) not in seen:
                 seen.add(name)
                 todo += self._holders[name]
-                made = self._is_class(name)
+                made = self._is_class(name) or name[:1].isupper()  # Attn = Linear if fast else Full; Attn(dim)
                 yield from (c.node for c in self._calls[name] if not made or isinstance(c.node.func, ast.Call))
 
     def asks_of_arguments(self, name: str, told: bool) -> bool:
