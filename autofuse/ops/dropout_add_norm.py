@@ -149,7 +149,7 @@ _OP = Operation(
         ),
         Provider(
             "dropout_add_norm", "torch", TORCH, _by_torch, default=True,
-            summary="torch's dropout and addition, and then the norm, whoever computes that.",
+            summary="torch's dropout and addition, and then the norm, by whichever provider.",
             gradient="torch's own.",
         ),
     ),

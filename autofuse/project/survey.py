@@ -85,7 +85,7 @@ def _state(path: str) -> tuple[int, ...]:
 def own_code() -> str:
     """A digest of what reads files: autofuse's own code and rules, Python, and what is installed beside it.
 
-    Packages may announce rules; whoever installs one changes a folder of the search path.
+    Packages may announce rules. Installing one changes a folder of the search path.
     """
     package = Path(__file__).parent.parent
     shipped = import_module("autofuse.rules").__path__

@@ -41,7 +41,7 @@ class Tree:
 
 
 class Unavailable(Exception):
-    """A package that is not to be had; the message says why."""
+    """A package that cannot be fetched. The message says why."""
 
 
 def pinned() -> dict[str, str]:

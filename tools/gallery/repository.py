@@ -18,7 +18,7 @@ LIST = Path(__file__).with_name("repositories.toml")
 
 
 class Unavailable(Exception):
-    """A repository that is not to be had, or a program that does not start here; the message says why."""
+    """A repository that cannot be fetched, or a program that does not start here. The message says why."""
 
 
 @dataclass(frozen=True)

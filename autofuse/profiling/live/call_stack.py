@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def callers() -> Iterator[FrameType]:
-    """The frames of whoever asks and of its callers, the innermost first."""
+    """The frames of the caller and of its callers, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame

@@ -69,7 +69,7 @@ class Rhythm:
         return False
 
     def _opening(self, period: int) -> int:
-        """Where in what was heard a step begins: with whoever opened the first one, and not amid his acts."""
+        """Where in what was heard a step begins: with the call that opened the first one, and not inside of it."""
         for i in range(1, period + 1):
             if self._heard[i % period] == self._first != self._heard[i - 1]:
                 return i % period

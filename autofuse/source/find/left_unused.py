@@ -1,6 +1,6 @@
 """What an edit leaves without a use in its file: layers, methods and functions that only the removed code named.
 
-Told with the finding, so that whoever makes the edit can remove them; others may use them, so no edit does. Knows
+Named in the finding, so that the user can remove them. Other files may use them, so no edit removes them. Knows
 syntax and counts names.
 """
 

@@ -1,4 +1,4 @@
-"""Edits that are right and that nobody would keep: declined with a reason, or left to whoever asks for unsafe ones.
+"""Edits that are right and that nobody would keep: declined with a reason, or made with `--unsafe` only.
 
 A generated file is made anew from its source. Where the other branch calls a fused operation already, both would be
 the same. A loss that gets longer runs no faster. Reference code in a test is there to be written out. Knows text and

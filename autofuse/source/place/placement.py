@@ -152,7 +152,7 @@ class Placement:
         return target.id if alone and isinstance(target, ast.Name) else None
 
     def _with_new_names(self, site: Site, root: ValuePosition, reason: Unwritable) -> Edit:
-        """Bind what is not to be had at the place to new names, one after the other."""
+        """Bind what is not available at the place to new names, one after the other."""
         if is_expression(self.captured.function):
             raise reason
         bound: dict[Value, tuple[str, ValuePosition]] = {}

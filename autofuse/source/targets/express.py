@@ -109,7 +109,7 @@ class Speller:
         return min((v.serial for v in self.gone), default=0)
 
     def text(self, v: Value) -> str:
-        """`v` as an expression. Raises Unwritable where it is not to be had at the place."""
+        """`v` as an expression. Raises Unwritable where it is not available at the place."""
         while v.op == CHOICE and (side := self._answered(v.inputs[0])) is not None:
             v = v.inputs[1] if side else v.inputs[2]
         spend(5)

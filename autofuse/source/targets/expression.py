@@ -15,7 +15,7 @@ from autofuse.source.targets.printing import fill, literal_text
 
 
 def expression_call(replacement: Replacement, captures: Arguments, s: Speller) -> TargetCall:
-    """The call that a rule's `after` returns. Raises Unwritable where an operand is not to be had."""
+    """The call that a rule's `after` returns. Raises Unwritable where an operand is not available."""
     assert replacement.expression is not None, "operations of autofuse.ops are written by their own targets"
     printer = _Printer(captures, s)
     function, arguments = printer.called(replacement.expression)
