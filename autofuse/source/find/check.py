@@ -96,7 +96,13 @@ def proposals(
         read = partial(_of_calls, scope, of_calls, path, only)
         found += reading.read(read, 1, "what its calls are given", len(source))
         found = [_not_generated(p, about) for p in found]
-    return sorted(found, key=lambda p: (p.finding.line, p.finding.column, p.finding.code))
+    return sorted(_each_once(found), key=lambda p: (p.finding.line, p.finding.column, p.finding.code))
+
+
+def _each_once(found: list[Proposal]) -> list[Proposal]:
+    """The proposals without refusals that read the same: a rule may miss one place in two ways."""
+    refused = {p.finding: p for p in reversed(found) if p.edit is None}
+    return [p for p in found if p.edit is not None or refused[p.finding] is p]
 
 
 def _by_helpers(found: list[Proposal]) -> list[Proposal]:
