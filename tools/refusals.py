@@ -36,6 +36,7 @@ _COMMON = {
     "place": "an attribute",
     "call": "print",
     "block": "loop",
+    "classes": "2",
 }
 _SPECIAL = {
     "value-yielded": {"how": "yielded"},

@@ -158,6 +158,12 @@ LONGER = Code(
     "the new text would be longer, and no faster",
 )
 
+FEW_CLASSES = Code(
+    "few-classes",
+    "A loss of a linear layer with few classes: logits that are computed in blocks save memory for a vocabulary.",
+    "the layer has {classes} classes, so there is no memory to save",
+)
+
 # Of both doors.
 VALUE_OUT_OF_REACH = Code(
     "value-out-of-reach",

@@ -86,6 +86,23 @@ CASES = [
         rule="AF501",
     ),
     Refused(
+        "few-classes",
+        """
+        import torch.nn.functional as F
+        from torch import nn
+
+
+        class Head(nn.Module):
+            def __init__(self, dim):
+                super().__init__()
+                self.head = nn.Linear(dim, 2)
+
+            def forward(self, x, target):
+                return F.cross_entropy(self.head(x), target)
+        """,
+        rule="AF502",
+    ),
+    Refused(
         "import-too-late",
         "import torch\nq, k, v = torch.randn(3, 2, 4, 8)\nout = torch.softmax(q @ k.mT, -1) @ v\nimport os",
         "", "move the imports to the top of the file", "AF101", "autofuse",

@@ -1,8 +1,8 @@
 """Edits that are right and that nobody would keep: declined with a reason, or made with `--unsafe` only.
 
 A generated file is made anew from its source. Where the other branch calls a fused operation already, both would be
-the same. A loss that gets longer runs no faster. Reference code in a test is there to be written out. Knows text and
-syntax; knows nothing of graphs.
+the same. A layer of two classes has no logits worth saving. A loss that gets longer runs no faster. Reference code in
+a test is there to be written out. Knows text and syntax; knows nothing of graphs.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _GENERATED = re.compile(
 _SOURCE = re.compile(r"\bfrom ([\w./-]+\.\w+)")
 _FUSED = re.compile(r"scaled_dot_product_attention|memory_efficient_attention|flash_attn|flash_attention")
 IN_TESTS = "assumes that no test compares with this code as its reference"
+_FEW_CLASSES = 512  # a row of so many logits is smaller than the row of features that it is computed from, mostly
 _TEST_FOLDERS = frozenset({"test", "tests", "testing"})
 
 
@@ -81,9 +82,22 @@ def unwanted(
         return Fails(because(writing.GENERATED_FILE, name=file.generated), enables=False)
     if operation == "attention" and (fused := _fused_beside(edit, function)) is not None:
         return Fails(because(writing.FUSED_BESIDE, name=fused), enables=False)
+    if operation == "linear_cross_entropy" and (few := _classes(edit, d)) is not None and few < _FEW_CLASSES:
+        return Fails(because(writing.FEW_CLASSES, classes=few), enables=False)
     if operation in ("cross_entropy", "log_likelihood") and _longer(edit, text):
         return Fails(because(writing.LONGER))
     return None
+
+
+def _classes(edit: Edit, d: Defined) -> int | None:
+    """The number of classes that the layer of a loss is made for, where `nn.Linear(dim, 2)` says it."""
+    given = (a for _, new in edit.replacements if new.call is not None for a in new.call.arguments)
+    names = [a.removeprefix("self.").removesuffix(".weight") for a in given if re.fullmatch(r"self\.\w+\.weight", a)]
+    made = d.scope.attribute(d.owner, names[0]) if names else None
+    if not isinstance(made, ast.Call) or d.scope.name_of(made.func) != "torch.nn.Linear":
+        return None
+    out = [*made.args[1:2], *(k.value for k in made.keywords if k.arg == "out_features")]
+    return out[0].value if out and isinstance(out[0], ast.Constant) and isinstance(out[0].value, int) else None
 
 
 def helper_of(name: str, d: Defined) -> Function | None:

@@ -8,6 +8,7 @@ Works on syntax trees and positions; changes no file (write/file_edits.py does).
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -146,9 +147,8 @@ class Placement:
         after = block[at + 1] if at + 1 < len(block) else None
         if after is not root.statement or not isinstance(after, ast.Assign) or after.value is not root.node:
             return None
-        target = after.targets[0]
-        read = {n.id for n in ast.walk(first.node) if isinstance(n, ast.Name)}
-        alone = len(after.targets) == 1 and isinstance(target, ast.Name) and target.id not in read
+        target, summed = after.targets[0], _target(first.statement)
+        alone = len(after.targets) == 1 and isinstance(target, ast.Name) and target.id != summed
         return target.id if alone and isinstance(target, ast.Name) else None
 
     def _with_new_names(self, site: Site, root: ValuePosition, reason: Unwritable) -> Edit:
@@ -165,10 +165,31 @@ class Placement:
                 break
             bound[found[0]] = (self._new_name(found[0], site, bound), found[1])
             try:
-                return self._edit_at(site, root, root, bound)
+                return self._without_names(self._edit_at(site, root, root, bound), bound, root)
             except Unwritable as another:
                 reason = another
         raise reason
+
+    def _without_names(self, edit: Edit, bound: dict[Value, tuple[str, ValuePosition]], root: ValuePosition) -> Edit:
+        """The edit without a name that would be bound in the line before, and be the first argument of the call."""
+        (name, at), *more = bound.values()
+        block, here = self.blocks[id(root.statement)]
+        alone = not more and len(edit.insertions) == 1 and here and at.statement is block[here - 1]
+        if not alone or span_of(at.statement) not in edit.removals:
+            return edit
+        given = edit.insertions[0][1].removeprefix(f"{name} = ")
+        changed = []
+        for span, new in edit.replacements:
+            if re.search(rf"\b{name}\b", new.text):
+                call = new.call
+                if call is None or call.arguments[:1] != (name,) or new.text != call.text() or call.before:
+                    return edit
+                call = replace(call, arguments=(given, *call.arguments[1:]))
+                if re.search(rf"\b{name}\b", call.text()):
+                    return edit
+                new = NewText(call.text(), call)
+            changed.append((span, new))
+        return replace(edit, replacements=tuple(changed), insertions=())
 
     def _kept_in_branches(self, site: Site, root: ValuePosition, reason: Unwritable) -> Edit:
         """Let new names hold what only a branch can name, where it is made: each takes the place of what goes there."""

@@ -235,12 +235,28 @@ class Speller:
         while v is not None:
             if v.op == CHOICE and (side := self._assumed(v.inputs[0])) is not None:
                 v = v.inputs[1] if side else v.inputs[2]
+            elif v.op == CHOICE and (either := self._either_way(v, name)) is not None:
+                v = either
             elif v in self.gone and (binder := self._binder(v, name)) is not None:
                 self._relied[name] = {*self._relied.get(name, ()), binder}
                 v = self.captured.before[binder].get(name)
             else:
                 break
         return None if v is not None and v.op == GLOBAL and v.data == "<unbound>" else v
+
+    def _either_way(self, choice: Value, name: str) -> Value | None:
+        """What `name` holds behind a branch in which it was bound to what goes; None where the branch still matters."""
+        left, relied = list[Value | None](), set[ast.stmt]()
+        for side in choice.inputs[1:]:
+            before: Value | None = side
+            while before is not None and before in self.gone and (binder := self._binder(before, name)) is not None:
+                relied.add(binder)
+                before = self.captured.before[binder].get(name)
+            left.append(before)
+        if not relied or left[0] is None or any(other is not left[0] for other in left):
+            return None
+        self._relied[name] = {*self._relied.get(name, ()), *relied}
+        return left[0]
 
     def _binder(self, v: Value, name: str) -> ast.stmt | None:
         """The one statement that binds `name` to a value that goes, and other names to others that go."""

@@ -30,7 +30,7 @@ class ChainedCall:
     def statement(self, room: int, step: str, newline: str) -> str:
         """The statement that calls: on one line, or one argument a line where it has no `room` on one."""
         line = f"{self.name} = {self.call.text()}"
-        return line if len(line) <= room else f"{self.name} = {self.call.wrapped('', step, newline)}"
+        return line if len(line) <= room else f"{self.name} = {self.call.wrapped('', step, newline, room)}"
 
 
 def chained_call(

@@ -333,7 +333,8 @@ class EditedModule:
         assert new.call is not None
         line = before[: len(before) - len(before.lstrip())]
         indent = line.removeprefix(self.indent)  # libcst adds that of the block
-        text = new.call.wrapped(indent, self.tree.default_indent, self.tree.default_newline)
+        room = self.width - len(self.indent)
+        text = new.call.wrapped(indent, self.tree.default_indent, self.tree.default_newline, room)
         return text + new.text.removeprefix(new.call.text())
 
 
