@@ -160,7 +160,7 @@ LONGER = Code(
 
 FEW_CLASSES = Code(
     "few-classes",
-    "A loss of a linear layer with few classes: logits that are computed in blocks save memory for a vocabulary.",
+    "A loss of a linear layer with two or three classes: blocks of logits save memory for a vocabulary.",
     "the layer has {classes} classes, so there is no memory to save",
 )
 

@@ -1,0 +1,137 @@
+"""The statements that an edit makes: which names it uses, and what it computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.source.rewriting import rewritten, source
+
+HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
+# A function, the arguments that it is called with, what its text must hold afterwards, and what it must not hold.
+WRITTEN = {
+    "a name that a branch would have bound anew": (
+        source("""
+            def f(logits: torch.Tensor, temperature: float, top_k=None):
+                logits = logits / max(temperature, 1e-5)
+                if top_k is not None:
+                    values, _ = torch.topk(logits, top_k)
+                    pivot = values.select(-1, -1).unsqueeze(-1)
+                    logits = torch.where(logits < pivot, -float("Inf"), logits)
+                return F.softmax(logits, dim=-1)
+        """),
+        [(0.7,), (0.7, 2)],
+        ["ops.masked_softmax(logits, logits >= pivot if top_k is not None else None)"],
+        ["operand"],
+    ),
+    "a name that a branch between two others would have bound anew": (
+        source("""
+            def f(x: torch.Tensor, mask=None, other=None):
+                scores = x @ x.mT
+                if other is not None:
+                    raise NotImplementedError
+                if mask is not None:
+                    scores = scores.masked_fill(mask.mT, -1e9)
+                return scores.softmax(-1)
+        """),
+        [(), (torch.eye(4) > 0,)],
+        ["ops.masked_softmax(scores, ~mask.mT if mask is not None else None, fill=-1e9)"],
+        ["scores_1", "operand"],
+    ),
+    "a name that another branch binds to what is needed": (
+        source("""
+            def f(x: torch.Tensor, mask=None, double=False):
+                scores = x @ x.mT
+                if double:
+                    scores = scores * 2
+                if mask is not None:
+                    scores = scores.masked_fill(mask, float("-inf"))
+                return scores.softmax(-1)
+        """),
+        [(), (torch.eye(4) > 0,), (torch.eye(4) > 0, True)],
+        ["scale=2 if double else 1.0"],
+        ["operand", "scores_1"],
+    ),
+    "what would be bound in the line before, and is the first argument": (
+        source("""
+            def f(x: torch.Tensor):
+                x, gate = torch.cat([x, x + 1], -1).chunk(2, dim=-1)
+                return x * F.gelu(gate)
+        """),
+        [()],
+        ["return ops.gated_activation(\n        torch.cat([x, x + 1], -1),"],
+        ["x_1"],
+    ),
+    "what would be bound before another statement": (
+        source("""
+            def f(x: torch.Tensor):
+                x, gate = torch.cat([x, x.tanh()], -1).chunk(2, dim=-1)
+                print("between")
+                return x * F.gelu(gate)
+        """),
+        [()],
+        ["ops.gated_activation(x_1, "],
+        [],
+    ),
+    "a norm whose name the sum reads": (
+        source("""
+            class Block(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.norm = nn.LayerNorm(4)
+                    self.drop = nn.Dropout(0.0)
+
+                def forward(self, x, y):
+                    x = x + self.drop(y)
+                    y = self.norm(x)
+                    return x + y.tanh()
+
+
+            f = Block().double()
+        """),
+        [(torch.ones(4, 4, dtype=torch.float64),)],
+        ["x, y = ops.dropout_add_norm("],
+        ["normed"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRITTEN)
+def test_an_edit_uses_the_names_that_are_there(case: str) -> None:
+    body, calls, wanted, unwanted = WRITTEN[case]
+    before = HEAD + body
+    after = rewritten(before)
+    assert all(text in after for text in wanted) and not any(text in after for text in unwanted), after
+    x = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for call in calls:
+        first, second = ([*result] if isinstance(result, tuple) else [result] for result in (
+            _run(before, x, *call), _run(after, x, *call)
+        ))  # fmt: skip
+        torch.testing.assert_close(first, second, rtol=1e-12, atol=1e-12)
+
+
+def _run(text: str, *arguments: object) -> object:
+    names: dict[str, object] = {}
+    exec(compile(text, "block.py", "exec"), names)
+    return names["f"](*arguments)  # type: ignore[operator]
+
+
+def test_a_choice_that_is_too_long_for_its_line_stands_on_three() -> None:
+    after = rewritten(HEAD + source("""
+        def attend_to_the_columns(query_states, key_states, value_states, self_attention_padding_mask=None):
+            attention_scores = query_states @ key_states.transpose(-2, -1)
+            if self_attention_padding_mask is not None:
+                attention_scores = attention_scores.masked_fill(
+                    self_attention_padding_mask.permute(2, 0, 1).unsqueeze(0), -1e4
+                )
+            probabilities = attention_scores.softmax(-1)
+            return probabilities @ value_states, probabilities
+    """))  # fmt: skip
+    lines = [line.strip() for line in after.splitlines()]
+    at = lines.index("(")
+    assert lines[at + 1 : at + 5] == [
+        "~self_attention_padding_mask.permute(2, 0, 1).unsqueeze(0)",
+        "if self_attention_padding_mask is not None",
+        "else None",
+        "),",
+    ]
