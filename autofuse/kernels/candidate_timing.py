@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 
 from autofuse.kernels.ranking import CandidateTime, ranked
+from autofuse.measure.pair_count import warmed
 from autofuse.measure.race import Race, race, typical, typical_interval
 from autofuse.measure.timing import seconds_of
 from autofuse.results.tuning import Trial
@@ -28,15 +29,16 @@ def raced(steps: Mapping[str, Step], trials: Sequence[Trial], seconds: float, de
     """
     warm = {name: min(seconds_of(step, device) for _ in range(WARM)) for name, step in steps.items()}
     order = sorted(steps, key=lambda name: warm[name])  # the first is timed twice a round, and never let go
-    times = race({name: steps[name] for name in order}, seconds=seconds, seed=0, device=device)
-    measured = _summed(trials, times)
-    for seed, longer in enumerate(_LONGER, 1):
-        if not measured.unclear(ranked(measured, "speed")[0][0]):
-            break
-        left = [name for name in order if len(times.samples[name]) >= len(times.control)]
-        more = race({name: steps[name] for name in left}, seconds=longer * seconds, seed=seed, device=device)
-        times = times.followed_by(more)
+    with warmed(steps[order[0]], steps[order[-1]], warmup=1, device=device):
+        times = race({name: steps[name] for name in order}, seconds=seconds, seed=0, device=device)
         measured = _summed(trials, times)
+        for seed, longer in enumerate(_LONGER, 1):
+            if not measured.unclear(ranked(measured, "speed")[0][0]):
+                break
+            left = [name for name in order if len(times.samples[name]) >= len(times.control)]
+            more = race({name: steps[name] for name in left}, seconds=longer * seconds, seed=seed, device=device)
+            times = times.followed_by(more)
+            measured = _summed(trials, times)
     return measured
 
 

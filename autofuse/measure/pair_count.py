@@ -16,14 +16,13 @@ from typing import Literal
 import torch
 
 from autofuse.measure.statistics import Judgement, judge, paired, paired_control
-from autofuse.measure.timing import Action, Pairs, Timings, without_garbage_collection
+from autofuse.measure.timing import CROWDED, Action, Pairs, Timings, without_garbage_collection
 from autofuse.results.comparison import Estimate
 
 LOOKS = (30, 60, 100, 150, 200)
 PATIENCE = 45.0  # seconds after which no further pairs are begun, once there are as many as for the first look
 # Nothing changed for certain, and nobody needs it more certain: the interval lies this close to 1.
 CLOSE = 0.06
-CROWDED = 0.1  # the share of its time that a step waits for a core, from which on the core's clock is used
 _TRIAL = 5  # pairs that tell whether steps keep to one core
 
 Clock = Literal["wall", "core"]

@@ -1,6 +1,7 @@
 """Times any number of actions against each other: rounds in random order, until the time is used up.
 
-Knows clocks, devices and numbers; must not know what the actions compute.
+Where other programs want the cores, runs are compared by the time for which they had a core (timing.py says when that
+is known). Knows clocks, devices and numbers; must not know what the actions compute.
 """
 
 from __future__ import annotations
@@ -9,12 +10,21 @@ import math
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from autofuse.measure.statistics import LEVEL, control
-from autofuse.measure.timing import Action, seconds_of, synchronize, without_garbage_collection
+from autofuse.measure.timing import (
+    ALONE,
+    CROWDED,
+    Action,
+    TimedRun,
+    run,
+    seconds_of,
+    synchronize,
+    without_garbage_collection,
+)
 from autofuse.results.comparison import Estimate, Interval
 from autofuse.results.medians import percentile_interval
 
@@ -32,11 +42,13 @@ Samples = Mapping[str, Sequence[float]]
 class Race:
     """Seconds a call, by action, in order of the rounds, and of the control, which repeats the first action.
 
-    The i-th of all that have an i-th ran in the same round; an action that was let go early has fewer.
+    The i-th of all that have an i-th ran in the same round; an action that was let go early has fewer. `runs` are by
+    both clocks, those of the control last; where they are known, the samples follow from them.
     """
 
     samples: Samples
     control: Sequence[float]
+    runs: tuple[Mapping[str, Sequence[TimedRun]], Sequence[TimedRun]] = field(default=({}, ()), repr=False)
 
     @property
     def noise(self) -> Estimate:
@@ -47,6 +59,9 @@ class Race:
 
     def followed_by(self, other: Race) -> Race:
         """Both as one: of actions that are in both, the other's samples come after this one's."""
+        if self.runs[1] and other.runs[1]:
+            runs = {name: (*own, *other.runs[0].get(name, ())) for name, own in self.runs[0].items()}
+            return _by_clock(runs, (*self.runs[1], *other.runs[1]))
         samples = {name: (*own, *other.samples.get(name, ())) for name, own in self.samples.items()}
         return Race(samples, (*self.control, *other.control))
 
@@ -78,18 +93,35 @@ def race(actions: Mapping[str, Action], *, seconds: float, seed: int, device: to
                 let_go = [r for r in runners[1:] if min(r.seconds) > HOPELESS * best]
                 until -= seconds * len(let_go)
                 going = [r for r in going if r not in let_go]
+    if device.type == "cpu":
+        return _by_clock({n: tuple(r.runs) for n, r in zip(actions, runners, strict=True)}, tuple(control.runs))
     return Race({name: tuple(r.seconds) for name, r in zip(actions, runners, strict=True)}, tuple(control.seconds))
 
 
+def _by_clock(runs: Mapping[str, Sequence[TimedRun]], control: Sequence[TimedRun]) -> Race:
+    """The race by the clock that says more: the core's, where every run kept to one and had to wait for it."""
+    every = [*runs.values(), control]
+    alone = all(sum(r.alone for r in own) >= ALONE * len(own) for own in every)
+    seconds, core = (sum(getattr(r, name) for own in every for r in own) for name in ("seconds", "core"))
+    clock = "core" if alone and core < (1 - CROWDED) * seconds else "seconds"
+    samples = {name: tuple(getattr(r, clock) for r in own) for name, own in runs.items()}
+    return Race(samples, tuple(getattr(r, clock) for r in control), (runs, control))
+
+
 class _Runner:
-    """One action with its samples. `calls` is how many of them make up a sample."""
+    """One action with its samples. `calls` is how many of them make up a sample. `runs`: on a CPU, by both clocks."""
 
     def __init__(self, action: Action, device: torch.device) -> None:
         self.action, self.device = action, device
         self.calls = 1 if device.type == "cpu" else _calls(action, device)
         self.seconds: list[float] = []
+        self.runs: list[TimedRun] = []
 
     def run(self) -> None:
+        if self.device.type == "cpu":
+            self.runs.append(run(self.action, self.device))
+            self.seconds.append(self.runs[-1].seconds)
+            return
         synchronize(self.device)
         start = time.perf_counter()
         for _ in range(self.calls):

@@ -23,6 +23,7 @@ except ImportError:  # not on Windows
 Action = Callable[[], object]
 
 
+CROWDED = 0.1  # the share of its time that a step waits for a core, from which on the core's clock is used
 ALONE = 0.8  # the share of runs that must have kept to one core for the core's clock to speak for all
 # The process may take this much more than the thread: the two clocks are not read in the same moment.
 _MOSTLY, _MOMENT = 1.05, 1e-4

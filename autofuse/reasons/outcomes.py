@@ -49,6 +49,12 @@ NOT_FASTER = Code(
     "{why}",
     "nothing: it is fast as it is; tune=False fuses it unmeasured",
 )
+TOO_NOISY = Code(
+    "too-noisy",
+    "Measured, neither the original nor the fused operation is faster beyond the noise of identical runs.",
+    "{why}",
+    "optimize on a quieter machine; tune=False fuses it unmeasured",
+)
 OTHER_RANK = Code(
     "other-rank",
     "Another rank of a distributed run did not fuse the place, and all ranks run the same.",

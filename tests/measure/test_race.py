@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import time
 
 import pytest
 import torch
 
-from autofuse.measure.race import FEWEST, Race, race, typical, typical_interval
+from autofuse.measure.race import FEWEST, Race, _by_clock, race, typical, typical_interval
+from autofuse.measure.timing import TimedRun
 
 CPU = torch.device("cpu")
 
@@ -74,3 +78,44 @@ def test_two_races_become_one() -> None:
     both = Race({"a": [1.0], "b": [5.0]}, [1.0]).followed_by(Race({"a": [2.0]}, [2.0]))
     assert both.samples == {"a": (1.0, 2.0), "b": (5.0,)}
     assert both.control == (1.0, 2.0)
+
+
+def timed(seconds: float, core: float, alone: bool = True) -> TimedRun:
+    return TimedRun(seconds, core, alone)
+
+
+# Runs of two actions and of the control as (wall, core, whether the thread kept to one core), and the clock that counts.
+CLOCKS = {
+    "a core of its own": ([(1.0, 0.99, True)] * 8, "wall"),
+    "a core that others want": ([(1.0, 0.4, True), (2.0, 0.4, True)] * 4, "core"),
+    "a core that others want, and steps that wait": ([(1.0, 0.4, False), (2.0, 0.4, False)] * 4, "wall"),
+    "a core that others want, and one step that waits": ([(2.0, 0.4, True)] * 9 + [(2.0, 0.4, False)], "core"),
+}
+
+
+@pytest.mark.parametrize("case", CLOCKS)
+def test_runs_that_wait_for_a_core_are_compared_by_their_time_on_it(case: str) -> None:
+    runs, clock = CLOCKS[case]
+    found = _by_clock({"a": tuple(timed(*r) for r in runs)}, tuple(timed(*r) for r in runs))
+    assert found.samples["a"] == found.control == tuple(r[clock == "core"] for r in runs)
+
+
+def test_two_races_are_one_by_one_clock() -> None:
+    quiet, busy = (timed(1.0, 1.0),) * 8, (timed(3.0, 1.0),) * 8
+    found = _by_clock({"a": quiet}, quiet).followed_by(_by_clock({"a": busy}, busy))
+    assert found.samples["a"] == found.control == (1.0,) * 16, "half of the time was spent waiting"
+
+
+def test_a_race_beside_a_busy_process_finds_what_it_finds_alone() -> None:
+    """Two steps of which one does twice the work, beside as many busy processes as there are cores."""
+    x = torch.randn(1, 200_000)
+    steps = {"once": lambda: torch.sin(x), "twice": lambda: torch.sin(torch.sin(x))}
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        found = race(steps, seconds=0.2, seed=0, device=CPU)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    one, two = (typical(found.samples[name]) for name in steps)
+    assert found.runs[1] and one < two

@@ -21,7 +21,6 @@ from autofuse.fx.session.site_checks import Verdicts
 from autofuse.fx.session.site_timing import SiteTimer, SiteTiming
 from autofuse.fx.session.trials import copied
 from autofuse.fx.trace.twin import set_mode
-from autofuse.reasons import outcomes
 from autofuse.reasons.reason import because
 from autofuse.results.sites import SiteReport
 
@@ -49,18 +48,18 @@ def keep_faster_places(
     for _ in range(_ROUNDS):
         modules = list(verdicts if check else dict.fromkeys(m for m, _ in planner.plans))
         beaten = [
-            (module, found, words)
+            (module, found, weight)
             for module in tell("weighing", modules, len(modules))
-            for found, words in _weighed(planner, module, scales)
+            for found, weight in _weighed(planner, module, scales)
         ]
         if not beaten:
             break
-        slower += [_left_out(planner, module, found, words) for module, found, words in beaten]
+        slower += [_left_out(planner, module, found, weight) for module, found, weight in beaten]
         verdicts = check() if check else {}
     return GainCheck(verdicts, tuple(slower))
 
 
-def _weighed(planner: Planner, module: nn.Module, scales: SiteTimer) -> list[tuple[Found, str]]:
+def _weighed(planner: Planner, module: nn.Module, scales: SiteTimer) -> list[tuple[Found, SiteTiming]]:
     """The results of weighing; none if weighing fails: a fusion that was verified stays."""
     try:
         return _weigh(planner, module, scales)
@@ -69,8 +68,8 @@ def _weighed(planner: Planner, module: nn.Module, scales: SiteTimer) -> list[tup
         return []
 
 
-def _weigh(planner: Planner, module: nn.Module, scales: SiteTimer) -> list[tuple[Found, str]]:
-    """The places of a module that the original beats, and the words for it; the others are told their gain."""
+def _weigh(planner: Planner, module: nn.Module, scales: SiteTimer) -> list[tuple[Found, SiteTiming]]:
+    """The places of a module where the original stays, and what was measured; the others are told their gain."""
     mode = module.training
     plans = planner.in_mode(module, mode)
     if not any(f.excerpt for p in plans.values() for f in p.found) or lack_of_room(module):
@@ -84,7 +83,7 @@ def _weigh(planner: Planner, module: nn.Module, scales: SiteTimer) -> list[tuple
                 continue
             weight = scales.weigh(found.excerpt, twin, mode)
             if weight.kept and not dropped:  # a caller relies on what a narrow forward leaves out
-                beaten.append((found, weight.words))
+                beaten.append((found, weight))
             elif weight.words:
                 _tell(planner, module, found, weight)
     return beaten
@@ -101,14 +100,14 @@ def _tell(planner: Planner, module: nn.Module, found: Found, weight: SiteTiming)
         ]
 
 
-def _left_out(planner: Planner, module: nn.Module, found: Found, words: str) -> SiteReport:
+def _left_out(planner: Planner, module: nn.Module, found: Found, weight: SiteTiming) -> SiteReport:
     """Plan `module` again without a place, which both modes name alike but for the node."""
     state = planner.states[module]
     plans = [p for (m, _), p in planner.plans.items() if m is module]
     same = [f.key for p in plans for f in p.found if (f.rule, f.place) == (found.rule, found.place)]
     planner.plan_again(module, state.exclusions.plus(same))
     file, line = (found.place.file, found.place.line) if found.place else ("", None)
-    reason = because(outcomes.NOT_FASTER, why=words)
+    reason = because(weight.code, why=weight.words)
     return SiteReport(
         found.rule, state.name, "declined", str(reason), file=file, line=line, advice=reason.advice(),
         reason_code=reason.code.name,

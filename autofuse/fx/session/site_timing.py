@@ -21,10 +21,12 @@ from autofuse.fx.rewrite.excerpt import Excerpt
 from autofuse.kernels.candidate_timing import raced
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.policy import settings
-from autofuse.kernels.ranking import ORIGINAL, ranked
+from autofuse.kernels.ranking import ORIGINAL, CandidateTime, ranked
 from autofuse.kernels.tuning import SHORTEST, SHORTEST_ELSEWHERE, tune
 from autofuse.measure.memory import held_by, peak_of
 from autofuse.measure.timing import seconds_of
+from autofuse.reasons import outcomes
+from autofuse.reasons.reason import Code
 from autofuse.results.comparison import milliseconds
 from autofuse.results.tuning import Trial
 from autofuse.torch_private import FakeTensor, pytree
@@ -38,6 +40,7 @@ _LOG = logging.getLogger("autofuse")
 @dataclass(frozen=True)
 class SiteTiming:
     """What weighing a place said. `kept`: the original stays. `words`: a clause for the report; `kernel` runs if fused.
+    `noisy`: the original stays because nothing could be told.
 
     Where nothing was measured, `words` say why, and the fused operation with its default kernel is taken.
     """
@@ -45,6 +48,12 @@ class SiteTiming:
     kept: bool = False
     words: str = ""
     kernel: str = ""
+    noisy: bool = False
+
+    @property
+    def code(self) -> Code:
+        """Why the original stays."""
+        return outcomes.TOO_NOISY if self.noisy else outcomes.NOT_FASTER
 
 
 class SiteTimer:
@@ -120,20 +129,30 @@ class _Site:
         steps = {name: self.step(function) for name, function in functions.items()}
         self.seconds(self.after)
         measured = raced(steps, [self.trial(name, f) for name, f in functions.items()], SECONDS, self.device)
-        order, why = ranked(measured, settings().policy)
-        fused, own = (milliseconds(t.seconds or 0.0) for t in measured.trials)
-        if settings().policy == "speed" and measured.unclear(order[0]):
-            noise = f"where identical runs differ by up to {measured.noise:.1f} times"
-            return SiteTiming(words=f"{fused}, the original {own}, too much to tell: {noise}{chosen}", kernel=kernel)
-        if order[0] == ORIGINAL:
-            return SiteTiming(True, f"measured here, the original stays: {why[:1].lower()}{why[1:]}")
-        return SiteTiming(False, f"{fused}, the original {own}{chosen}", kernel)
+        return decided(measured, kernel, chosen)
 
     def trial(self, name: str, function: fx.GraphModule) -> Trial:
         """What is known of it but its time."""
         held = held_by(partial(self.forward, function), self.device).bytes if self.training else 0
         peak = peak_of(self.step(function), self.device).bytes
         return Trial(name, peak_bytes=peak, held_bytes=held)
+
+
+def decided(measured: CandidateTime, kernel: str, chosen: str) -> SiteTiming:
+    """Whether a place is fused, by the times of what stood there (`ORIGINAL`) and of what would (`FUSED`).
+
+    It is fused on evidence: where it is faster beyond the noise of identical runs, or as fast with less memory. Where
+    noise leaves that open, the original stays. `chosen` is a clause about the `kernel` that the fused operation runs.
+    """
+    order, why = ranked(measured, settings().policy)
+    fused, own = (milliseconds(t.seconds or 0.0) for t in measured.trials)
+    if settings().policy == "speed" and measured.unclear(order[0]):
+        noise = f"identical runs differ by up to {measured.noise:.1f}x"
+        words = f"too noisy to decide: {fused}, the original {own}, and {noise}; the original stays"
+        return SiteTiming(True, words, noisy=True)
+    if order[0] == ORIGINAL:
+        return SiteTiming(True, f"measured here, the original stays: {why[:1].lower()}{why[1:]}")
+    return SiteTiming(False, f"{fused}, the original {own}{chosen}", kernel)
 
 
 def _best_kernel(excerpt: Excerpt, after: fx.GraphModule, values: Sequence[Any], training: bool) -> tuple[str, str]:
