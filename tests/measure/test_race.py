@@ -84,7 +84,7 @@ def timed(seconds: float, core: float, alone: bool = True) -> TimedRun:
     return TimedRun(seconds, core, alone)
 
 
-# Runs of two actions and of the control as (wall, core, whether the thread kept to one core), and the clock that counts.
+# Runs as (wall, core, whether the thread kept to one core), and the clock that counts.
 CLOCKS = {
     "a core of its own": ([(1.0, 0.99, True)] * 8, "wall"),
     "a core that others want": ([(1.0, 0.4, True), (2.0, 0.4, True)] * 4, "core"),

@@ -51,6 +51,7 @@ ELSEWHERE = {
     "differs": "tests/fx/rewrite/test_after_expression.py",
     "whole-differs": "tests/fx/session/test_model_check.py",
     "not-faster": "tests/fx/session/test_gain_checks.py",
+    "too-noisy": "tests/fx/session/test_site_timing.py",
     "other-rank": "tests/fx/session/test_ranks.py",
     "internal-error": "tests/fx/session/test_internal_errors.py",
     "rule-failed": "tests/fx/session/test_internal_errors.py",

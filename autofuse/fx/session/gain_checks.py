@@ -21,7 +21,6 @@ from autofuse.fx.session.site_checks import Verdicts
 from autofuse.fx.session.site_timing import SiteTimer, SiteTiming
 from autofuse.fx.session.trials import copied
 from autofuse.fx.trace.twin import set_mode
-from autofuse.reasons.reason import because
 from autofuse.results.sites import SiteReport
 
 _ROUNDS = 4  # what is left out may let something smaller be found in its place
@@ -107,7 +106,7 @@ def _left_out(planner: Planner, module: nn.Module, found: Found, weight: SiteTim
     same = [f.key for p in plans for f in p.found if (f.rule, f.place) == (found.rule, found.place)]
     planner.plan_again(module, state.exclusions.plus(same))
     file, line = (found.place.file, found.place.line) if found.place else ("", None)
-    reason = because(weight.code, why=weight.words)
+    reason = weight.reason
     return SiteReport(
         found.rule, state.name, "declined", str(reason), file=file, line=line, advice=reason.advice(),
         reason_code=reason.code.name,

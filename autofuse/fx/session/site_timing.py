@@ -26,7 +26,7 @@ from autofuse.kernels.tuning import SHORTEST, SHORTEST_ELSEWHERE, tune
 from autofuse.measure.memory import held_by, peak_of
 from autofuse.measure.timing import seconds_of
 from autofuse.reasons import outcomes
-from autofuse.reasons.reason import Code
+from autofuse.reasons.reason import Reason, because
 from autofuse.results.comparison import milliseconds
 from autofuse.results.tuning import Trial
 from autofuse.torch_private import FakeTensor, pytree
@@ -51,9 +51,11 @@ class SiteTiming:
     noisy: bool = False
 
     @property
-    def code(self) -> Code:
+    def reason(self) -> Reason:
         """Why the original stays."""
-        return outcomes.TOO_NOISY if self.noisy else outcomes.NOT_FASTER
+        if self.noisy:
+            return because(outcomes.TOO_NOISY, why=self.words)
+        return because(outcomes.NOT_FASTER, why=self.words)
 
 
 class SiteTimer:

@@ -41,6 +41,8 @@ def test_a_place_is_fused_on_evidence_alone(case: str) -> None:
         wanted
     ]
     assert timing.kernel == ("compiled" if wanted == "fused" else "")
+    if timing.kept:
+        assert timing.reason.code.name == ("too-noisy" if wanted == "noisy" else "not-faster")
     if wanted == "noisy":
         assert timing.words.startswith("too noisy to decide: ") and timing.words.endswith("; the original stays")
 
