@@ -17,12 +17,20 @@ from autofuse.display.scaling import scaling_sentences, scaling_tables
 from autofuse.results.before_after import BeforeAfter
 from autofuse.results.plan import Plan
 from autofuse.results.profile import Profile
+from autofuse.results.sites import Report
+
+_LEFT_OUT = (("where",), ("max error",))  # columns of a report, in the order in which they give way
 
 
 @singledispatch
 def renderable(result: Any) -> RenderableType:
     """`result` for a rich console."""
     return Group(*map(terminal.drawn, result.tables()))
+
+
+@renderable.register
+def _(result: Report) -> RenderableType:
+    return Group(*(terminal.Fitted(table, _LEFT_OUT) for table in result.tables()))
 
 
 @singledispatch

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TypeVar
 
 from autofuse.results.analysis import where
 from autofuse.results.profile_parts import Layer, Place, PlaceStatus, Regime, Work
+from autofuse.results.repeated_names import in_common, pattern_of, patterns_of
 
 _N = TypeVar("_N", int, float)
-_BLOCK = re.compile(r"(?<=[A-Za-z_]\.)\d+(?=\.|\b)")  # its number, within a dotted name
-_NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*(?<=\d)")
-_ENOUGH = 3  # siblings of one kind beside others of another kind are blocks; two are the two layers of an MLP
 
 
 @dataclass(frozen=True)
@@ -134,16 +131,16 @@ def folded_places(places: Iterable[tuple[str, Place]]) -> tuple[RepeatedPlaces, 
     groups: defaultdict[tuple[str, ...], list[Place]] = defaultdict(list)
     for name, place in places:
         # What is or would be fused is the same thing wherever it stands; what is not, for each reason another.
-        reason = "" if place.status in ("applies", "fused") else _pattern_of(place.reason)
-        groups[name, place.rule, place.status, place.operation, reason, _pattern_of(place.part_of)].append(place)
+        reason = "" if place.status in ("applies", "fused") else pattern_of(place.reason)
+        groups[name, place.rule, place.status, place.operation, reason, pattern_of(place.part_of)].append(place)
     folds = (_place_fold(key[0], members) for key, members in groups.items())
     return tuple(sorted(folds, key=lambda f: (-(f.predicted_saving or 0.0), -(f.seconds or 0.0))))
 
 
 def _place_fold(name: str, places: list[Place]) -> RepeatedPlaces:
     first = places[0]
-    reason = _common([place.reason for place in places])
-    part_of = _common([place.part_of for place in places])
+    reason = in_common([place.reason for place in places])
+    part_of = in_common([place.part_of for place in places])
     return RepeatedPlaces(
         name, first.rule, first.status, reason, first.operation, len(places),
         _sum(p.seconds for p in places), _sum(p.predicted_saving for p in places),
@@ -153,25 +150,6 @@ def _place_fold(name: str, places: list[Place]) -> RepeatedPlaces:
     )  # fmt: skip
 
 
-def _pattern_of(text: str) -> str:
-    return _NUMBER.sub("…", _BLOCK.sub("*", text))
-
-
-def _common(texts: Sequence[str]) -> str:
-    """Texts that differ in numbers only as one: "*" for those of blocks, "…" for others, what is equal as it is.
-
-    "" where they differ in more.
-    """
-    if all(text == texts[0] for text in texts):
-        return texts[0]
-    if len(set(map(_pattern_of, texts))) > 1:
-        return ""
-    starred = [_BLOCK.sub("*", text) for text in texts]
-    numbers = zip(*(_NUMBER.findall(text) for text in starred), strict=True)
-    shown = iter([each[0] if len(set(each)) == 1 else "…" for each in numbers])
-    return _NUMBER.sub(lambda _: next(shown), starred[0])
-
-
 def gain_together(gains: Iterable[float | None]) -> float | None:
     """The gain of a step in which several are had at once: each saves 1 - 1/gain of it, and the shares add up.
 
@@ -179,36 +157,6 @@ def gain_together(gains: Iterable[float | None]) -> float | None:
     """
     saved = [1 - 1 / gain for gain in gains if gain]
     return 1 / (1 - sum(saved)) if saved and sum(saved) < 1 else None
-
-
-def patterns_of(kinds: Mapping[str, str]) -> dict[str, str]:
-    """Each module's name with the numbers of repeated blocks as "*". `kinds`: the class of every module, by name.
-
-    A number is a repeated block's where all its siblings, 0 to the last, are of its class, or at least three are; so
-    the layers of a small nn.Sequential keep their numbers.
-    """
-    siblings: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for name in kinds:
-        parts = name.split(".")
-        for i, part in enumerate(parts):
-            if part.isdecimal():
-                siblings[".".join(parts[:i])][part] = kinds.get(".".join(parts[: i + 1]), "")
-    return {name: _pattern(name, siblings) for name in kinds}
-
-
-def _pattern(name: str, siblings: Mapping[str, Mapping[str, str]]) -> str:
-    parts = name.split(".")
-    shown = [
-        "*" if part.isdecimal() and _repeats(part, siblings[".".join(parts[:i])]) else part
-        for i, part in enumerate(parts)
-    ]
-    return ".".join(shown)
-
-
-def _repeats(number: str, siblings: Mapping[str, str]) -> bool:
-    alike = sum(kind == siblings[number] for kind in siblings.values())
-    whole = alike == len(siblings) == 1 + max(map(int, siblings))
-    return alike >= _ENOUGH or (alike > 1 and whole)
 
 
 def _sum(values: Iterable[_N | None]) -> _N | None:

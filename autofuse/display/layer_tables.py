@@ -13,10 +13,10 @@ from autofuse.display.folding import (
     folded_places,
     gain_together,
     own_share,
-    patterns_of,
 )
 from autofuse.results import units
 from autofuse.results.profile_parts import OUTSIDE, Layer, Regime, Work
+from autofuse.results.repeated_names import patterns_of
 from autofuse.results.table import Cell, Column, Table, Tone, without_columns, without_empty_columns
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ import io
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -53,6 +54,17 @@ def fitted(table: Table, width: int, give_way: Sequence[tuple[str, ...]]) -> Tab
             break
         table = without_columns(table, names)
     return table
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A table that is drawn without the columns of `give_way`, one group after the other, where there is no room."""
+
+    table: Table
+    give_way: Sequence[tuple[str, ...]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield drawn(fitted(self.table, options.max_width, self.give_way))
 
 
 def _width(table: Table) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from autofuse.results.repeated_names import in_common, pattern_of, patterns_of
 from autofuse.results.shown import Shown
 from autofuse.results.table import Cell, Column, Table, Tone, without_empty_columns
 
@@ -26,6 +27,15 @@ _COLUMNS = (
     Column("where"),
     Column("kernel, or reason", wraps=True),
 )
+_SHORT = (
+    Column("rule"),
+    Column("modules", wraps=True),
+    Column("status"),
+    Column("kernel, or reason", wraps=True),
+    Column("max error", align="right"),
+    Column("where"),
+)
+_PART = "as part of "  # what a rule says that applies inside of another one's place, and is fused with it
 _RAN: dict[Ran, Tone] = {"original": "bad", "captured anew": "good"}
 _FALLBACK_COLUMNS = (
     Column("module", wraps=True),
@@ -86,7 +96,8 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Report(Shown):
-    """All places of one model, in the order of its modules. Prints as a table, in notebooks too.
+    """All places of one model, in the order of its modules. Prints as a table, in notebooks too: equal places of
+    repeated layers are one line of it, and `details()` has a line for each.
 
     profile: before and after, where optimize was asked for it; it is not part of to_dict() and has one of its own.
     """
@@ -106,8 +117,20 @@ class Report(Shown):
         return ", ".join(f"{counts[status]} {status}" for status in _TONES if counts[status]) or "no sites found"
 
     def table(self) -> Table:
-        """The sites as a table, without the columns that would be empty."""
-        return without_empty_columns(Table("autofuse", _COLUMNS, tuple(map(_row, self.sites)), self.summary))
+        """What was found, a line for each kind: equal places of repeated layers are one, without the empty columns."""
+        whole = [s for s in self.sites if not (s.status == "fused" and s.reason.startswith(_PART))]
+        names = patterns_of({s.module: "" for s in whole})
+        groups: defaultdict[tuple[str, ...], list[SiteReport]] = defaultdict(list)
+        for s in whole:
+            groups[names[s.module], s.rule, s.status, s.kernel, *map(pattern_of, (s.reason, s.advice))].append(s)
+        rows = tuple(_short_row(names[sites[0].module], sites) for sites in groups.values())
+        folded = len(rows) < len(self.sites)
+        caption = f"{self.summary}; .details() lists every place" if folded else self.summary
+        return without_empty_columns(Table("autofuse", _SHORT, rows, caption))
+
+    def details(self) -> ReportDetails:
+        """Every place, with its mask. Prints as a table, in notebooks too."""
+        return ReportDetails(self)
 
     def fallback_table(self) -> Table | None:
         """The calls that ran something else than what was fused; None where there were none."""
@@ -140,6 +163,38 @@ class Report(Shown):
 
     def __iter__(self) -> Iterator[SiteReport]:
         return iter(self.sites)
+
+
+@dataclass(frozen=True)
+class ReportDetails(Shown):
+    """A report with a line for every place: what `Report.details()` gives."""
+
+    report: Report
+
+    def to_dict(self) -> dict[str, Any]:
+        """That of the report."""
+        return self.report.to_dict()
+
+    def tables(self) -> tuple[Table, ...]:
+        """The places, without the columns that would be empty, and the calls that fell back if any did."""
+        rows = tuple(map(_row, self.report.sites))
+        sites = without_empty_columns(Table("autofuse", _COLUMNS, rows, self.report.summary))
+        return sites, *self.report.tables()[1:]
+
+
+def _short_row(module: str, sites: list[SiteReport]) -> tuple[Cell, ...]:
+    """One line for places that are alike: the largest error of all, and where the first stands."""
+    first, errors = sites[0], [s.max_error for s in sites if s.max_error is not None]
+    places = {_where(s) for s in sites}
+    said = (first.kernel, in_common([s.reason for s in sites]), in_common([s.advice for s in sites]))
+    return (
+        Cell(first.rule),
+        Cell((module or "(model)") + (f" x{len(sites)}" if len(sites) > 1 else "")),
+        Cell(first.status, _TONES[first.status]),
+        Cell("; ".join(filter(None, said))),
+        Cell(f"{max(errors):.1e}" if errors else ""),
+        Cell(_where(first) + (" ..." if len(places) > 1 else ""), "quiet"),
+    )
 
 
 def _row(site: SiteReport) -> tuple[Cell, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autofuse.display.folding import folded, folded_places, gain_together, own_share, patterns_of
+from autofuse.display.folding import folded, folded_places, gain_together, own_share
 from autofuse.results.profile_parts import Layer, Place, Work
+from autofuse.results.repeated_names import patterns_of
 from tests.display.samples import gpt, layer, place, work
 
 

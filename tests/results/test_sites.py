@@ -6,11 +6,11 @@ import copy
 import json
 import math
 import pickle
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
-from autofuse.display import terminal
+from autofuse.display import drawing, terminal
 from autofuse.results.sites import Fallback, Report, SiteReport
 
 FUSED = SiteReport("AF101", "h.0.attn", "fused", kernel="torch SDPA", max_error=1.5e-7, file="/code/model.py", line=42)
@@ -116,3 +116,49 @@ def test_calls_that_fell_back_are_a_table_of_their_own() -> None:
 def test_calls_that_fell_back_are_in_json() -> None:
     found = json.loads(FALLEN.to_json())["fallbacks"]
     assert found[0] == {"module": "blocks.0.attn", "guard": "mask is None", "calls": 12, "ran": "original"}
+
+
+def layers(count: int, **changed: object) -> tuple[SiteReport, ...]:
+    """The places of so many equal layers."""
+    found = [
+        SiteReport("AF101", f"h.{i}.attn", "fused", kernel="torch SDPA", max_error=i * 1e-8, file="m.py", line=70)
+        for i in range(count)
+    ]
+    found += [SiteReport("AF304", f"h.{i}.mlp", "fused", kernel="linear, linear", line=9) for i in range(count)]
+    found += [SiteReport("AF301", f"h.{i}.mlp", "fused", reason="as part of AF304") for i in range(count)]
+    return tuple(replace(s, **changed) if s.module == "h.1.attn" else s for s in found)  # type: ignore[arg-type]
+
+
+def lines(report: Report, width: int = 120) -> list[str]:
+    return [line.strip() for line in terminal.text(report, width=width).splitlines() if line.strip()][3:-1]
+
+
+def test_equal_places_of_repeated_layers_are_one_line_with_the_largest_error() -> None:
+    one, other = lines(Report(layers(12)))
+    assert one.split() == "AF101 h.*.attn x12 fused torch SDPA 1.1e-07 m.py:70".split()
+    assert other.startswith("AF304") and "h.*.mlp x12" in other
+
+
+def test_a_place_that_is_fused_as_part_of_another_has_no_line_of_its_own() -> None:
+    assert not any("AF301" in line for line in lines(Report(layers(3))))
+    assert any("AF301" in line for line in lines(Report((SiteReport("AF301", "mlp", "fused", kernel="gelu"),))))
+
+
+@pytest.mark.parametrize("changed", [{"status": "declined"}, {"kernel": "flash"}, {"rule": "AF102"}])
+def test_what_differs_in_more_than_its_layer_has_a_line_of_its_own(changed: dict[str, object]) -> None:
+    found = lines(Report(layers(4, **changed)))
+    assert len(found) == 3 and any("h.*.attn x3" in line for line in found)
+
+
+def test_a_large_model_fits_in_80_columns_and_25_lines() -> None:
+    why = "forward calls `print`, which does more than return a value (line 106)"
+    text = terminal.text(Report((*layers(48), SiteReport("", "", "declined", why, advice="leave it out"))), width=80)
+    assert len(text.splitlines()) <= 25 and max(map(len, text.splitlines())) <= 80
+    assert "transformer" not in text and "h.*.attn x48" in text and ".details() lists every place" in text
+
+
+def test_the_details_have_a_line_for_every_place() -> None:
+    report = Report(layers(12))
+    text = terminal.text(drawing.renderable(report.details()), width=120)
+    assert all(f"h.{i}.attn" in text and f"h.{i}.mlp" in text for i in range(12)) and text.count("as part of") == 12
+    assert report.details().to_dict() == report.to_dict() and "h.11.attn" in str(report.details())
