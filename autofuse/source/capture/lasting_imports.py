@@ -128,6 +128,11 @@ def bound_by_name(tree: ast.Module) -> set[str]:
     """The names of a file that it binds by their text: `globals()["F"] = None`, `exec("F = None")`."""
     found = set[str]()
     for n in walk(tree):
+        if n.__class__ is ast.Call:
+            if not _may_bind(n.func):  # type: ignore[attr-defined]
+                continue
+        elif n.__class__ is not ast.Assign:
+            continue
         match n:
             case ast.Assign(targets=targets):
                 for t in targets:
@@ -146,6 +151,12 @@ def bound_by_name(tree: ast.Module) -> set[str]:
             case ast.Call(func=ast.Name(id="exec"), args=[ast.Constant(value=str(text)), *_]):
                 found |= _bound_in(text)
     return found
+
+
+def _may_bind(function: ast.expr) -> bool:
+    if isinstance(function, ast.Attribute):
+        return function.attr == "update"
+    return isinstance(function, ast.Name) and function.id in ("setattr", "exec")
 
 
 def _is_namespace(table: ast.expr) -> bool:
@@ -222,5 +233,5 @@ def _of_torch(statement: ast.Import | ast.ImportFrom) -> bool:
 
 def star_modules(tree: ast.Module) -> bool:
     """Whether the file binds names that its text does not show."""
-    stars = (n for n in walk(tree) if isinstance(n, ast.ImportFrom) and n.names[0].name == "*")
+    stars = (n for n in walk(tree) if n.__class__ is ast.ImportFrom and n.names[0].name == "*")  # type: ignore[attr-defined]
     return any(n.level or (n.module or "").partition(".")[0] not in _PLAIN_STARS for n in stars)

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from autofuse.source.capture.looked_at import LOOKED_AT
 from autofuse.source.capture.project_files import LIBRARIES, own_class, starts_of
-from autofuse.source.capture.scope import FileScope, file_scope
+from autofuse.source.capture.parsed_files import PARSED
+from autofuse.source.capture.scope import FileScope
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.taken_derivatives import derivatives
 
@@ -41,6 +42,15 @@ class ProjectFiles:
     _renewing: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
     _asking: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
     _found: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        PARSED.forget()  # as of now, what files say is what they said when they were first read
+
+    def make_room(self) -> None:
+        """Forgets the trees of files where they are too many. Only between two files."""
+        if PARSED.make_room():
+            for found in (self._scopes, self._imported, self._reaches, self._renewing, self._asking, self._found):
+                found.clear()
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -165,7 +175,7 @@ class ProjectFiles:
     def _scope(self, path: str) -> FileScope | None:
         if path not in self._scopes:
             try:
-                self._scopes[path] = file_scope(ast.parse(Path(path).read_bytes()), Path(path))
+                self._scopes[path] = PARSED.scope(Path(path).read_bytes(), path)
             except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
                 self._scopes[path] = None
         return self._scopes[path]
