@@ -11,9 +11,10 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from autofuse.source.capture.bindings import Function, bindings
-from autofuse.source.capture.scope import ClassScope, Defined, FileScope
+from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.scope import ClassScope, Defined, FileScope, module_bindings
 from autofuse.source.capture.syntax import walk
 from autofuse.source.targets.printing import SourceText
 
@@ -59,7 +60,7 @@ class _Definition:
     text: bytes
     value: bool = True
 
-    @property
+    @cached_property
     def words(self) -> set[bytes]:
         return set(_WORD.findall(self.text))
 
@@ -70,6 +71,8 @@ class Landmarks:
     def __init__(self, scope: FileScope, text: SourceText, defined: Sequence[Defined], hints: Hints) -> None:
         self.hints = hints
         self.text = text
+        self._searched: dict[bytes, frozenset[int]] = {}
+        self._mentioned: dict[Function, bool] = {}
         elsewhere = _imported_from_project(scope)
         self.named = {name.encode(): hints.all for o in _owners(defined) for name in _layers_of_project(o, elsewhere)}
         self.named |= {
@@ -83,11 +86,19 @@ class Landmarks:
 
     def mentioned(self, function: Function) -> bool:
         """The same, of what is inside `__init__`, too."""
-        return bool(self._leads(_Definition(b"", self._body(function), value=False)))
+        if function not in self._mentioned:
+            self._mentioned[function] = bool(self._leads(_Definition(b"", self._body(function), value=False)))
+        return self._mentioned[function]
+
+    def _words_in(self, text: bytes) -> frozenset[int]:
+        """The pairs whose word is in a text: each is searched once, though many names may stand for it."""
+        if text not in self._searched:
+            self._searched[text] = self.hints.words_in(text)
+        return self._searched[text]
 
     def _leads(self, definition: _Definition) -> frozenset[int]:
         """The pairs that what a name stands for is a part of. A function's must be complete."""
-        pairs = self.hints.words_in(definition.text)
+        pairs = self._words_in(definition.text)
         for word in self.named.keys() & definition.words:
             pairs |= self.named[word]
         if definition.value:
@@ -115,9 +126,10 @@ class Landmarks:
                             yield _Definition(
                                 name.encode(), self._lines(value) + self._constructor(owner, value, scope)
                             )
-        for name, node in bindings(scope.tree.body):
-            if isinstance(node, ast.stmt) and not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
-                yield _Definition(name.encode(), self._lines(node))
+        for name, nodes in scope.index(module_bindings).items():
+            for node in nodes:
+                if isinstance(node, ast.stmt) and not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+                    yield _Definition(name.encode(), self._lines(node))
 
     def _constructor(self, owner: ClassScope, value: ast.expr, scope: FileScope) -> bytes:
         """What `__init__` says of the names that make a layer: the default of `act_layer`, what it is assigned."""
@@ -165,7 +177,10 @@ def _layers_of_project(owner: ClassScope, elsewhere: frozenset[str]) -> Iterator
 
 def _imported_from_project(scope: FileScope) -> frozenset[str]:
     """Names that may be the project's own, in another file."""
-    found = ((name, node) for name, node in bindings(scope.tree.body) if isinstance(node, ast.ImportFrom))
-    return frozenset(
-        name for name, node in found if node.level or (node.module or "").partition(".")[0] not in _LIBRARIES
-    )
+    return frozenset(name for name, nodes in scope.index(module_bindings).items() if any(map(_may_be_own, nodes)))
+
+
+def _may_be_own(node: ast.AST) -> bool:
+    if not isinstance(node, ast.ImportFrom):
+        return False
+    return bool(node.level) or (node.module or "").partition(".")[0] not in _LIBRARIES
