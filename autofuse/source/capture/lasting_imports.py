@@ -129,7 +129,7 @@ def bound_by_name(tree: ast.Module) -> set[str]:
     found = set[str]()
     for n in walk(tree):
         if n.__class__ is ast.Call:
-            if not _may_bind(n.func):  # type: ignore[attr-defined]
+            if not _may_bind(n.func):
                 continue
         elif n.__class__ is not ast.Assign:
             continue
@@ -233,5 +233,5 @@ def _of_torch(statement: ast.Import | ast.ImportFrom) -> bool:
 
 def star_modules(tree: ast.Module) -> bool:
     """Whether the file binds names that its text does not show."""
-    stars = (n for n in walk(tree) if n.__class__ is ast.ImportFrom and n.names[0].name == "*")  # type: ignore[attr-defined]
+    stars = (n for n in walk(tree) if n.__class__ is ast.ImportFrom and n.names[0].name == "*")
     return any(n.level or (n.module or "").partition(".")[0] not in _PLAIN_STARS for n in stars)

@@ -45,9 +45,7 @@ class ParsedFiles:
         if path not in parsed.scopes:
             first = next(iter(parsed.scopes.values()), None)
             parsed.scopes[path] = (
-                file_scope(parsed.tree, Path(path))
-                if first is None
-                else replace(first, file=Path(path), elsewhere={})
+                file_scope(parsed.tree, Path(path)) if first is None else replace(first, file=Path(path), elsewhere={})
             )
         return parsed.scopes[path]
 
@@ -67,7 +65,7 @@ class ParsedFiles:
         self._size = 0
 
     def _parsed(self, text: bytes, path: str) -> _Parsed:
-        home = _real(os.path.abspath(path))
+        home = real_path(os.path.abspath(path))
         known = self._files.get(home)
         if known is None or known.text != text:
             before = 0 if known is None else len(known.text)
@@ -77,7 +75,8 @@ class ParsedFiles:
 
 
 @lru_cache(maxsize=1 << 14)
-def _real(path: str) -> str:
+def real_path(path: str) -> str:
+    """Where a file really stands, by an absolute path."""
     return os.path.realpath(path)
 
 

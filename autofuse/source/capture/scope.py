@@ -255,7 +255,7 @@ def file_scope(tree: ast.Module, file: Path | None = None) -> FileScope:
     """The scope of a whole file, which stands at `file` where others of its project may be asked."""
     lay_out(tree)
     scope = FileScope(tree, file=file)
-    reassigned = {name for n in walk(tree) if n.__class__ is ast.Global for name in n.names}  # type: ignore[attr-defined]
+    reassigned = {name for n in walk(tree) if n.__class__ is ast.Global for name in n.names}
     scope.reassigned = frozenset(reassigned)
     hidden = reassigned | bound_by_name(tree)
     module_level = scope.index(module_bindings)

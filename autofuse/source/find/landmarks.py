@@ -20,6 +20,7 @@ from autofuse.source.targets.printing import SourceText
 
 _WORD = re.compile(rb"[A-Za-z_\x80-\xff][\w\x80-\xff]*")
 _PLAIN = re.compile(rb"(?<![.\w\x80-\xff])[A-Za-z_\x80-\xff][\w\x80-\xff]*")
+_QUOTE = re.compile(rb"[\"']")
 _HELD = re.compile(rb"\.\s*([A-Za-z_\x80-\xff][\w\x80-\xff]*)|[\"']([A-Za-z_\x80-\xff][\w\x80-\xff]*)")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NO_LAYERS = (ast.Constant, ast.BinOp, ast.Compare, ast.JoinedStr)
@@ -169,7 +170,7 @@ class Landmarks:
         lines = self.text.lines[function.lineno - 1 : function.end_lineno]
         if told := _lines_of_docstring(function):
             lines[told[0] - function.lineno : told[1] - function.lineno] = []
-        lines = [line if b"#" not in line or b'"' in line or b"'" in line else line.partition(b"#")[0] for line in lines]
+        lines = [line.partition(b"#")[0] if b"#" in line and not _QUOTE.search(line) else line for line in lines]
         return b"\n".join(lines).replace(b"def " + function.name.encode(), b"", 1)
 
     def _lines(self, node: ast.stmt | ast.expr) -> bytes:
