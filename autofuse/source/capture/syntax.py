@@ -45,6 +45,21 @@ def children(node: ast.AST) -> list[ast.AST]:
     return found
 
 
+_NO_PARTS = frozenset({ast.Name, ast.Constant, ast.alias, ast.Pass, ast.Global, ast.Nonlocal, ast.Break, ast.Continue})
+
+
+def parts(node: ast.AST) -> list[ast.AST]:
+    """The nodes directly inside `node` that may have others inside of them: no names, and no constants."""
+    found: list[ast.AST] = []
+    for field in _FIELDS[node.__class__]:
+        value = getattr(node, field, None)
+        if value.__class__ is list:
+            found += [v for v in value if v is not None and v.__class__ not in _NO_PARTS]
+        elif value is not None and value.__class__ not in _NO_PARTS:
+            found.append(value)
+    return found
+
+
 class _Row:
     """The nodes of a tree in the order of a walk, and which piece of them is inside one definition, itself first."""
 

@@ -18,6 +18,7 @@ from autofuse.source.evidence.mentions import Mentioned, mentioned
 from autofuse.source.evidence.project_imports import Import, Reached, imports_of, resolved
 from autofuse.source.evidence.taken_derivatives import derivatives
 
+_LARGEST = 1 << 20  # bytes; larger files are generated
 _MOST = 64  # files that are parsed for the sake of one
 _MOST_HANDING_ON = 16  # files between one and those that use what it gives
 _MOST_REACHED = 128  # files that are parsed to see what one imports
@@ -195,7 +196,8 @@ class ProjectFiles:
 
     def _mentioned(self, path: str) -> Mentioned | None:
         if path not in self._texts:
-            self._texts[path] = mentioned(path)
+            source = _source(path)
+            self._texts[path] = mentioned(source) if source is not None else None
         return self._texts[path]
 
     def _scope(self, path: str) -> FileScope | None:
@@ -210,3 +212,13 @@ class ProjectFiles:
         if path not in self._imported:
             self._imported[path] = tuple(imports_of(scope, Path(path)))
         return self._imported[path]
+
+
+def _source(path: str) -> bytes | None:
+    """A file's bytes; None where it cannot be read, or is no Python."""
+    try:
+        if not path.endswith((".py", ".pyi")) or Path(path).stat().st_size > _LARGEST:
+            return None
+        return Path(path).read_bytes()
+    except OSError:
+        return None

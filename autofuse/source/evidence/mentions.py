@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
-_LARGEST = 1 << 20  # bytes; larger files are generated
 _CHANGES = re.compile(
     rb"(?<!self)\.(\w+)\s*(?:\[[^\]\n]*\])?\s*(?:,[^=\n]*)?=(?!=)|(setattr|_modules|_hook|patch|__dict__|set_submodule)\b"
 )
@@ -49,14 +47,8 @@ _INHERITS = re.compile(rb"^[ \t]*class\s+\w+\s*\(", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
 
 
-def mentioned(path: str) -> Mentioned | None:
-    """The words of a file; None where it cannot be read, or is no Python."""
-    try:
-        if not path.endswith((".py", ".pyi")) or Path(path).stat().st_size > _LARGEST:
-            return None
-        source = Path(path).read_bytes()
-    except OSError:
-        return None
+def mentioned(source: bytes) -> Mentioned:
+    """What a file of these bytes mentions."""
     imports = _IMPORTS.findall(source)
     words = frozenset(w for _, text in imports for w in _WORD.findall(text))
     modules = frozenset(w for kind, text in imports if kind == b"import" for w in _WORD.findall(text))
