@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from autofuse.source.capture.syntax import children, walk
+from autofuse.source.capture.syntax import children, parts, walk
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -143,7 +143,7 @@ def nested_scopes(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             yield node
             continue
-        inside = children(node)
+        inside = parts(node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "map" and node.args:
             inside = [c for c in inside if not (c is node.args[0] and isinstance(c, ast.Lambda))]
         todo += inside

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from autofuse.source.capture.bindings import bindings
-from autofuse.source.capture.syntax import walk
+from autofuse.source.capture.syntax import parts, walk
 
 _ALWAYS_THERE = frozenset({"torch", "torch.nn", "torch.nn.functional", *sys.stdlib_module_names})
 _PLAIN_STARS = frozenset({"torch", "numpy", "einops", *sys.stdlib_module_names})  # they bind none of our names
@@ -217,7 +217,7 @@ def _run(statement: ast.stmt) -> Iterator[ast.AST]:
         node = todo.pop()
         if not isinstance(node, ast.If):
             yield node
-            todo += [c for c in ast.iter_child_nodes(node) if isinstance(c, _HOLD_STATEMENTS)]
+            todo += [c for c in parts(node) if isinstance(c, _HOLD_STATEMENTS)]
             continue
         todo += [] if only_checked(node.test) else node.body
         test = node.test
