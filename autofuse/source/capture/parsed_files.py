@@ -16,7 +16,7 @@ from pathlib import Path
 from autofuse.source.capture.scope import FileScope, file_scope
 from autofuse.source.capture.syntax import roll_up
 
-_MOST_BYTES = 24 << 20  # of the texts whose trees are kept; a tree takes about thirty times as much
+_MOST_BYTES = 32 << 20  # of the texts whose trees are kept; a tree takes about thirty times as much
 
 
 @dataclass(eq=False)

@@ -7,8 +7,9 @@ as the command runs. Knows files and names; what they do to a class is the busin
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from autofuse.source.capture.looked_at import LOOKED_AT
@@ -33,12 +34,13 @@ class ProjectFiles:
     _scopes: dict[str, FileScope | None] = field(default_factory=dict)
     _imported: dict[str, tuple[Import, ...]] = field(default_factory=dict)
     _reaches: dict[str, tuple[Import, ...]] = field(default_factory=dict)
-    _renewing: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
-    _asking: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
-    _found: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
+    _renewing: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _asking: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _found: dict[Path, tuple[str, ...]] = field(default_factory=dict)
     _having: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _by_word: defaultdict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
     _by_module: defaultdict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _sure: dict[str, list[str]] = field(default_factory=dict)
     _arriving: dict[tuple[Path, str], tuple[str, ...]] = field(default_factory=dict)
     _reached_at: dict[str, Reached] = field(default_factory=dict)
 
@@ -48,9 +50,7 @@ class ProjectFiles:
     def make_room(self) -> None:
         """Forgets the trees of files where they are too many. Only between two files."""
         if PARSED.make_room():
-            by_path = (self._scopes, self._imported, self._reaches, self._reached_at)
-            for trees in (*by_path, self._renewing, self._asking, self._found):
-                trees.clear()
+            self._scopes.clear()  # all else that is kept are paths
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -63,9 +63,8 @@ class ProjectFiles:
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._found:
-            paths = self._importing(scope, scope.file, lambda m: m.concerns_others)
-            self._found[scope.file] = tuple(s for p in paths if (s := self._scope(p)) is not None)
-        return self._found[scope.file]
+            self._found[scope.file] = tuple(self._importing(scope, scope.file, lambda m: m.concerns_others))
+        return self._scopes_of(self._found[scope.file])
 
     def renewing(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Files that may replace children of any module, `replace(model, old, new)`, and whose users import `scope`."""
@@ -81,8 +80,8 @@ class ProjectFiles:
                     continue  # a package imports everything, and uses nothing
                 files = (f for i in self._imports(path, user) for f in i.of(given))
                 found |= {given[f]: None for f in files if f != home}
-            self._renewing[scope.file] = tuple(s for p in found if (s := self._scope(p)) is not None)
-        return self._renewing[scope.file]
+            self._renewing[scope.file] = tuple(found)
+        return self._scopes_of(self._renewing[scope.file])
 
     def asking_layouts(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that import from the file of `scope`, and those that import from them; none if no layout is read.
@@ -98,9 +97,9 @@ class ProjectFiles:
                 if (user := self._scope(path)) is not None and user.file is not None:
                     found |= dict.fromkeys(self._importing(user, user.file, lambda m: m.asks_layouts))
             asked = any((m := self._mentioned(p)) is not None and m.asks_layouts for p in found)
-            scopes = (self._scope(p) for p in found if resolved(p) != resolved(scope.file))
-            self._asking[scope.file] = tuple(s for s in scopes if s is not None) if asked else ()
-        return self._asking[scope.file]
+            others = (p for p in found if resolved(p) != resolved(scope.file))
+            self._asking[scope.file] = tuple(others) if asked else ()
+        return self._scopes_of(self._asking[scope.file])
 
     def _importing(self, scope: FileScope, file: Path, wanted: Callable[[Mentioned], bool]) -> Iterator[str]:
         """The files that import from `file`, of those whose bytes are `wanted`."""
@@ -147,11 +146,14 @@ class ProjectFiles:
         key = scope.file, mention
         if key not in self._arriving:
             home, classes = resolved(scope.file), scope.classes
-            paths = [p for p in self._mentioning(mention) if (s := self._scope(p)) is not None and sure(s)][:_MOST]
+            if mention not in self._sure:
+                known = ((p, self._scope(p)) for p in self._mentioning(mention))
+                self._sure[mention] = [p for p, s in known if s is not None and sure(s)][:_MOST]
+            paths = self._sure[mention]
             self._arriving[key] = tuple(
                 p for p in paths if resolved(p) != home and self._reach(p).brings(home, classes)
             )
-        return tuple(s for p in self._arriving[key] if (s := self._scope(p)) is not None)
+        return self._scopes_of(self._arriving[key])
 
     def _reach(self, path: str) -> Reached:
         if path not in self._reached_at:
@@ -200,6 +202,9 @@ class ProjectFiles:
             self._texts[path] = mentioned(source) if source is not None else None
         return self._texts[path]
 
+    def _scopes_of(self, paths: Iterable[str]) -> tuple[FileScope, ...]:
+        return tuple(s for p in paths if (s := self._scope(p)) is not None)
+
     def _scope(self, path: str) -> FileScope | None:
         if path not in self._scopes:
             try:
@@ -210,7 +215,7 @@ class ProjectFiles:
 
     def _imports(self, path: str, scope: FileScope) -> tuple[Import, ...]:
         if path not in self._imported:
-            self._imported[path] = tuple(imports_of(scope, Path(path)))
+            self._imported[path] = tuple(imports_of(scope.tree, Path(path), partial(self._scope, path)))
         return self._imported[path]
 
 

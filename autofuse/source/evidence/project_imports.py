@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,11 +28,11 @@ def resolved(path: str | Path) -> str:
 class Import:
     """One name that a file imports. `bases`: what a module may stand at, without `.py` and `/__init__.py`.
 
-    scope: of the file that imports. name: what the file calls it, "" for a whole module. original: its name where it
-    is defined.
+    scope: gives that of the file that imports. name: what the file calls it, "" for a whole module. original: its name
+    where it is defined.
     """
 
-    scope: FileScope
+    scope: Callable[[], FileScope | None]
     bases: tuple[str, ...]
     name: str
     original: str
@@ -55,7 +55,7 @@ class Import:
     @cached_property
     def defined(self) -> str:
         """The file of the class that it names; "" where it names none that can be found."""
-        found = own_class(self.scope, ast.Name(self.name))
+        found = own_class(scope, ast.Name(self.name)) if (scope := self.scope()) is not None else None
         return resolved(found[1].file) if found is not None and found[1].file is not None else ""
 
     @cached_property
@@ -82,9 +82,10 @@ class Reached:
         return any(i.defined == home for name in classes for i in self._named.get(name, ()))
 
 
-def imports_of(scope: FileScope, file: Path) -> Iterator[Import]:
+def imports_of(tree: ast.Module, file: Path, scope: Callable[[], FileScope | None]) -> Iterator[Import]:
+    """Every import of a file."""
     folder = Path(resolved(file)).parent
-    for node in walk(scope.tree):
+    for node in walk(tree):
         if isinstance(node, ast.Import):
             modules = [(a.name, "", "", 0) for a in node.names]
         elif isinstance(node, ast.ImportFrom):
