@@ -28,6 +28,7 @@ _NUMERIC = frozenset("add sub mul div floordiv mod pow number_pow neg".split())
 _MAKES_NUMBERS = frozenset("int len math.log math.exp math.ceil math.floor math.prod .numel .element_size".split())
 _PRODUCTS_AND_SHAPES = frozenset("matmul view rearrange einsum einops_einsum baddbmm expand unsqueeze".split())
 _TENSOR = _SAME_RANK | _OF_TENSORS | _PRODUCTS_AND_SHAPES
+_NO_NUMBER = _TENSOR - _NUMERIC
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,9 @@ class Facts:
 
     def rank(self, v: Value) -> int | None:
         """Number of dimensions of `v`."""
-        for asked in _unanswered(v, self._ranks, self._no_rank):  # inputs first, so that no chain is too long
-            _answer(asked, self._rank(asked), self._ranks, self._no_rank)
+        if v not in self._ranks and v not in self._no_rank:
+            for asked in _unanswered(v, self._ranks, self._no_rank):  # inputs first, so that no chain is too long
+                _answer(asked, self._rank(asked), self._ranks, self._no_rank)
         return self._ranks.get(v)
 
     def _rank(self, v: Value) -> int | None:
@@ -167,8 +169,9 @@ class Facts:
 
     def number(self, v: Value) -> bool | None:
         """Whether `v` is a Python number: True, False (a tensor), or None."""
-        for asked in _unanswered(v, self._numbers, self._no_number):
-            _answer(asked, self._number(asked), self._numbers, self._no_number)
+        if v not in self._numbers and v not in self._no_number:
+            for asked in _unanswered(v, self._numbers, self._no_number):
+                _answer(asked, self._number(asked), self._numbers, self._no_number)
         return self._numbers.get(v)
 
     def _number(self, v: Value) -> bool | None:
@@ -194,7 +197,7 @@ class Facts:
         if v.op == CHOICE:
             answers = {self.number(i) for i in v.inputs[1:]}
             return answers.pop() if len(answers) == 1 else None
-        if v.op in _TENSOR - _NUMERIC or v.op == CALL and isinstance(v.data, tuple) and v.data[0] in TENSOR_CALLS:
+        if v.op in _NO_NUMBER or v.op == CALL and isinstance(v.data, tuple) and v.data[0] in TENSOR_CALLS:
             return False
         return None
 

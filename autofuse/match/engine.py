@@ -140,8 +140,14 @@ def every_site(graph: Graph, view: View, rules: tuple[LoadedRule, ...]) -> list[
         view.number(canonical)
         view.rank(canonical)
     roots = frozenset(op for r in rules for op in r.pattern.root_ops)
-    possible = [v for v in graph.values if v.op not in _NOT_A_ROOT and not roots.isdisjoint(_ends_in(view.of(v)))]
-    return [s for v in possible for r in rules if (s := _asked(graph, view, r, v))]
+    found = []
+    for v in graph.values:
+        if v.op in _NOT_A_ROOT or roots.isdisjoint(ends := _ends_in(view.of(v))):
+            continue
+        for r in rules:
+            if not r.pattern.root_ops.isdisjoint(ends) and (site := _asked(graph, view, r, v)):
+                found.append(site)
+    return found
 
 
 def _asked(graph: Graph, view: View, rule: LoadedRule, root: Value) -> Site | None:

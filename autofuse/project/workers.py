@@ -6,6 +6,7 @@ done here. Knows processes; knows nothing of the work.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import multiprocessing
 import os
@@ -54,7 +55,10 @@ def _without_cycles() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.unfreeze()
+        gc.freeze()
+        gc.unfreeze()  # all is old now, so that what comes next looks through none of it
+        atexit.unregister(gc.freeze)
+        atexit.register(gc.freeze)  # neither does the end of the process
         if before:
             gc.enable()
 

@@ -10,18 +10,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from autofuse.source.capture.syntax import children, walk
+from autofuse.source.capture.syntax import children, parts, walk
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _HOLD_STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_BINDING = frozenset(
-    {
-        *_COMPREHENSIONS, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom,
-        ast.ExceptHandler, ast.NamedExpr, ast.MatchAs, ast.MatchStar, ast.MatchMapping,
-    }
+_COMPREHENDING = frozenset(_COMPREHENSIONS)
+_NAMING = frozenset(
+    {ast.Import, ast.ImportFrom, ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping}
 )  # fmt: skip
+_BINDING = _NAMING | {
+    *_COMPREHENSIONS, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.NamedExpr,
+}  # fmt: skip
 
 
 def bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
@@ -32,28 +33,33 @@ def bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
     todo: list[tuple[ast.AST, ast.AST, bool]] = [(n, n, False) for n in reversed(list(body))]
     while todo:
         node, statement, inner = todo.pop()
+        kind = node.__class__
+        if kind is ast.Name:
+            if not inner and not isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]
+                yield node.id, statement  # type: ignore[attr-defined]
+            continue
+        if kind is ast.Constant or kind is ast.Lambda:
+            continue
         if isinstance(node, ast.stmt):
             statement = node
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name, node
             inside: list[ast.AST] = list(node.decorator_list)
-        elif isinstance(node, ast.Lambda):
-            inside = []
-        else:
-            yield from ((name, statement) for name in _bound_here(node, inner))
-            inside = children(node)
-        if isinstance(node, ast.NamedExpr):
+        elif isinstance(node, ast.NamedExpr):
             yield node.target.id, statement
             inside = [node.value]
-        inner = inner or isinstance(node, _COMPREHENSIONS)
-        todo += [(c, statement, inner) for c in reversed(inside)]
+        else:
+            if kind in _NAMING:
+                yield from ((name, statement) for name in _bound_here(node))
+            inside = children(node)
+        inner = inner or kind in _COMPREHENDING
+        inside.reverse()
+        todo += [(c, statement, inner) for c in inside]
 
 
-def _bound_here(node: ast.AST, inner: bool) -> Iterator[str]:
+def _bound_here(node: ast.AST) -> Iterator[str]:
     """Names bound by `node` itself, not by what is inside it."""
     match node:
-        case ast.Name(id=name, ctx=ast.Store() | ast.Del()) if not inner:
-            yield name
         case ast.Import(names=names):
             yield from (a.asname or a.name.partition(".")[0] for a in names)
         case ast.ImportFrom(names=names):
@@ -137,7 +143,7 @@ def nested_scopes(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             yield node
             continue
-        inside = children(node)
+        inside = parts(node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "map" and node.args:
             inside = [c for c in inside if not (c is node.args[0] and isinstance(c, ast.Lambda))]
         todo += inside

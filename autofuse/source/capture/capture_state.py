@@ -195,10 +195,12 @@ class CaptureState(ABC):
     def wholes(self, value: Value) -> frozenset[Value]:
         """The values that `value` is a part of, split off by chunk, split or unbind."""
         parts = [b for b in self.bases(value) if b.op == ITEM and b.inputs[0].op in _PARTS]
-        return frozenset().union(*(self.bases(p.inputs[0]) for p in parts))
+        return frozenset().union(*(self.bases(p.inputs[0]) for p in parts)) if parts else _NOTHING
 
     def bases(self, value: Value) -> frozenset[Value]:
         """The values whose memory `value` may share, itself included where it may own some."""
+        if value in self._bases:
+            return self._bases[value]
         todo = [value]
         while todo:
             v = todo[-1]
@@ -213,6 +215,9 @@ class CaptureState(ABC):
                 spend(sum(len(self._bases[p]) for p in parts) // 8)
                 self._bases[v] = frozenset(own).union(*(self._bases[p] for p in parts))
         return self._bases[value]
+
+
+_NOTHING: frozenset[Value] = frozenset()
 
 
 def _may_alias(v: Value) -> tuple[Value, ...]:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from autofuse.ir.facts import Known
 from autofuse.ir.graph import Graph, Value
 from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.syntax import walk
 
 Region = tuple[ast.AST, ...]  # the loops, `with` and `try` blocks around a statement, outermost first
 
@@ -46,8 +47,8 @@ _BRANCHING = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.
 @lru_cache(maxsize=1024)
 def _in_branches(statement: ast.stmt) -> frozenset[int]:
     """The expressions of a statement that may not be evaluated, or more than once."""
-    around = [n for n in ast.walk(statement) if isinstance(n, _BRANCHING)]
-    return frozenset(id(c) for n in around for c in ast.walk(n))
+    around = [n for n in walk(statement) if isinstance(n, _BRANCHING)]
+    return frozenset(id(c) for n in around for c in walk(n))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from autofuse.ir.vocabulary import ACTIVATIONS, OTHER_ACTIVATIONS
 from autofuse.source.capture.scope import ClassScope, FileScope
+from autofuse.source.capture.syntax import walk
 
 _CLASSES = frozenset(op.module for op in ACTIVATIONS.values()) | {*OTHER_ACTIVATIONS.values()}
 _FUNCTIONS = frozenset(name for op in ACTIVATIONS.values() for name in op.last_names) | {*OTHER_ACTIVATIONS}
@@ -71,7 +72,7 @@ def _values(owner: ClassScope | None, name: str) -> Iterator[ast.expr]:
     positional = [*arguments.posonlyargs, *arguments.args]
     yield from (d for a, d in zip(positional[::-1], arguments.defaults[::-1], strict=False) if a.arg == name)
     yield from (d for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d and a.arg == name)
-    for n in ast.walk(init):
+    for n in walk(init):
         if isinstance(n, ast.Assign) and _binds(n, name):
             yield n.value
 

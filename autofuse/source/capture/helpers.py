@@ -55,7 +55,7 @@ def _changes_nothing(decorator: ast.expr, helper: Function) -> bool:
     off = isinstance(decorator, ast.Call) and any(
         k.arg == "enabled" and isinstance(k.value, ast.Constant) and k.value.value is False for k in decorator.keywords
     )
-    calls = [n.func for n in ast.walk(helper) if isinstance(n, ast.Call) and n is not decorator]
+    calls = [n.func for n in walk(helper) if isinstance(n, ast.Call) and n is not decorator]
     return off and name.endswith("autocast") and all(_last_name(c) in _MOVES for c in calls)
 
 

@@ -11,15 +11,17 @@ from collections.abc import Iterator
 
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import Defined
-from autofuse.source.capture.syntax import children, walk
+from autofuse.source.capture.syntax import parts, walk
 
 _COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp)
+_EXPRESSIONS = frozenset({ast.Lambda, *_COMPREHENSIONS})
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def expression_functions(d: Defined) -> Iterator[Defined]:
     """Every lambda and comprehension inside a function, in the order of the text, if it computes anything by hand."""
-    found = [n for s in d.function.body for n in _inside(s)]
+    any_there = any(n.__class__ in _EXPRESSIONS for n in walk(d.function))
+    found = [n for s in d.function.body for n in _inside(s)] if any_there else []
     inner = d.scope.within(d.function) if found else d.scope
     for node in found:
         yield Defined(f"{d.symbol}.<lambda>", node, None, inner)
@@ -35,7 +37,7 @@ def _inside(node: ast.AST) -> Iterator[ast.FunctionDef]:
         if made is not None:
             yield made  # what is nested deeper takes names from two places
         else:
-            todo += reversed(children(node))
+            todo += reversed(parts(node))
 
 
 def _as_function(node: ast.AST) -> ast.FunctionDef | None:

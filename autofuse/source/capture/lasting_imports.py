@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from autofuse.source.capture.bindings import bindings
-from autofuse.source.capture.syntax import walk
+from autofuse.source.capture.syntax import parts, walk
 
 _ALWAYS_THERE = frozenset({"torch", "torch.nn", "torch.nn.functional", *sys.stdlib_module_names})
 _PLAIN_STARS = frozenset({"torch", "numpy", "einops", *sys.stdlib_module_names})  # they bind none of our names
@@ -128,6 +128,11 @@ def bound_by_name(tree: ast.Module) -> set[str]:
     """The names of a file that it binds by their text: `globals()["F"] = None`, `exec("F = None")`."""
     found = set[str]()
     for n in walk(tree):
+        if n.__class__ is ast.Call:
+            if not _may_bind(n.func):
+                continue
+        elif n.__class__ is not ast.Assign:
+            continue
         match n:
             case ast.Assign(targets=targets):
                 for t in targets:
@@ -146,6 +151,12 @@ def bound_by_name(tree: ast.Module) -> set[str]:
             case ast.Call(func=ast.Name(id="exec"), args=[ast.Constant(value=str(text)), *_]):
                 found |= _bound_in(text)
     return found
+
+
+def _may_bind(function: ast.expr) -> bool:
+    if isinstance(function, ast.Attribute):
+        return function.attr == "update"
+    return isinstance(function, ast.Name) and function.id in ("setattr", "exec")
 
 
 def _is_namespace(table: ast.expr) -> bool:
@@ -206,7 +217,7 @@ def _run(statement: ast.stmt) -> Iterator[ast.AST]:
         node = todo.pop()
         if not isinstance(node, ast.If):
             yield node
-            todo += [c for c in ast.iter_child_nodes(node) if isinstance(c, _HOLD_STATEMENTS)]
+            todo += [c for c in parts(node) if isinstance(c, _HOLD_STATEMENTS)]
             continue
         todo += [] if only_checked(node.test) else node.body
         test = node.test
@@ -222,5 +233,5 @@ def _of_torch(statement: ast.Import | ast.ImportFrom) -> bool:
 
 def star_modules(tree: ast.Module) -> bool:
     """Whether the file binds names that its text does not show."""
-    stars = (n for n in walk(tree) if isinstance(n, ast.ImportFrom) and n.names[0].name == "*")
+    stars = (n for n in walk(tree) if n.__class__ is ast.ImportFrom and n.names[0].name == "*")
     return any(n.level or (n.module or "").partition(".")[0] not in _PLAIN_STARS for n in stars)

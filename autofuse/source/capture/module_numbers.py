@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 
 from autofuse.source.capture.scope import ClassScope, FileScope, fields_are_arguments
+from autofuse.source.capture.syntax import walk
 
 _NUMBERS = ("int", "float", "round", "abs", "len", "max", "min", "pow")
 
@@ -212,7 +213,7 @@ def _given(home: ClassScope, node: ast.expr | None) -> object:
         return None
     text = ast.unparse(node)
     arguments = {a.arg for a in (*init.args.posonlyargs, *init.args.args, *init.args.kwonlyargs)}
-    written = [n for n in ast.walk(init) if isinstance(getattr(n, "ctx", None), (ast.Store, ast.Del))]
+    written = [n for n in walk(init) if isinstance(getattr(n, "ctx", None), (ast.Store, ast.Del))]
     rebound = any(ast.unparse(n) in (base.id, text) for n in written)
     return None if rebound or base.id not in arguments else ("given", home.node.name, text)
 

@@ -12,7 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from autofuse.source.capture.looked_at import LOOKED_AT
-from autofuse.source.capture.scope import ClassScope, FileScope, file_scope
+from autofuse.source.capture.parsed_files import PARSED
+from autofuse.source.capture.scope import ClassScope, FileScope
 
 _LARGEST = 1 << 20  # bytes; larger files are generated
 _ABOVE = 6  # folders above a file in which the project may begin
@@ -73,8 +74,8 @@ def _scope_of(file: Path, name: str) -> FileScope | None:
         status = file.stat()
         if status.st_size > _LARGEST:
             return None
-        known = str(file), status.st_mtime_ns, status.st_size
-        return _parsed(*known) if name.encode() in _text(*known) else None
+        text = _text(str(file), status.st_mtime_ns, status.st_size)
+        return PARSED.scope(text, str(file)) if name.encode() in text else None
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -83,9 +84,3 @@ def _scope_of(file: Path, name: str) -> FileScope | None:
 def _text(path: str, modified: int, size: int) -> bytes:
     """A file as it was `modified`."""
     return Path(path).read_bytes()
-
-
-@lru_cache(maxsize=128)
-def _parsed(path: str, modified: int, size: int) -> FileScope:
-    """The scope of a file as it was `modified`."""
-    return file_scope(ast.parse(_text(path, modified, size)), Path(path))

@@ -17,7 +17,7 @@ from autofuse.source.capture.bindings import Function, bindings, bound_names
 from autofuse.source.capture.constants import constants_of
 from autofuse.source.capture.helpers import inlinable
 from autofuse.source.capture.lasting_imports import Doubt, bound_by_name, doubts, star_modules
-from autofuse.source.capture.syntax import walk
+from autofuse.source.capture.syntax import lay_out, walk
 from autofuse.source.capture.writes import written_roots
 
 _T = TypeVar("_T")
@@ -43,7 +43,7 @@ class ClassScope:
     methods: dict[str, Function | None]
     writes: set[str]  # methods that assign to `self`, or call one that does
     opaque: bool  # attributes are set by computed names
-    below: dict[tuple[int, ...], Any]  # its subclasses, by the files searched
+    below: dict[tuple[ast.Module, ...], Any]  # its subclasses, by the files searched
 
     def __init__(self, node: ast.ClassDef, **known: Any) -> None:
         """`known` are fields that are not to be read from `node`."""
@@ -253,12 +253,13 @@ class FileScope:
 
 def file_scope(tree: ast.Module, file: Path | None = None) -> FileScope:
     """The scope of a whole file, which stands at `file` where others of its project may be asked."""
+    lay_out(tree)
     scope = FileScope(tree, file=file)
-    reassigned = _declared_global(tree.body)
+    reassigned = {name for n in walk(tree) if n.__class__ is ast.Global for name in n.names}
     scope.reassigned = frozenset(reassigned)
-    by_name = bound_by_name(tree)
-    scope.qualified = {k: v for k, v in _imported(tree.body).items() if k not in reassigned | by_name}
-    module_level = _bindings(tree.body)
+    hidden = reassigned | bound_by_name(tree)
+    module_level = scope.index(module_bindings)
+    scope.qualified = {k: v for k, v in _meanings(module_level).items() if k not in hidden}
     scope.bound, scope.doubtful = frozenset(module_level) | reassigned, doubts(tree.body)
     for name, nodes in module_level.items():
         if len(nodes) != 1 or name in reassigned:
@@ -277,22 +278,19 @@ def file_scope(tree: ast.Module, file: Path | None = None) -> FileScope:
     return scope
 
 
-def _declared_global(body: list[ast.stmt]) -> set[str]:
-    """The names that some function or class of a file declares global. Only statements are looked at."""
-    found, todo = set[str](), list(body)
-    while todo:
-        statement = todo.pop()
-        if isinstance(statement, ast.Global):
-            found.update(statement.names)
-        for block in blocks_of(statement):
-            todo += block
-    return found
+def module_bindings(tree: ast.Module) -> dict[str, list[ast.AST]]:
+    """Each name that a file binds at its top level, with what does."""
+    return _bindings(tree.body)
 
 
 def _imported(body: list[ast.stmt]) -> dict[str, str]:
     """Names that every binding in `body` gives one imported meaning."""
+    return _meanings(_bindings(body))
+
+
+def _meanings(bound: Mapping[str, list[ast.AST]]) -> dict[str, str]:
     found = {}
-    for name, nodes in _bindings(body).items():
+    for name, nodes in bound.items():
         meanings = {_import_of(name, n) for n in nodes if not _is_missing(n)}
         if len(meanings) == 1 and (meaning := meanings.pop()):
             found[name] = meaning

@@ -12,6 +12,7 @@ from autofuse.ir.vocabulary import MODULES, OPS
 from autofuse.reasons import tensors
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails
+from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.place.edits import TextSpan, is_inside, span_of
 
@@ -28,7 +29,7 @@ def calls_are_made_once(claim: Claim) -> Iterator[Missing | Fails]:
         text = ast.unparse(calls[0])
         if not written[text]:
             continue
-        nodes = [n for n in ast.walk(claim.captured.function) if isinstance(n, ast.Call) and ast.unparse(n) == text]
+        nodes = [n for n in walk(claim.captured.function) if isinstance(n, ast.Call) and ast.unparse(n) == text]
         gone = sum(any(is_inside(span_of(n), span) for span in _taken_out(claim)) for n in nodes)
         if written[text] > gone:
             yield Fails(because(tensors.CALLED_TWICE, call=text.partition("(")[0]), v)
@@ -52,7 +53,7 @@ def _in_new_text(claim: Claim) -> Counter[str]:
             tree = ast.parse(text)
         except SyntaxError:
             continue
-        found.update(ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Call))
+        found.update(ast.unparse(n) for n in walk(tree) if isinstance(n, ast.Call))
     return found
 
 

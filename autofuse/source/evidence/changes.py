@@ -15,7 +15,7 @@ from typing import Literal
 
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import target_pairs
-from autofuse.source.capture.syntax import children, walk
+from autofuse.source.capture.syntax import parts, walk
 
 _OF_ITS_OWN = ("add_module", "register_module", "register_buffer", "register_parameter")
 _WITH_OBJECT = ("setattr", "delattr", "object", "__setattr__", "__delattr__", "wrap_function_wrapper")
@@ -30,6 +30,8 @@ _WALKS = frozenset(
     "named_children named_modules children modules _modules get_submodule rsplit setattr_recursive".split()
 )
 
+_CHANGING = frozenset({ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete, ast.For, ast.With, ast.Call})
+_AROUND = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If})
 Kind = Literal["assigned", "element", "hooked"]
 
 
@@ -72,9 +74,12 @@ def changes_in(tree: ast.Module) -> tuple[CodeChange, ...]:
     todo: list[tuple[ast.AST, _Place]] = [(tree, _Place())]
     while todo:
         node, place = todo.pop()
-        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete, ast.For, ast.With, ast.Call)):
+        kind = node.__class__
+        if kind in _CHANGING:
             found += _made(node, place)
-        if isinstance(node, Function):
+        if kind not in _AROUND:
+            pass
+        elif isinstance(node, Function):
             place = _Place((), node, place.owner)
         elif isinstance(node, ast.ClassDef):
             place = _Place((), None, node)
@@ -83,7 +88,7 @@ def changes_in(tree: ast.Module) -> tuple[CodeChange, ...]:
             todo += [(s, inside) for s in node.body]
             todo += [(s, place) for s in (node.test, *node.orelse)]
             continue
-        todo += [(c, place) for c in children(node)]
+        todo += [(c, place) for c in parts(node)]
     return tuple(sorted(found, key=lambda c: c.line))
 
 

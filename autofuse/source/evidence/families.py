@@ -41,7 +41,7 @@ class Subclass:
 
 def subclasses(scope: FileScope, owner: ClassScope, files: tuple[FileScope, ...]) -> Iterator[Subclass]:
     """Every class that inherits from `owner`, directly or not, in its file and in `files`, each once."""
-    key = (id(scope.tree), *(id(f.tree) for f in files))
+    key = (scope.tree, *(f.tree for f in files))
     if key not in owner.below:
         owner.below[key] = tuple(_subclasses(scope, owner, files))
     yield from owner.below[key]

@@ -6,27 +6,23 @@ as the command runs. Knows files and names; what they do to a class is the busin
 
 from __future__ import annotations
 
-import ast
-import os
-import re
-from collections.abc import Callable, Collection, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import partial
 from pathlib import Path
 
 from autofuse.source.capture.looked_at import LOOKED_AT
-from autofuse.source.capture.project_files import LIBRARIES, own_class, starts_of
-from autofuse.source.capture.scope import FileScope, file_scope
-from autofuse.source.capture.syntax import walk
+from autofuse.source.capture.parsed_files import PARSED
+from autofuse.source.capture.scope import FileScope
+from autofuse.source.evidence.mentions import Mentioned, mentioned
+from autofuse.source.evidence.project_imports import Import, Reached, imports_of, resolved
 from autofuse.source.evidence.taken_derivatives import derivatives
 
 _LARGEST = 1 << 20  # bytes; larger files are generated
 _MOST = 64  # files that are parsed for the sake of one
 _MOST_HANDING_ON = 16  # files between one and those that use what it gives
 _MOST_REACHED = 128  # files that are parsed to see what one imports
-_CHANGES = re.compile(
-    rb"(?<!self)\.(\w+)\s*(?:\[[^\]\n]*\])?\s*(?:,[^=\n]*)?=(?!=)|(setattr|_modules|_hook|patch|__dict__|set_submodule)\b"
-)
 
 
 @dataclass
@@ -34,14 +30,28 @@ class ProjectFiles:
     """The files that a command was given. Reads each once."""
 
     given: tuple[str, ...]
-    _texts: dict[str, _Mentioned | None] = field(default_factory=dict)
+    _texts: dict[str, Mentioned | None] = field(default_factory=dict)
     _scopes: dict[str, FileScope | None] = field(default_factory=dict)
-    _imported: dict[str, tuple[_Import, ...]] = field(default_factory=dict)
-    _reaches: dict[str, tuple[_Import, ...]] = field(default_factory=dict)
-    _renewing: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
-    _asking: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
-    _using: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
-    _found: dict[Path, tuple[FileScope, ...]] = field(default_factory=dict)
+    _imported: dict[str, tuple[Import, ...]] = field(default_factory=dict)
+    _reaches: dict[str, tuple[Import, ...]] = field(default_factory=dict)
+    _renewing: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _asking: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _using: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _found: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _having: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _by_word: defaultdict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _by_module: defaultdict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _sure: dict[str, list[str]] = field(default_factory=dict)
+    _arriving: dict[tuple[Path, str], tuple[str, ...]] = field(default_factory=dict)
+    _reached_at: dict[str, Reached] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        PARSED.forget()  # as of now, what files say is what they said when they were first read
+
+    def make_room(self) -> None:
+        """Forgets the trees of files where they are too many. Only between two files."""
+        if PARSED.make_room():
+            self._scopes.clear()  # all else that is kept are paths
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -54,17 +64,16 @@ class ProjectFiles:
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._found:
-            paths = self._importing(scope, scope.file, lambda m: m.concerns_others)
-            self._found[scope.file] = tuple(s for p in paths if (s := self._scope(p)) is not None)
-        return self._found[scope.file]
+            self._found[scope.file] = tuple(self._importing(scope, scope.file, lambda m: m.concerns_others))
+        return self._scopes_of(self._found[scope.file])
 
     def renewing(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Files that may replace children of any module, `replace(model, old, new)`, and whose users import `scope`."""
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._renewing:
-            home = _resolved(scope.file)
-            given = {_resolved(p): p for p in self.paths if (m := self._mentioned(p)) is not None and m.renews}
+            home = resolved(scope.file)
+            given = {resolved(p): p for p in self._mentioning("renews")}
             found: dict[str, None] = {}
             for path in self._importing(scope, scope.file, lambda _: True) if given else ():
                 user = self._scope(path)
@@ -72,8 +81,8 @@ class ProjectFiles:
                     continue  # a package imports everything, and uses nothing
                 files = (f for i in self._imports(path, user) for f in i.of(given))
                 found |= {given[f]: None for f in files if f != home}
-            self._renewing[scope.file] = tuple(s for p in found if (s := self._scope(p)) is not None)
-        return self._renewing[scope.file]
+            self._renewing[scope.file] = tuple(found)
+        return self._scopes_of(self._renewing[scope.file])
 
     def asking_layouts(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that import from the file of `scope`, and those that import from them; none if no layout is read.
@@ -89,73 +98,82 @@ class ProjectFiles:
                 if (user := self._scope(path)) is not None and user.file is not None:
                     found |= dict.fromkeys(self._importing(user, user.file, lambda m: m.asks_layouts))
             asked = any((m := self._mentioned(p)) is not None and m.asks_layouts for p in found)
-            scopes = (self._scope(p) for p in found if _resolved(p) != _resolved(scope.file))
-            self._asking[scope.file] = tuple(s for s in scopes if s is not None) if asked else ()
-        return self._asking[scope.file]
+            others = (p for p in found if resolved(p) != resolved(scope.file))
+            self._asking[scope.file] = tuple(others) if asked else ()
+        return self._scopes_of(self._asking[scope.file])
 
     def using(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that import from the file of `scope`."""
         if scope.file is None or len(self.paths) < 2:
             return ()
         if scope.file not in self._using:
-            paths = self._importing(scope, scope.file, lambda _: True)
-            self._using[scope.file] = tuple(s for p in paths if (s := self._scope(p)) is not None)
-        return self._using[scope.file]
+            self._using[scope.file] = tuple(self._importing(scope, scope.file, lambda _: True))
+        return self._scopes_of(self._using[scope.file])
 
-    def _importing(self, scope: FileScope, file: Path, wanted: Callable[[_Mentioned], bool]) -> Iterator[str]:
+    def _importing(self, scope: FileScope, file: Path, wanted: Callable[[Mentioned], bool]) -> Iterator[str]:
         """The files that import from `file`, of those whose bytes are `wanted`."""
         names = {n.encode() for n in (*scope.classes, *scope.functions)}
         names.add((file.stem if file.stem != "__init__" else file.parent.name).encode())
-        home, package, found = _resolved(file), file.parent.name.encode(), 0
-        for path in self.paths:
+        home, package, found = resolved(file), file.parent.name.encode(), 0
+        LOOKED_AT.questions += 1
+        for path in self._naming(names, package):
             mentioned = self._mentioned(path)
-            if found >= _MOST or mentioned is None or not wanted(mentioned) or not mentioned.imports(names, package):
+            if found >= _MOST or mentioned is None or not wanted(mentioned):
                 continue
             other = self._scope(path)
             if other is None or not any(i.brings(home, scope.classes) for i in self._imports(path, other)):
                 continue
-            if _resolved(path) != home:
+            if resolved(path) != home:
                 found += 1
                 yield path
 
     def patching(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that replace functions of torch's, which are one for the whole program."""
-        here = _resolved(scope.file) if scope.file is not None else None
-        paths = [p for p in self.paths if (m := self._mentioned(p)) is not None and m.patches_torch]
-        return tuple(s for p in paths if _resolved(p) != here and (s := self._scope(p)) is not None)
+        here = resolved(scope.file) if scope.file is not None else None
+        paths = self._mentioning("patches_torch")
+        return tuple(s for p in paths if resolved(p) != here and (s := self._scope(p)) is not None)
 
     def differentiating(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that take derivatives of derivatives, and import the file of `scope`, by way of others too."""
-        return self._reaching(scope, lambda m: m.differentiates, lambda s: bool(s.index(derivatives)))
+        return self._reaching(scope, "differentiates", lambda s: bool(s.index(derivatives)))
 
     def watching(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that may ask which operations run, and import the file of `scope`, by way of others too."""
-        return self._reaching(scope, lambda m: m.watches, lambda _: True)
+        return self._reaching(scope, "watches", lambda _: True)
 
     def imports(self, user: FileScope, scope: FileScope) -> bool:
         """Whether the file of `user` imports that of `scope` itself."""
         if user.file is None or scope.file is None:
             return False
-        home = _resolved(scope.file)
+        home = resolved(scope.file)
         return any(i.brings(home, scope.classes) for i in self._imports(str(user.file), user))
 
-    def _reaching(
-        self, scope: FileScope, wanted: Callable[[_Mentioned], bool], sure: Callable[[FileScope], bool]
-    ) -> tuple[FileScope, ...]:
+    def _reaching(self, scope: FileScope, mention: str, sure: Callable[[FileScope], bool]) -> tuple[FileScope, ...]:
         """The files that import that of `scope`, by way of others too, of those whose bytes and whose tree say so."""
         if scope.file is None or len(self.paths) < 2:
             return ()
-        home, classes = _resolved(scope.file), scope.classes
-        paths = [p for p in self.paths if (m := self._mentioned(p)) is not None and wanted(m)]
-        paths = [p for p in paths if (s := self._scope(p)) is not None and sure(s)][:_MOST]
-        there = [p for p in paths if _resolved(p) != home and any(i.brings(home, classes) for i in self._reached(p))]
-        return tuple(s for p in there if (s := self._scope(p)) is not None)
+        key = scope.file, mention
+        if key not in self._arriving:
+            home, classes = resolved(scope.file), scope.classes
+            if mention not in self._sure:
+                known = ((p, self._scope(p)) for p in self._mentioning(mention))
+                self._sure[mention] = [p for p, s in known if s is not None and sure(s)][:_MOST]
+            paths = self._sure[mention]
+            self._arriving[key] = tuple(
+                p for p in paths if resolved(p) != home and self._reach(p).brings(home, classes)
+            )
+        return self._scopes_of(self._arriving[key])
 
-    def _reached(self, path: str) -> tuple[_Import, ...]:
+    def _reach(self, path: str) -> Reached:
+        if path not in self._reached_at:
+            self._reached_at[path] = Reached(self._reached(path))
+        return self._reached_at[path]
+
+    def _reached(self, path: str) -> tuple[Import, ...]:
         """What a file imports, and what the files that it imports do, as far as they were given."""
         if path not in self._reaches:
-            given = {_resolved(p): p for p in self.paths}
-            todo, seen, found = [path], {path}, list[_Import]()
+            given = {resolved(p): p for p in self.paths}
+            todo, seen, found = [path], {path}, list[Import]()
             while todo and len(seen) < _MOST_REACHED:
                 at = todo.pop(0)
                 scope = self._scope(at)
@@ -167,140 +185,54 @@ class ProjectFiles:
             self._reaches[path] = tuple(found)
         return self._reaches[path]
 
-    def _mentioned(self, path: str) -> _Mentioned | None:
+    def _mentioning(self, mention: str) -> tuple[str, ...]:
+        """The files of whose bytes `mention` holds, a field of `Mentioned`."""
+        LOOKED_AT.questions += 1
+        if mention not in self._having:
+            known = ((p, self._mentioned(p)) for p in self.given)
+            self._having[mention] = tuple(p for p, m in known if m is not None and getattr(m, mention))
+        return self._having[mention]
+
+    def _naming(self, names: Collection[bytes], package: bytes) -> list[str]:
+        """The files whose imports have one of `names`, or that import all of a package, in their order."""
+        if not self._by_word:
+            for i, path in enumerate(self.given):
+                if (m := self._mentioned(path)) is not None:
+                    for word in m.words:
+                        self._by_word[word].append(i)
+                    for word in m.modules:
+                        self._by_module[word].append(i)
+        found = {i for name in names for i in self._by_word.get(name, ())}
+        return [self.given[i] for i in sorted(found.union(self._by_module.get(package, ())))]
+
+    def _mentioned(self, path: str) -> Mentioned | None:
         if path not in self._texts:
-            self._texts[path] = _mentioned(path)
+            source = _source(path)
+            self._texts[path] = mentioned(source) if source is not None else None
         return self._texts[path]
+
+    def _scopes_of(self, paths: Iterable[str]) -> tuple[FileScope, ...]:
+        return tuple(s for p in paths if (s := self._scope(p)) is not None)
 
     def _scope(self, path: str) -> FileScope | None:
         if path not in self._scopes:
             try:
-                self._scopes[path] = file_scope(ast.parse(Path(path).read_bytes()), Path(path))
+                self._scopes[path] = PARSED.scope(Path(path).read_bytes(), path)
             except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
                 self._scopes[path] = None
         return self._scopes[path]
 
-    def _imports(self, path: str, scope: FileScope) -> tuple[_Import, ...]:
+    def _imports(self, path: str, scope: FileScope) -> tuple[Import, ...]:
         if path not in self._imported:
-            self._imported[path] = tuple(_imports(scope, Path(path)))
+            self._imported[path] = tuple(imports_of(scope.tree, Path(path), partial(self._scope, path)))
         return self._imported[path]
 
 
-def _resolved(path: str | Path) -> str:
-    return _real(os.path.abspath(path))
-
-
-@lru_cache(maxsize=1 << 14)
-def _real(path: str) -> str:
-    return os.path.realpath(path)
-
-
-@dataclass(frozen=True)
-class _Import:
-    """One name that a file imports. `bases`: what a module may stand at, without `.py` and `/__init__.py`.
-
-    scope: of the file that imports. name: what the file calls it, "" for a whole module. original: its name where it
-    is defined.
-    """
-
-    scope: FileScope
-    bases: tuple[str, ...]
-    name: str
-    original: str
-
-    def brings(self, home: str, classes: Collection[str]) -> bool:
-        """Whether it imports the file `home`, one of the `classes` that are defined there, or all of its package."""
-        if any(home in files for files in self._files()):
-            return True
-        if self.name in ("", "*"):
-            return any(home.startswith(base + os.sep) for base in self.bases)
-        return self.original in classes and self.defined == home
-
-    def of(self, given: Collection[str]) -> Iterator[str]:
-        """The files among those `given` that it may mean."""
-        for files in self._files():
-            yield from (f for f in files if f in given)
-        if self.name and self.defined in given:
-            yield self.defined
-
-    @cached_property
-    def defined(self) -> str:
-        """The file of the class that it names; "" where it names none that can be found."""
-        found = own_class(self.scope, ast.Name(self.name))
-        return _resolved(found[1].file) if found is not None and found[1].file is not None else ""
-
-    def _files(self) -> Iterator[tuple[str, str]]:
-        return ((f"{base}.py", os.path.join(base, "__init__.py")) for base in self.bases)
-
-
-def _imports(scope: FileScope, file: Path) -> Iterator[_Import]:
-    folder = Path(_resolved(file)).parent
-    for node in walk(scope.tree):
-        if isinstance(node, ast.Import):
-            modules = [(a.name, "", "", 0) for a in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            own = node.module or ""
-            names = [(a.asname or a.name, a.name) for a in node.names]
-            modules = [(own, local, name, node.level) for local, name in names]
-            modules += [(f"{own}.{name}".lstrip("."), local, name, node.level) for local, name in names]
-        else:
-            continue
-        for module, local, name, level in modules:
-            if level or module.partition(".")[0] not in LIBRARIES:
-                parts = module.split(".") if module else []
-                bases = (os.path.normpath(os.path.join(start, *parts)) for start in starts_of(level, folder))
-                yield _Import(scope, tuple(bases), local, name)
-
-
-@dataclass(frozen=True)
-class _Mentioned:
-    """What the bytes of a file say: the words of its imports, and whether it inherits or changes attributes."""
-
-    words: frozenset[bytes]
-    modules: frozenset[bytes]  # of those that are imported whole
-    concerns_others: bool
-    patches_torch: bool
-    differentiates: bool
-    asks_layouts: bool
-    renews: bool
-    watches: bool
-
-    def imports(self, names: Collection[bytes], package: bytes) -> bool:
-        """Whether it may import one of `names`, or all of the package."""
-        return package in self.modules or not self.words.isdisjoint(names)
-
-
-_PATCHES = re.compile(
-    rb"(?:\bF|\btorch|functional|\bTensor|nn\.\w+)\.\w+\s*=(?!=)|(?:setattr|patch(?:\.object)?)\(\s*[\"']?(?:F|torch)\b"
-)
-_SETS = re.compile(rb"\b(?:setattr|set_submodule|_modules)\b")
-_WALKS = re.compile(rb"\b(?:named_children|named_modules|get_submodule|children|modules)\b")
-_ASKS = re.compile(
-    rb"\.(?:view|view_as|stride|strides|is_contiguous|as_strided|data_ptr|storage|untyped_storage|storage_offset)\b"
-)
-_DIFFERENTIATES = re.compile(
-    rb"\b(?:create_graph|hessian|hvp|vhp|jvp|jacfwd|linearize|make_dual|gradgradcheck|autograd\.grad|torch\.func|functorch)"
-)
-_WATCHES = re.compile(
-    rb"\b(?:FlopCounterMode|Torch(?:Dispatch|Function)Mode|__torch_(?:function|dispatch)__|torch\.fx|import fx)\b"
-)
-_PATTERNS = (_PATCHES, _DIFFERENTIATES, _ASKS, _SETS, _WALKS, _WATCHES)
-_IMPORTS = re.compile(rb"^[ \t]*(import|from)\b((?:[^\n(]*\([^)]*\))|[^\n]*)", re.MULTILINE)
-_INHERITS = re.compile(rb"^[ \t]*class\s+\w+\s*\(", re.MULTILINE)
-_WORD = re.compile(rb"\w+")
-
-
-def _mentioned(path: str) -> _Mentioned | None:
-    """The words of a file; None where it cannot be read, or is no Python."""
+def _source(path: str) -> bytes | None:
+    """A file's bytes; None where it cannot be read, or is no Python."""
     try:
         if not path.endswith((".py", ".pyi")) or Path(path).stat().st_size > _LARGEST:
             return None
-        source = Path(path).read_bytes()
+        return Path(path).read_bytes()
     except OSError:
         return None
-    imports = _IMPORTS.findall(source)
-    words = frozenset(w for _, text in imports for w in _WORD.findall(text))
-    modules = frozenset(w for kind, text in imports if kind == b"import" for w in _WORD.findall(text))
-    others = _INHERITS.search(source) is not None or _CHANGES.search(source) is not None
-    patches, differentiates, asks, sets, looks, watches = (p.search(source) is not None for p in _PATTERNS)
-    return _Mentioned(words, modules, others, patches, differentiates, asks, sets and looks, watches)

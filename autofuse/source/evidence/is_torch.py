@@ -13,6 +13,7 @@ from autofuse.reasons import tensors
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.capture.scope import blocks_of
+from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.annotations import Origin
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.evidence.origins import Origins, evidence_against
@@ -80,16 +81,16 @@ def _tested(claim: Claim, origins: Origins, statement: ast.stmt) -> Iterator[tup
     while block is not None:
         inner = None
         for s in block:
-            if s is statement or any(n is statement for n in ast.walk(s)):
+            if s is statement or any(n is statement for n in walk(s)):
                 inner = s
                 break
             yield from _passed(claim, origins, s)
         if inner is None or inner is statement:
             return
         if isinstance(inner, ast.If):
-            inside = any(n is statement for b in inner.body for n in ast.walk(b))
+            inside = any(n is statement for b in inner.body for n in walk(b))
             yield from _outcome(claim, origins, inner.test, inside)
-        block = next((b for b in blocks_of(inner) if any(n is statement for s in b for n in ast.walk(s))), None)
+        block = next((b for b in blocks_of(inner) if any(n is statement for s in b for n in walk(s))), None)
 
 
 def _passed(claim: Claim, origins: Origins, s: ast.stmt) -> Iterator[tuple[Value, Origin]]:

@@ -13,6 +13,7 @@ from operator import and_
 from autofuse.ir.graph import CHOICE, OPAQUE, Value
 from autofuse.source.capture.captured import CapturedFunction, unconditional
 from autofuse.source.capture.scope import blocks_of
+from autofuse.source.capture.syntax import walk
 
 _ALWAYS = ("an element", "changed by", "shares memory")  # joins of what was computed in any case
 _LEAVE = (ast.Return, ast.Raise, ast.Break, ast.Continue)
@@ -60,11 +61,11 @@ def _always_run(body: list[ast.stmt], statement: ast.stmt) -> set[int]:
     found: set[int] = set()
     block: list[ast.stmt] | None = body
     while block is not None:
-        at = next((i for i, s in enumerate(block) if s is statement or any(n is statement for n in ast.walk(s))), None)
+        at = next((i for i, s in enumerate(block) if s is statement or any(n is statement for n in walk(s))), None)
         if at is None:
             return found
         found |= {id(s) for s in block[: at + 1]}
-        if not any(isinstance(n, _LEAVE) for n in ast.walk(block[at])) or block[at] is statement:
+        if not any(isinstance(n, _LEAVE) for n in walk(block[at])) or block[at] is statement:
             found |= {id(s) for s in _until_left(block[at + 1 :])}
         inner = block[at]
         block = None if inner is statement else _block_with(inner, statement)
@@ -74,12 +75,12 @@ def _always_run(body: list[ast.stmt], statement: ast.stmt) -> set[int]:
 def _until_left(rest: list[ast.stmt]) -> Iterator[ast.stmt]:
     for s in rest:
         yield s
-        if any(isinstance(n, (*_LEAVE, ast.Yield, ast.YieldFrom)) for n in ast.walk(s)):
+        if any(isinstance(n, (*_LEAVE, ast.Yield, ast.YieldFrom)) for n in walk(s)):
             return
 
 
 def _block_with(outer: ast.stmt, statement: ast.stmt) -> list[ast.stmt] | None:
     for block in blocks_of(outer):
-        if any(n is statement for s in block for n in ast.walk(s)):
+        if any(n is statement for s in block for n in walk(s)):
             return block
     return None

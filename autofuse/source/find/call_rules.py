@@ -18,7 +18,7 @@ from autofuse.reasons.reason import because
 from autofuse.rule import CallRule, Fails, Holds, Verdict
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import FileScope, functions
-from autofuse.source.capture.syntax import children, walk
+from autofuse.source.capture.syntax import parts, walk
 from autofuse.source.find.call_context import Surroundings
 from autofuse.source.find.iterations import is_iterated_once
 from autofuse.source.find.training_loops import NUMBERS, read_on_device
@@ -225,7 +225,7 @@ def _own_calls(body: Sequence[ast.AST], names: set[str]) -> Iterator[ast.Call]:
         if isinstance(node, ast.Call) and _last(node.func) in names:
             yield node
         if not isinstance(node, Function):
-            todo += children(node)
+            todo += parts(node)
 
 
 def _last(function: ast.expr) -> str:

@@ -9,7 +9,6 @@ import ast
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 from autofuse.canonical import PERMUTE, View
 from autofuse.ir.facts import Facts
@@ -27,6 +26,7 @@ from autofuse.source.capture.captured import CapturedFunction, Chain, ValuePosit
 from autofuse.source.capture.function_capture import capture
 from autofuse.source.capture.lambdas import expression_functions, is_expression
 from autofuse.source.capture.lasting_imports import imports_torch
+from autofuse.source.capture.parsed_files import PARSED
 from autofuse.source.capture.scope import Defined, FileScope, file_scope, functions
 from autofuse.source.capture.symbolic_lengths import record_lengths
 from autofuse.source.capture.toplevel import SYMBOL, top_level
@@ -70,7 +70,9 @@ def proposals(
     """
     if b"torch" not in source:
         return []
-    tree = ast.parse(source)  # first, so that a syntax error is told whatever the file is about
+    if files is not None:
+        files.make_room()
+    tree = PARSED.tree(source, path) if path else ast.parse(source)  # so that a syntax error is told in any case
     if not imports_torch(tree):
         return []
     of_calls = [r for r in rules if may_concern(r, source)]
@@ -79,7 +81,7 @@ def proposals(
     if not of_calls and not hints.search(source):
         return []
     reading = FileReading(len(source), unread)
-    scope = file_scope(tree, Path(path) if path else None)
+    scope = replace(PARSED.scope(source, path), elsewhere={}) if path else file_scope(tree)
     text = SourceText(source)
     found: list[Proposal] = []
     about = FileOfEdits(path, "" if generated else generator_of(source))

@@ -11,14 +11,17 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from autofuse.source.capture.bindings import Function, bindings
-from autofuse.source.capture.scope import ClassScope, Defined, FileScope
+from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.scope import ClassScope, Defined, FileScope, module_bindings
 from autofuse.source.capture.syntax import walk
 from autofuse.source.targets.printing import SourceText
 
 _WORD = re.compile(rb"[A-Za-z_\x80-\xff][\w\x80-\xff]*")
-_RENAMED = re.compile(rb"\b(\w+)\s+as\s+(\w+)")  # from a word's start: a line may be one long word
+_PLAIN = re.compile(rb"(?<![.\w\x80-\xff])[A-Za-z_\x80-\xff][\w\x80-\xff]*")
+_QUOTE = re.compile(rb"[\"']")
+_HELD = re.compile(rb"\.\s*([A-Za-z_\x80-\xff][\w\x80-\xff]*)|[\"']([A-Za-z_\x80-\xff][\w\x80-\xff]*)")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NO_LAYERS = (ast.Constant, ast.BinOp, ast.Compare, ast.JoinedStr)
 _LIBRARIES = ("torch", "einops", "typing", "functools", "collections", "dataclasses", "math", "numpy")
@@ -53,15 +56,25 @@ _WHOLE = -1  # the pair of a helper that has both parts itself
 
 @dataclass(frozen=True)
 class _Definition:
-    """A name and the words of what it stands for. A `value` is a part of what uses it, and needs nothing beside it."""
+    """A name and the words of what it stands for. A `value` is a part of what uses it, and needs nothing beside it.
+
+    `held`: by an object, as a method or an attribute is, so that code names it after a dot, or as a text.
+    """
 
     name: bytes
     text: bytes
     value: bool = True
+    held: bool = False
 
-    @property
-    def words(self) -> set[bytes]:
-        return set(_WORD.findall(self.text))
+    @cached_property
+    def plain(self) -> set[bytes]:
+        """The words that may be names by themselves."""
+        return set(_WORD.findall(self.text) if self.value else _PLAIN.findall(self.text))
+
+    @cached_property
+    def attributes(self) -> set[bytes]:
+        """The words that may name what an object holds; all in what is assigned, which may stand in a class's body."""
+        return self.plain if self.value else {first or second for first, second in _HELD.findall(self.text)}
 
 
 class Landmarks:
@@ -70,11 +83,11 @@ class Landmarks:
     def __init__(self, scope: FileScope, text: SourceText, defined: Sequence[Defined], hints: Hints) -> None:
         self.hints = hints
         self.text = text
+        self._searched: dict[bytes, frozenset[int]] = {}
+        self._mentioned: dict[Function, bool] = {}
         elsewhere = _imported_from_project(scope)
-        self.named = {name.encode(): hints.all for o in _owners(defined) for name in _layers_of_project(o, elsewhere)}
-        self.named |= {
-            new: found for old, new in _RENAMED.findall(text.source) if (found := hints.words_in(old + b"("))
-        }
+        self.plain = {n: found for old, n in _renamed(scope) if (found := hints.words_in(old + b"("))}
+        self.held = {name.encode(): hints.all for o in _owners(defined) for name in _layers_of_project(o, elsewhere)}
         self._follow(list(self._definitions(scope, defined)))
 
     def near(self, function: Function) -> bool:
@@ -83,13 +96,22 @@ class Landmarks:
 
     def mentioned(self, function: Function) -> bool:
         """The same, of what is inside `__init__`, too."""
-        return bool(self._leads(_Definition(b"", self._body(function), value=False)))
+        if function not in self._mentioned:
+            self._mentioned[function] = bool(self._leads(_Definition(b"", self._body(function), value=False)))
+        return self._mentioned[function]
+
+    def _words_in(self, text: bytes) -> frozenset[int]:
+        """The pairs whose word is in a text: each is searched once, though many names may stand for it."""
+        if text not in self._searched:
+            self._searched[text] = self.hints.words_in(text)
+        return self._searched[text]
 
     def _leads(self, definition: _Definition) -> frozenset[int]:
         """The pairs that what a name stands for is a part of. A function's must be complete."""
-        pairs = self.hints.words_in(definition.text)
-        for word in self.named.keys() & definition.words:
-            pairs |= self.named[word]
+        pairs = self._words_in(definition.text)
+        for named, words in ((self.plain, definition.plain), (self.held, definition.attributes)):
+            for word in named.keys() & words:
+                pairs |= named[word]
         if definition.value:
             return pairs
         return frozenset({_WHOLE}) if self.hints.beside(pairs, definition.text) else _NONE
@@ -98,26 +120,32 @@ class Landmarks:
         """Adds every name that stands for a landmark, directly or through others."""
         while found := [(d, pairs) for d in definitions if (pairs := self._leads(d))]:
             for d, pairs in found:
-                self.named[d.name] = self.named.get(d.name, _NONE) | pairs
-            definitions = [d for d in definitions if d.name not in self.named]
+                named = self.held if d.held else self.plain
+                named[d.name] = named.get(d.name, _NONE) | pairs
+            definitions = [d for d in definitions if d.name not in (self.held if d.held else self.plain)]
 
     def _definitions(self, scope: FileScope, defined: Sequence[Defined]) -> Iterator[_Definition]:
         for d in defined:
             if scope.helper(d.function):  # what is no helper is not read where it is called
-                yield _Definition(d.function.name.encode(), self._body(d.function), value=False)
+                method = d.owner is not None and d.me is None
+                body = self._body(d.function)
+                yield _Definition(d.function.name.encode(), body, value=False, held=method)
                 if d.owner is not None and d.function.name == "forward":  # a child of that class may be, too
-                    yield _Definition(d.owner.node.name.encode(), self._body(d.function), value=False)
+                    yield _Definition(d.owner.node.name.encode(), body, value=False)
         for owner in _owners(defined):
             for kind in (owner.attributes, owner.defaults, owner.buffers):
                 for name, values in kind.items():
                     for value in values:
                         if value is not None and not isinstance(value, _NO_LAYERS):
-                            yield _Definition(
-                                name.encode(), self._lines(value) + self._constructor(owner, value, scope)
-                            )
-        for name, node in bindings(scope.tree.body):
-            if isinstance(node, ast.stmt) and not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
-                yield _Definition(name.encode(), self._lines(node))
+                            text = self._lines(value) + self._constructor(owner, value, scope)
+                            yield _Definition(name.encode(), text, held=True)
+        for name, nodes in scope.index(module_bindings).items():
+            for node in nodes:
+                if isinstance(node, (ast.Import, ast.ImportFrom)):
+                    told = [a.name for a in node.names if name in (a.asname, a.name, a.name.partition(".")[0])]
+                    yield _Definition(name.encode(), b" ".join(n.encode() + b"(" for n in told))
+                elif isinstance(node, ast.stmt) and not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+                    yield _Definition(name.encode(), self._lines(node))
 
     def _constructor(self, owner: ClassScope, value: ast.expr, scope: FileScope) -> bytes:
         """What `__init__` says of the names that make a layer: the default of `act_layer`, what it is assigned."""
@@ -139,11 +167,33 @@ class Landmarks:
         if function.end_lineno is None:  # the top level, read as a function
             own = [s for s in function.body if not isinstance(s, (*_FUNCTIONS, ast.ClassDef))]
             return b"\n".join(map(self._lines, own))
-        return self._lines(function).replace(b"def " + function.name.encode(), b"", 1)
+        lines = self.text.lines[function.lineno - 1 : function.end_lineno]
+        if told := _lines_of_docstring(function):
+            lines[told[0] - function.lineno : told[1] - function.lineno] = []
+        lines = [line.partition(b"#")[0] if b"#" in line and not _QUOTE.search(line) else line for line in lines]
+        return b"\n".join(lines).replace(b"def " + function.name.encode(), b"", 1)
 
     def _lines(self, node: ast.stmt | ast.expr) -> bytes:
         """The lines on which `node` stands, what else stands on them included."""
         return b"\n".join(self.text.lines[node.lineno - 1 : node.end_lineno])
+
+
+def _lines_of_docstring(function: Function) -> tuple[int, int] | None:
+    """The first line of a docstring that has whole lines for itself, and the line after the last."""
+    first = function.body[0]
+    if not isinstance(first, ast.Expr) or not isinstance(first.value, ast.Constant) or len(function.body) == 1:
+        return None
+    begin, end = first.lineno, (first.end_lineno or first.lineno) + 1
+    return (begin, end) if function.lineno < begin and end <= function.body[1].lineno else None
+
+
+def _renamed(scope: FileScope) -> Iterator[tuple[bytes, bytes]]:
+    """What the file imports by another name, and that name."""
+    for node in walk(scope.tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for a in node.names:
+                if a.asname is not None:
+                    yield a.name.rpartition(".")[2].encode(), a.asname.encode()
 
 
 def _binds(statement: ast.Assign | ast.AnnAssign, names: set[str]) -> bool:
@@ -165,7 +215,10 @@ def _layers_of_project(owner: ClassScope, elsewhere: frozenset[str]) -> Iterator
 
 def _imported_from_project(scope: FileScope) -> frozenset[str]:
     """Names that may be the project's own, in another file."""
-    found = ((name, node) for name, node in bindings(scope.tree.body) if isinstance(node, ast.ImportFrom))
-    return frozenset(
-        name for name, node in found if node.level or (node.module or "").partition(".")[0] not in _LIBRARIES
-    )
+    return frozenset(name for name, nodes in scope.index(module_bindings).items() if any(map(_may_be_own, nodes)))
+
+
+def _may_be_own(node: ast.AST) -> bool:
+    if not isinstance(node, ast.ImportFrom):
+        return False
+    return bool(node.level) or (node.module or "").partition(".")[0] not in _LIBRARIES

@@ -16,6 +16,8 @@ from autofuse.source.capture.syntax import children, walk
 from autofuse.source.place.edits import Edit, TextSpan, is_inside, span_of
 
 _MODULES = frozenset({"torch", "nn", "functional", "F", "np", "math"})
+_READING = frozenset({ast.Name, ast.Attribute})
+_NO_PARTS = frozenset({ast.Name, ast.Constant})
 _Read = tuple[str, str]  # the class whose `self` is read, or "", and the attribute; a name alone is ("=", name)
 
 
@@ -27,10 +29,13 @@ class ReadNames:
         todo: list[tuple[ast.AST, str]] = [(tree, "")]
         while todo:
             node, owner = todo.pop()
-            owner = node.name if isinstance(node, ast.ClassDef) else owner
-            if (read := _read(node, owner)) is not None:
+            kind = node.__class__
+            if kind is ast.ClassDef:
+                owner = node.name  # type: ignore[attr-defined]
+            elif kind in _READING and (read := _read(node, owner)) is not None:
                 self.counts[read] += 1
-            todo += [(child, owner) for child in children(node)]
+            if kind not in _NO_PARTS:
+                todo += [(child, owner) for child in children(node)]
 
     def classes_reading(self, attribute: str) -> set[str]:
         """The classes in which `self` is asked for an attribute; "" where something else is."""

@@ -17,7 +17,7 @@ from typing import TypeGuard
 
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import ClassScope
-from autofuse.source.capture.syntax import children, walk
+from autofuse.source.capture.syntax import children, parts, walk
 from autofuse.source.place.layout_reads import ASKED, TURNED
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -188,7 +188,7 @@ class LayoutIndex:
                 for scope in scopes:
                     _starts(node.value, self._asked[scope, answered])
             tried = tried or isinstance(node, (ast.Try, ast.Lambda))
-            todo += [(child, scopes, targets, tried) for child in children(node)]
+            todo += [(child, scopes, targets, tried) for child in parts(node)]
 
     def _hold(self, value: ast.expr | None, targets: list[ast.expr]) -> None:
         names = {name for t in targets for n in walk(t) if (name := _last(n))} - {"self"}

@@ -14,6 +14,7 @@ from functools import cached_property
 from autofuse.ir.graph import CHOICE, OPAQUE, Value
 from autofuse.ir.steps import spend
 from autofuse.source.capture.captured import CapturedFunction
+from autofuse.source.capture.syntax import walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class NamesOfFunction:
     @cached_property
     def used(self) -> frozenset[str]:
         """Every name in the text of the function, those of arguments included."""
-        found = list(ast.walk(self.captured.function))
+        found = list(walk(self.captured.function))
         names = {n.id for n in found if isinstance(n, ast.Name)}
         return frozenset(names | {a.arg for a in found if isinstance(a, ast.arg)})
 

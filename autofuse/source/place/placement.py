@@ -29,6 +29,7 @@ from autofuse.source.capture.imports import Imports
 from autofuse.source.capture.lambdas import is_expression
 from autofuse.source.capture.scope import ClassScope, FileScope, blocks_of
 from autofuse.source.capture.symbolic_lengths import GraphSizes
+from autofuse.source.capture.syntax import walk
 from autofuse.source.capture.toplevel import SYMBOL, imported_after
 from autofuse.source.place.branches import Branch, KeptName, branches_before, wanted
 from autofuse.source.place.edits import Edit, NewText, TextSpan, is_inside, span_of, start_of
@@ -105,8 +106,8 @@ class Placement:
 
     def _bound_inside(self, node: ast.expr) -> str | None:
         """A name that `node` binds on the way (`(y := x + 1) * y`) and that is read outside it."""
-        bound = {n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr)}
-        inside = {id(n) for n in ast.walk(node)} if bound else set()
+        bound = {n.target.id for n in walk(node) if isinstance(n, ast.NamedExpr)}
+        inside = {id(n) for n in walk(node)} if bound else set()
         read = (n.id for n in ast.walk(self.captured.function) if isinstance(n, ast.Name) and id(n) not in inside)
         return next((name for name in read if name in bound), None) if bound else None
 
@@ -535,7 +536,7 @@ class Placement:
     def _drops_calls(self, statement: ast.stmt, used: set[Value], node: ast.expr | None = None) -> bool:
         """Whether a helper that is called in `node`, or anywhere in the statement, makes a call that would go."""
         called = self.captured.called_inside.get(statement, ())
-        inside = {id(n) for n in ast.walk(node)} if node is not None and called else None
+        inside = {id(n) for n in walk(node)} if node is not None and called else None
         made = [v for call, v in called if inside is None or id(call) in inside]
         written = {a for v in used for a in (v, *ancestors(v))} if made else set()
         return any(v not in written for v in made)
@@ -614,8 +615,8 @@ class Placement:
 
     def _check_names(self, dead: set[ast.stmt], root: ValuePosition, place: ValuePosition, reads: set[Value]) -> None:
         """Keep a statement whose name is still read by text that stays; `reads` are read off the operands instead."""
-        reread = {n for r in reads for p in self.captured.places.get(r, []) for n in ast.walk(p.node)}
-        changed = {id(n) for p in (root, place) for n in ast.walk(p.node)}
+        reread = {n for r in reads for p in self.captured.places.get(r, []) for n in walk(p.node)}
+        changed = {id(n) for p in (root, place) for n in walk(p.node)}
         bound = {s: {name for name, _ in bindings([s])} for s in dead}  # two names may be bound to what is one value
         left = -1
         while left != len(dead):
@@ -660,7 +661,7 @@ def _target_node(statement: ast.stmt) -> ast.expr:
 
 
 def _holds(statement: ast.stmt, inner: ast.stmt) -> bool:
-    return any(n is inner for n in ast.walk(statement))
+    return any(n is inner for n in walk(statement))
 
 
 def _within(node: ast.expr, outer: ast.expr) -> bool:

@@ -44,6 +44,7 @@ from autofuse.source.capture.captured import CapturedFunction, ValuePosition
 from autofuse.source.capture.imports import Imports
 from autofuse.source.capture.scope import ClassScope
 from autofuse.source.capture.symbolic_lengths import GraphSizes
+from autofuse.source.capture.syntax import walk
 from autofuse.source.targets.printing import SourceText, fill, literal_text, permuted_text, without_views
 
 _STRUCTURE = frozenset({CONST, PARAMETER, ATTRIBUTE, ITEM, TUPLE, IS_NONE, CHOICE, NOT, SLICE, MODULE, GLOBAL, SYNTAX})
@@ -293,8 +294,8 @@ class Speller:
         """Whether the expression at `place` reads the same things here."""
         if place.forgets != self.place.forgets and any(self._may_change(v) for v in ancestors(value)):
             return False
-        inner = {a.arg for n in ast.walk(place.node) if isinstance(n, ast.Lambda) for a in n.args.args}
-        read = {n.id for n in ast.walk(place.node) if isinstance(n, ast.Name)} - inner
+        inner = {a.arg for n in walk(place.node) if isinstance(n, ast.Lambda) for a in n.args.args}
+        read = {n.id for n in walk(place.node) if isinstance(n, ast.Name)} - inner
         if not all(place.names.get(n) is self.holds(n) and (n in place.names) == (n in self.place.names) for n in read):
             return False
         self.removed |= {s for n in read for s in self._relied.get(n, ())}

@@ -1,0 +1,53 @@
+"""A file has one tree under all of its names, for as long as it holds the same text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autofuse.source.capture import parsed_files
+from autofuse.source.capture.parsed_files import ParsedFiles
+
+TEXT = b"import torch\n\n\nclass Gelu:\n    def forward(self, x):\n        return torch.relu(x)\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "inner").mkdir()
+    path = tmp_path / "layers.py"
+    path.write_bytes(TEXT)
+    return path
+
+
+def test_a_file_has_one_tree_under_all_of_its_names(file: Path) -> None:
+    parsed, other = ParsedFiles(), f"{file.parent}/inner/../layers.py"
+    one, two = parsed.scope(TEXT, str(file)), parsed.scope(TEXT, other)
+    assert one.tree is two.tree
+    assert one.classes["Gelu"] is two.classes["Gelu"]
+    assert (str(one.file), str(two.file)) == (str(file), other)
+
+
+def test_another_text_is_parsed_anew(file: Path) -> None:
+    parsed = ParsedFiles()
+    before = parsed.scope(TEXT, str(file))
+    after = parsed.scope(TEXT.replace(b"Gelu", b"Relu"), str(file))
+    assert "Gelu" in before.classes
+    assert "Relu" in after.classes
+
+
+def test_a_text_with_a_syntax_error_is_not_kept(file: Path) -> None:
+    parsed = ParsedFiles()
+    with pytest.raises(SyntaxError):
+        parsed.scope(b"def f(:", str(file))
+    assert parsed.scope(TEXT, str(file)).classes
+
+
+def test_trees_are_forgotten_once_there_are_too_many(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = ParsedFiles()
+    first = parsed.tree(TEXT, str(file))
+    assert not parsed.make_room()
+    assert parsed.tree(TEXT, str(file)) is first
+    monkeypatch.setattr(parsed_files, "_MOST_BYTES", 10)
+    assert parsed.make_room()
+    assert parsed.tree(TEXT, str(file)) is not first
