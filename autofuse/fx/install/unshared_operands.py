@@ -18,6 +18,7 @@ UNSAVED = "unsaved"  # under which the node of a fused call has the names of suc
 # What fused calls keep of their operands, by place and name.
 KEPT: dict[Callable[..., Any], tuple[tuple[int, str], ...]] = {
     ops.layer_norm: ((0, "x"), (2, "bias")),
+    ops.dropout_add_norm: ((3, "bias"),),
     ops.gelu: ((0, "x"),),
     ops.attention: ((0, "query"),),
 }

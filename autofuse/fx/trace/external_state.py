@@ -18,7 +18,7 @@ from autofuse.fx.trace.code_effects import is_users_class
 from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.functions_found import FunctionsFound
 from autofuse.fx.trace.roots import NOTHING, root_of
-from autofuse.fx.trace.snapshots import EVERYTHING, OutsideChange, Snapshot
+from autofuse.fx.trace.snapshots import CACHE, EVERYTHING, OutsideChange, Snapshot
 from autofuse.fx.trace.twin import is_twin, original_class
 from autofuse.fx.trace.user_code import Ran, Watcher, can_watch, unfollowed, watched
 from autofuse.reasons import forwards
@@ -99,13 +99,15 @@ class ExternalState(Watcher):
                 self.note(function.__kwdefaults__, ran.code.co_name, names)
 
     def _note_class(self, cls: type) -> None:
-        """Objects of the user's that a class has for methods: a decorator that is a class keeps what it counts."""
+        """Objects of the user's that a class has for methods: a decorator that is a class keeps what it counts, and
+        functools what a method has made."""
         if cls in self._classes:
             return
         self._classes.add(cls)
         for base in filter(is_users_class, cls.__mro__):
             for name, held in list(vars(base).items()):
-                if is_users_class(type(held)) and not isinstance(held, type):
+                held = held.__func__ if isinstance(held, (staticmethod, classmethod)) else held
+                if is_users_class(type(held)) and not isinstance(held, type) or isinstance(held, CACHE):
                     self.note(held, name)
 
     def _note_cells(self, ran: Ran) -> None:

@@ -27,7 +27,7 @@ from autofuse.torch_private import FakeTensor, set_version_counter
 _MOST, _LARGEST = 20_000, 10_000
 _LARGEST_TENSOR, _LARGEST_ARRAY = 1 << 16, 1 << 20  # elements, bytes
 _NOTHING = object()
-_CACHE = functools._lru_cache_wrapper
+CACHE = functools._lru_cache_wrapper
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, range, type(...))
 
 
@@ -152,7 +152,7 @@ class Snapshot:
     def _keep(self, value: Any, name: str) -> None:
         if id(value) in self._kept:
             return
-        if isinstance(value, _CACHE):
+        if isinstance(value, CACHE):
             if cached_tensors.is_unwritten(value):
                 self._caches.append(value)
                 self.forget_cached()
@@ -222,6 +222,8 @@ def _reached(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
         return
     if isinstance(value, types.MethodType):
         yield "", value.__self__
+        if isinstance(value.__func__, CACHE):
+            yield "", value.__func__
     elif isinstance(value, functools.partial):
         yield from (("", v) for v in (value.func, value.args, value.keywords))
     elif isinstance(value, weakref.ref):
