@@ -45,9 +45,6 @@ def unchanged_outside(
             outside.restore()
 
 
-_WRITTEN = "cache whose tensors were written to"
-
-
 class ExternalState(Watcher):
     """What lies outside of modules and was in reach of the code that ran, as it was before. `ran`: that code."""
 
@@ -86,7 +83,7 @@ class ExternalState(Watcher):
         self._note_cells(ran)
         for name, value in ran.arguments.items():
             if is_twin(value):
-                self._note_class(original_class(type(value)))
+                self.note_class(original_class(type(value)))
             if isinstance(value, type) or self.snapshot.holds(value):  # what forward has made is its own affair
                 self.note(value, name, names)
         if facts_of(ran.code).writes:
@@ -98,7 +95,7 @@ class ExternalState(Watcher):
                 self.note(function.__defaults__, ran.code.co_name, names)
                 self.note(function.__kwdefaults__, ran.code.co_name, names)
 
-    def _note_class(self, cls: type) -> None:
+    def note_class(self, cls: type) -> None:
         """Objects of the user's that a class has for methods: a decorator that is a class keeps what it counts, and
         functools what a method has made."""
         if cls in self._classes:
@@ -177,8 +174,8 @@ class ExternalState(Watcher):
         """Keep what a value holds that is not made for the run itself."""
         if value is not NOTHING and not is_twin(value):
             self.snapshot.note(value, name, names)
-            for _, called in self.snapshot.written if self._stop is not None else ():
-                self._stop(because(forwards.READS_STATE, name=called, kind=_WRITTEN), True)  # type: ignore[misc]
+            for called, kind in self.snapshot.left if self._stop is not None else ():
+                self._stop(because(forwards.READS_STATE, name=called, kind=kind), True)  # type: ignore[misc]
 
     def note_defaults(self, function: Any) -> None:
         """What the defaults of a function hold."""

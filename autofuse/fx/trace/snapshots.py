@@ -69,7 +69,7 @@ class Snapshot:
         self._kept: dict[int, _Kept] = {}
         self._seen: dict[int, tuple[Any, set[str]]] = {}
         self._caches: list[Any] = []
-        self.written: list[tuple[Any, str]] = []  # caches with tensors that somebody wrote to: they are left alone
+        self.left: list[tuple[str, str]] = []  # caches that are left alone, what to call them and why
         self._large: list[tuple[Tensor, str]] = []  # which are copied where code may write to them
         self._count = 0
 
@@ -153,11 +153,13 @@ class Snapshot:
         if id(value) in self._kept:
             return
         if isinstance(value, CACHE):
-            if cached_tensors.is_unwritten(value):
+            if not cached_tensors.is_unwritten(value):
+                self.left.append((name, "cache whose tensors were written to"))
+            elif cached_tensors.is_asked(value):
+                self.left.append((name, "cache whose counts the program reads"))
+            else:
                 self._caches.append(value)
                 self.forget_cached()
-            else:
-                self.written.append((value, name))
             return
         if isinstance(value, Tensor) and value.numel() > _LARGEST_TENSOR:
             self._large.append((value, name))
