@@ -56,13 +56,17 @@ def is_asked(cache: Any) -> bool:
 
     The evidence is the text of the file that defines the function, and of those that are running.
     """
-    files = {getattr(sys.modules.get(name), "__file__", None) for name in (cache.__module__, "__main__")}
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in ("__main__", cache.__module__) if _may_ask(name)}
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
-        if not effects.is_library(frame.f_globals.get("__name__", "")):
+        if _may_ask(frame.f_globals.get("__name__", "")):
             files.add(frame.f_code.co_filename)
         frame = frame.f_back
     return any("cache_info" in line for file in files if file for line in linecache.getlines(file))
+
+
+def _may_ask(name: object) -> bool:
+    return not effects.is_library(name) and not effects.is_standard(name)
 
 
 def _version(x: Tensor) -> int:
