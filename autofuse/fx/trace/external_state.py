@@ -72,6 +72,10 @@ class ExternalState(Watcher):
         """A context variable."""
         self._ask(lambda reads: reads.variable(variable))
 
+    def idle(self, variable: Any) -> None:
+        """A context variable by which a library asks for nothing."""
+        self._ask(lambda reads: reads.idle(variable))
+
     def _ask(self, ask: Callable[[Any], None]) -> None:
         if not self.aside:
             self.asked.append(ask)

@@ -579,6 +579,10 @@ class ReadSet:
         text = f"{self.guards.constant(variable.get)}({self.guards.constant(NOTHING)})"
         self._value(text, variable.get(NOTHING), variable.name)
 
+    def idle(self, variable: contextvars.ContextVar[Any]) -> None:
+        """A context variable by which a library asks for nothing; what it holds then is another object each time."""
+        self.guards.add(f"not {self.guards.constant(variable.get)}()")
+
 
 _COPIES: dict[int, tuple[Any, Any]] = {}
 _KEPT = 4096
