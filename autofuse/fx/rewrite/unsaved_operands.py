@@ -7,12 +7,14 @@ operand is put out of reach of such writes when code is made (autofuse/fx/instal
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, fx
 
-from autofuse.fx.install.unshared_operands import KEPT, UNSAVED, argument
+from autofuse import ops
+from autofuse.fx.install.unshared_operands import KEPT, SUM, UNSAVED, argument
 from autofuse.fx.rewrite.inlined_children import parameters_of
 from autofuse.fx.trace.operation_names import called
 from autofuse.fx.trace.tracer import ForwardTrace
@@ -28,12 +30,19 @@ _SAME_TENSOR = frozenset("to float double contiguous view reshape transpose perm
 _Inside = Mapping[fx.Node, ForwardTrace]
 
 
-def mark(come: Iterable[fx.Node], gone: Collection[fx.Node], operands: _Operands, inside: _Inside) -> None:
+def mark(
+    come: Iterable[fx.Node], gone: Collection[fx.Node], operands: _Operands, inside: _Inside,
+    replaced: Mapping[fx.Node, Any],
+) -> None:  # fmt: skip
     """Mark the fused calls among the nodes that have `come`, whose operands the nodes that are `gone` did not keep.
 
     operands: what each node had for arguments before anything was replaced. inside: what calls of children, which a
-    match took away, computed.
+    match took away, computed. replaced: what stands for what.
     """
+    for old, new in replaced.items():
+        if isinstance(new, fx.Node) and _is_sum(new) and _is_reached(new):
+            if not any(_kept(old, gone, operands, inside)):
+                new.meta[UNSAVED] = SUM
     for node in come:
         kept = KEPT.get(node.target, ()) if callable(node.target) else ()
         found = {name for at, name in kept if _is_unsaved(argument(node, at, name), gone, operands, inside)}
@@ -46,11 +55,23 @@ def _is_unsaved(operand: Any, gone: Collection[fx.Node], operands: _Operands, in
         return False
     if not _is_reached(operand):
         return False
-    found = [_keeps(user, of, operands) for user, of in _users(operand, gone, operands) if user not in inside]
+    found = list(_kept(operand, gone, operands, inside))
+    return bool(found) and not any(found)
+
+
+def _is_sum(node: fx.Node) -> bool:
+    of = node.args[0] if node.target is operator.getitem and node.args[1] == 0 else None
+    return isinstance(of, fx.Node) and of.target is ops.dropout_add_norm
+
+
+def _kept(operand: fx.Node, gone: Collection[fx.Node], operands: _Operands, inside: _Inside) -> Iterator[bool]:
+    """For each use of an operand in the code that is gone, whether autograd keeps it for that."""
+    for user, of in _users(operand, gone, operands):
+        if user not in inside:
+            yield _keeps(user, of, operands)
     for call in gone:
         if call in inside:
-            found += _kept_inside(inside[call], _names_inside(operand, call, inside[call], operands))
-    return bool(found) and not any(found)
+            yield from _kept_inside(inside[call], _names_inside(operand, call, inside[call], operands))
 
 
 def _names_inside(operand: fx.Node, call: fx.Node, trace: ForwardTrace, operands: _Operands) -> list[fx.Node]:

@@ -107,9 +107,11 @@ class ExternalState(Watcher):
         self._classes.add(cls)
         for base in filter(is_users_class, cls.__mro__):
             for name, held in list(vars(base).items()):
-                held = held.__func__ if isinstance(held, (staticmethod, classmethod)) else held
-                if is_users_class(type(held)) and not isinstance(held, type) or isinstance(held, CACHE):
+                if is_users_class(type(held)) and not isinstance(held, type):
                     self.note(held, name)
+                for part in _parts(held):
+                    if isinstance(part, CACHE):
+                        self.note(part, name)
 
     def _note_cells(self, ran: Ran) -> None:
         """The variables around a function that it binds anew; those of a function that ran here are its own."""
@@ -205,6 +207,13 @@ class ExternalState(Watcher):
     def restore(self) -> None:
         """Put it back."""
         self.snapshot.restore()
+
+
+def _parts(held: Any) -> tuple[Any, ...]:
+    """What an attribute of a class calls."""
+    if isinstance(held, property):
+        return held.fget, held.fset, held.fdel
+    return (held.__func__ if isinstance(held, (staticmethod, classmethod)) else getattr(held, "func", held),)
 
 
 def names_in(ran: Ran) -> Collection[str]:
