@@ -60,6 +60,8 @@ def _is_unsaved(operand: Any, gone: Collection[fx.Node], operands: _Operands, in
 
 
 def _is_sum(node: fx.Node) -> bool:
+    while node.op == "call_method" and node.target == "contiguous":
+        node = node.all_input_nodes[0]
     of = node.args[0] if node.target is operator.getitem and node.args[1] == 0 else None
     return isinstance(of, fx.Node) and of.target is ops.dropout_add_norm
 

@@ -56,7 +56,9 @@ def is_asked(cache: Any) -> bool:
 
     The evidence is the text of the file that defines the function, and of those that are running.
     """
-    files = {getattr(sys.modules.get(name), "__file__", None) for name in ("__main__", cache.__module__) if _may_ask(name)}
+    files = {
+        getattr(sys.modules.get(name), "__file__", None) for name in ("__main__", cache.__module__) if _may_ask(name)
+    }
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         if _may_ask(frame.f_globals.get("__name__", "")):
