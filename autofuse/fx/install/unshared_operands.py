@@ -35,7 +35,7 @@ def keep_apart(graph: fx.Graph) -> None:
             with graph.inserting_after(node):
                 made = graph.call_function(lowered.writable, (node,))
             made.meta = {k: v for k, v in node.meta.items() if k in ("v", "place")}
-            node.replace_all_uses_with(made, lambda user, made=made: user is not made)  # type: ignore[misc]
+            node.replace_all_uses_with(made, lambda user, made=made: user is not made)
             continue
         if names and node.target is ops.layer_norm:
             node.target = lowered.LAYER_NORMS_APART[names]
