@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from autofuse.fx.trace.roots import NOTHING
-
 
 def someone_watches(hooks: Iterable[Any]) -> bool:
     """Whether any of a module's hooks does something at this very moment, as far as can be told."""
@@ -37,8 +35,8 @@ def is_idle_collector(variable: Any) -> bool:
     transformers sets it to an empty dict while a model runs of which nothing is asked, and resets it then.
     """
     collector: Any = getattr(sys.modules.get(_OUTPUT_CAPTURING[0]), "_active_collector", None)
-    held: Any = getattr(collector, "context_var", NOTHING)
-    return held is variable and not variable.get(None)
+    held: Any = getattr(collector, "context_var", None)
+    return variable is not None and held is variable and not variable.get(None)
 
 
 _OUTPUT_CAPTURING = ("transformers.utils.output_capturing", "output_capturing_hook")
