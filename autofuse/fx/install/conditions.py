@@ -136,8 +136,10 @@ class _Writer:
         inner = _Bound(bound)  # what is named there is not read where the call was seen before
         asked = " and ".join(self._text(t, inner) for k, t in tests.items() if k in covered)
         # torch's comparison ends the process where a tensor is nested: it has no strides to compare
+        # and a tensor of a class with functions of its own would hear of the question
+        plain = " is ".join([*(f"type({name})" for name in tensors), "_Tensor"])
         nested = " or ".join(f"{name}.is_nested" for name in tensors)
-        known = f"{EAGER} and not ({nested}) and ({SEEN} := {seen}.check({given}))"
+        known = f"{EAGER} and {plain} and not ({nested}) and ({SEEN} := {seen}.check({given}))"
         asked = f"({known} or {asked} and (not {EAGER} or {seen}.learn({given})))"
         others = [k for k in tests if k not in covered]
         first = [self._text(tests[k], bound) for k in others if k == NO_FUNCTION_MODE]

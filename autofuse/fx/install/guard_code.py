@@ -23,6 +23,7 @@ from autofuse.fx.trace.memory_order import order_in_memory
 from autofuse.fx.trace.plain_children import OWN_HOOKS, PLAIN_TENSORS
 from autofuse.fx.trace.same_values import equals_others, holds_same, is_same_value
 from autofuse.fx.trace.twin import plain_class
+from autofuse.fx.trace.unreplaced import UsualCase, usual_case
 from autofuse.torch_private import (
     GLOBAL_MODULE_HOOKS,
     disabled_torch_function,
@@ -130,7 +131,20 @@ class GuardWords(ast.NodeTransformer):
                 return self._holds(args[0], args[1], node.args[1])
             case ast.Name("_autocast"):
                 return ast.BoolOp(ast.And(), [parsed("_any_autocast()"), ast.Call(node.func, args, [])])
+        if isinstance(node.func, ast.Name) and (case := usual_case(self._names.get(node.func.id))) is not None:
+            return self._unreplaced(case, self.visit(node.func))
         return ast.Call(self.visit(node.func), args, [])
+
+    def _unreplaced(self, case: UsualCase, whole: ast.expr) -> ast.expr:
+        """The usual case of a test, without a call; a compiler takes what the whole test says for a constant."""
+        tree = ast.parse(case.text, mode="eval").body
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and node.id in case.names:
+                value = case.names[node.id]
+                if identity(value) != id(value):  # equal constants share a name, and this is about the very object
+                    return ast.Call(whole, [], [])
+                node.id = self._constant(value).id
+        return ast.BoolOp(ast.Or(), [ast.BoolOp(ast.And(), [ast.Name(EAGER), tree]), ast.Call(whole, [], [])])
 
     def _unwatched(self, module: ast.expr) -> ast.expr:
         inside = _attribute(module, "__dict__")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from autofuse.canonical.recognise.masks import SMALLEST_FILL
 from autofuse.fx.trace.ambient_state import unobserved
 from autofuse.torch_private import (
+    TensorGuards,
     assumed_constant,
     data_address,
     is_cow_tensor,
@@ -61,7 +63,8 @@ class _Proof:
 
 _forms: dict[int, _Proof] = {}
 _numbers: dict[int, _Proof] = {}
-_lying: dict[int, tuple[str, object, object]] = {}  # the form last asked of a watched buffer, and where it lies
+_lying: dict[int, tuple[str, object, Callable[[Tensor], bool]]] = {}  # the form last asked of a watched buffer, where
+# it lies, and whether it still has that dtype, that shape and those strides
 
 
 def _state(x: Tensor) -> _State:
@@ -169,13 +172,14 @@ def holds_form(x: Tensor | None, form: str) -> bool:
     if x is None:
         return False
     lies = _lying.get(id(x))
-    if lies is not None and lies[0] == form and data_address(x) == lies[1] and x.stride() == lies[2]:
+    if lies is not None and lies[0] == form and data_address(x) == lies[1] and lies[2](x):
         return True
     known = _forms.get(id(x))
     if known is not None and (known.told == form or known.found == form or _is_at_least(known.told, form)):
         if known.shadow is not None:  # a write moves the buffer: the memory where it was is the shadow's, too
-            if data_address(x) == known.state[1] and x.stride() == known.state[2]:
-                _lying[id(x)] = form, known.state[1], known.state[2]
+            if data_address(x) == known.state[1] and (x.stride(), x.shape) == known.state[2:]:
+                if lies is None or lies[:2] != (form, known.state[1]):
+                    _lying[id(x)] = form, known.state[1], _lies_alike(x)
                 return True
         elif known.copy is not None:
             if _is_equal(x, known.copy):
@@ -188,6 +192,17 @@ def holds_form(x: Tensor | None, form: str) -> bool:
         return False
     now = told(real, found)
     return form in (found, now) or _is_at_least(now, form)
+
+
+def _lies_alike(x: Tensor) -> Callable[[Tensor], bool]:
+    """A test whether a tensor has the class, dtype, shape and strides of `x`; it may say no where autocast is on."""
+    try:
+        check: Callable[[Tensor], bool] = TensorGuards(
+            x, dynamic_dims_sizes=[list(x.shape)], dynamic_dims_strides=[list(x.stride())]
+        ).check
+    except Exception:  # a torch that has none
+        return lambda _: False
+    return check
 
 
 @lru_cache(maxsize=256)

@@ -1,5 +1,7 @@
 """Operands of fused calls that the caller may write to before the backward pass: those are handed over as copies.
 
+So is a sum that a fused call returns and keeps (`SUM`).
+
 Which ones these are is found where the call is made (autofuse/fx/rewrite/unsaved_operands.py).
 """
 
@@ -14,10 +16,12 @@ from autofuse import ops
 from autofuse.ops import lowered
 
 UNSAVED = "unsaved"  # under which the node of a fused call has the names of such operands
+SUM = frozenset({"sum"})  # of a node that is the sum that `dropout_add_norm` returns beside the norm
 
 # What fused calls keep of their operands, by place and name.
 KEPT: dict[Callable[..., Any], tuple[tuple[int, str], ...]] = {
     ops.layer_norm: ((0, "x"), (2, "bias")),
+    ops.dropout_add_norm: ((3, "bias"),),
     ops.gelu: ((0, "x"),),
     ops.attention: ((0, "query"),),
 }
@@ -27,6 +31,12 @@ def keep_apart(graph: fx.Graph) -> None:
     """Have fused calls keep copies of what is written to while they need it; on a CPU, where somebody does write."""
     for node in list(graph.nodes):
         names = node.meta.get(UNSAVED, frozenset())
+        if names == SUM:
+            with graph.inserting_after(node):
+                made = graph.call_function(lowered.writable, (node,))
+            made.meta = {k: v for k, v in node.meta.items() if k in ("v", "place")}
+            node.replace_all_uses_with(made, lambda user, made=made: user is not made)
+            continue
         if names and node.target is ops.layer_norm:
             node.target = lowered.LAYER_NORMS_APART[names]
             continue

@@ -54,7 +54,7 @@ def rewrite(captured: CapturedTrace, view: View, site: Site) -> Excerpt:
         put_in_place(old, new)
     gone = _gone(captured, site)
     come = [n for n in graph.nodes if n not in before]
-    mark(come, gone, operands)
+    mark(come, gone, operands, captured.entered, replaced)
     pairs = list(zip(nodes, made, strict=True))
     operation = site.rule.replacement.operation
     taken = excerpt(operation, gone, come, pairs, operands, _kernel(site, come))

@@ -7,13 +7,17 @@ operand is put out of reach of such writes when code is made (autofuse/fx/instal
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, fx
 
-from autofuse.fx.install.unshared_operands import KEPT, UNSAVED, argument
+from autofuse import ops
+from autofuse.fx.install.unshared_operands import KEPT, SUM, UNSAVED, argument
+from autofuse.fx.rewrite.inlined_children import parameters_of
 from autofuse.fx.trace.operation_names import called
+from autofuse.fx.trace.tracer import ForwardTrace
 
 _Operands = Mapping[fx.Node, tuple[Any, Any]]
 
@@ -23,25 +27,71 @@ _KEEPS_FACTORS = frozenset("mul div truediv __mul__ __rmul__ __truediv__ true_di
 _SAME_TENSOR = frozenset("to float double contiguous view reshape transpose permute unsqueeze flatten type_as".split())
 
 
-def mark(come: Iterable[fx.Node], gone: Collection[fx.Node], operands: _Operands) -> None:
+_Inside = Mapping[fx.Node, ForwardTrace]
+
+
+def mark(
+    come: Iterable[fx.Node], gone: Collection[fx.Node], operands: _Operands, inside: _Inside,
+    replaced: Mapping[fx.Node, Any],
+) -> None:  # fmt: skip
     """Mark the fused calls among the nodes that have `come`, whose operands the nodes that are `gone` did not keep.
 
-    operands: what each node had for arguments before anything was replaced.
+    operands: what each node had for arguments before anything was replaced. inside: what calls of children, which a
+    match took away, computed. replaced: what stands for what.
     """
+    for old, new in replaced.items():
+        if isinstance(new, fx.Node) and _is_sum(new) and _is_reached(new):
+            if not any(_kept(old, gone, operands, inside)):
+                new.meta[UNSAVED] = SUM
     for node in come:
         kept = KEPT.get(node.target, ()) if callable(node.target) else ()
-        found = {name for at, name in kept if _is_unsaved(argument(node, at, name), gone, operands)}
+        found = {name for at, name in kept if _is_unsaved(argument(node, at, name), gone, operands, inside)}
         if found:
             node.meta[UNSAVED] = frozenset(found)
 
 
-def _is_unsaved(operand: Any, gone: Collection[fx.Node], operands: _Operands) -> bool:
+def _is_unsaved(operand: Any, gone: Collection[fx.Node], operands: _Operands, inside: _Inside) -> bool:
     if not isinstance(operand, fx.Node) or not isinstance(operand.meta.get("v"), Tensor):
         return False
     if not _is_reached(operand):
         return False
-    users = list(_users(operand, gone, operands))
-    return bool(users) and not any(_keeps(user, of, operands) for user, of in users)
+    found = list(_kept(operand, gone, operands, inside))
+    return bool(found) and not any(found)
+
+
+def _is_sum(node: fx.Node) -> bool:
+    while node.op == "call_method" and node.target == "contiguous":
+        node = node.all_input_nodes[0]
+    of = node.args[0] if node.target is operator.getitem and node.args[1] == 0 else None
+    return isinstance(of, fx.Node) and of.target is ops.dropout_add_norm
+
+
+def _kept(operand: fx.Node, gone: Collection[fx.Node], operands: _Operands, inside: _Inside) -> Iterator[bool]:
+    """For each use of an operand in the code that is gone, whether autograd keeps it for that."""
+    for user, of in _users(operand, gone, operands):
+        if user not in inside:
+            yield _keeps(user, of, operands)
+    for call in gone:
+        if call in inside:
+            yield from _kept_inside(inside[call], _names_inside(operand, call, inside[call], operands))
+
+
+def _names_inside(operand: fx.Node, call: fx.Node, trace: ForwardTrace, operands: _Operands) -> list[fx.Node]:
+    """What stands for an operand in the trace of a child: its own attribute, or what it is called with."""
+    nodes = list(trace.graph.nodes)
+    own = [n for n in nodes if n.op == "get_attr" and operand.target == f"{call.target}.{n.target}"]
+    args, kwargs = operands[call]
+    given = parameters_of(trace, list(args), dict(kwargs)) or []
+    placeholders = [n for n in nodes if n.op == "placeholder"]
+    return own + [n for n, value in zip(placeholders, given, strict=False) if value is operand]
+
+
+def _kept_inside(trace: ForwardTrace, found: list[fx.Node]) -> Iterator[bool]:
+    """For each use in a child's own code, whether autograd keeps the operand for it."""
+    nodes = [n for n in trace.graph.nodes if n.op != "output"]
+    operands = {n: (n.args, n.kwargs) for n in nodes}
+    for node in found:
+        yield from (_keeps(user, of, operands) for user, of in _users(node, nodes, operands))
 
 
 def _is_reached(x: fx.Node) -> bool:

@@ -52,7 +52,7 @@ from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
 from autofuse.results.before_after import BeforeAfter
 from autofuse.results.sites import Report, SiteReport
-from autofuse.torch_private import is_fx_symbolic_tracing
+from autofuse.torch_private import is_fx_symbolic_tracing, pytree
 
 _LOG = logging.getLogger("autofuse")
 Whole = Callable[[ForwardArguments], None]
@@ -231,7 +231,7 @@ class Session:
         `module` then, has a new forward for it. Ranks do not wait for each other here, so each looks at its modules.
         """
         whole = self._whole if not state.name and not state.is_a_copys else None
-        if whole is None or not may_capture() or is_empty(module) or _has_ranks():
+        if whole is None or not may_capture() or is_empty(module) or _has_ranks() or _is_heard(call):
             return False
         self._whole = None
         try:
@@ -244,8 +244,8 @@ class Session:
     def _looked_at(self, of: Forward, module: nn.Module, state: ModuleState, call: ForwardArguments) -> bool:
         """Capture a new kind of call, if it is worth a look; whether something was fused for it."""
         try:
-            guard = self.misses.guard(state.name, of, state.variants, (module, *call))
-            guard = guard or (NOT_CALLED if state.variants else "")
+            guard = "" if _is_heard(call) else self.misses.guard(state.name, of, state.variants, (module, *call))
+            guard = guard or (_HEARD if _is_heard(call) else NOT_CALLED if state.variants else "")
             if why := _why_left(state, module, call):
                 self.misses.count(state.name, guard, "original", why)
                 return False
@@ -361,6 +361,14 @@ def _has_ranks() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
+_HEARD = "no tensor is of a class that overrides functions"
+
+
+def _is_heard(call: ForwardArguments) -> bool:
+    """Whether an argument is a tensor of a class with functions of its own: it hears of each question."""
+    return any(isinstance(x, Tensor) and not keeps_functions(type(x)) for x in pytree.tree_leaves(call))
+
+
 def _why_left(
     state: ModuleState, module: nn.Module, call: ForwardArguments, unread: frozenset[Path] = frozenset()
 ) -> str:
@@ -372,7 +380,7 @@ def _why_left(
         return f"it was called in more than {PATTERNS} ways"
     if not may_capture():
         return "a call that others record or transform is not captured"
-    if any(isinstance(x, Tensor) and not keeps_functions(type(x)) for x in (*call[0], *call[1].values())):
+    if _is_heard(call):
         return "tensors of a class with functions of its own are not captured"
     kind = kind_of(call, module.training)
     if ((unread, kind) if unread else kind) in state.nothing_found:

@@ -58,6 +58,7 @@ class ForwardTrial:
             with undisturbed_randomness(), unchanged_outside() as outside:
                 for cls in {type(m) for m in made}:  # a rewritten forward writes there without running the user's code
                     outside.note_defaults(own_forward(plain_class(cls)))
+                    outside.note_class(plain_class(cls))
                 return self._reference.check(rewritten, other_inputs=running is None)
         finally:
             for module in made.values():  # copies may lie about for a while, and their classes would dispatch

@@ -7,12 +7,16 @@ which is counted.
 from __future__ import annotations
 
 import gc
+import linecache
+import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
+from autofuse.fx.trace import effects
 from autofuse.torch_private import assumed_constant
 
 _DEPTH = 3
@@ -45,6 +49,26 @@ def is_unwritten(cache: Any) -> bool:
     """
     known = _VERSIONS.get(cache, _NONE)
     return all(_version(t) in known for t in tensors_in(cache))
+
+
+def is_asked(cache: Any) -> bool:
+    """Whether the program reads how often a cache was hit: a rewritten forward does not ask the cache.
+
+    The evidence is the text of the file that defines the function, and of those that are running.
+    """
+    files = {
+        getattr(sys.modules.get(name), "__file__", None) for name in ("__main__", cache.__module__) if _may_ask(name)
+    }
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        if _may_ask(frame.f_globals.get("__name__", "")):
+            files.add(frame.f_code.co_filename)
+        frame = frame.f_back
+    return any("cache_info" in line for file in files if file for line in linecache.getlines(file))
+
+
+def _may_ask(name: object) -> bool:
+    return not effects.is_library(name) and not effects.is_standard(name)
 
 
 def _version(x: Tensor) -> int:

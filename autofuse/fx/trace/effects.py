@@ -57,7 +57,7 @@ _ONLY_READ = (
 )  # fmt: skip
 _QUESTIONS = ("is_", "are_", "get_", "_is_", "_get_", "has_")
 _SETTERS = ("set_", "_set_", "manual_seed", "seed", "fork_rng", "save", "empty_cache", "synchronize", "register_")
-_LIBRARIES = frozenset({"numpy", "einops", "opt_einsum", "triton", "sympy", "typing_extensions"})
+_LIBRARIES = frozenset({"numpy", "einops", "einx", "opt_einsum", "triton", "sympy", "typing_extensions"})
 _STATEFUL: tuple[type, ...] = (
     io.IOBase, socket.socket, queue.Queue, queue.SimpleQueue, threading.Thread, threading.Condition, threading.Event,
     threading.Semaphore, threading.Barrier, type(threading.Lock()), type(threading.RLock()), types.GeneratorType,

@@ -18,7 +18,7 @@ from autofuse.fx.trace.code_effects import is_users_class
 from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.functions_found import FunctionsFound
 from autofuse.fx.trace.roots import NOTHING, root_of
-from autofuse.fx.trace.snapshots import EVERYTHING, OutsideChange, Snapshot
+from autofuse.fx.trace.snapshots import CACHE, EVERYTHING, OutsideChange, Snapshot
 from autofuse.fx.trace.twin import is_twin, original_class
 from autofuse.fx.trace.user_code import Ran, Watcher, can_watch, unfollowed, watched
 from autofuse.reasons import forwards
@@ -43,9 +43,6 @@ def unchanged_outside(
     finally:
         with unfollowed():
             outside.restore()
-
-
-_WRITTEN = "cache whose tensors were written to"
 
 
 class ExternalState(Watcher):
@@ -75,6 +72,10 @@ class ExternalState(Watcher):
         """A context variable."""
         self._ask(lambda reads: reads.variable(variable))
 
+    def idle(self, variable: Any) -> None:
+        """A context variable by which a library asks for nothing."""
+        self._ask(lambda reads: reads.idle(variable))
+
     def _ask(self, ask: Callable[[Any], None]) -> None:
         if not self.aside:
             self.asked.append(ask)
@@ -86,7 +87,7 @@ class ExternalState(Watcher):
         self._note_cells(ran)
         for name, value in ran.arguments.items():
             if is_twin(value):
-                self._note_class(original_class(type(value)))
+                self.note_class(original_class(type(value)))
             if isinstance(value, type) or self.snapshot.holds(value):  # what forward has made is its own affair
                 self.note(value, name, names)
         if facts_of(ran.code).writes:
@@ -98,8 +99,9 @@ class ExternalState(Watcher):
                 self.note(function.__defaults__, ran.code.co_name, names)
                 self.note(function.__kwdefaults__, ran.code.co_name, names)
 
-    def _note_class(self, cls: type) -> None:
-        """Objects of the user's that a class has for methods: a decorator that is a class keeps what it counts."""
+    def note_class(self, cls: type) -> None:
+        """Objects of the user's that a class has for methods: a decorator that is a class keeps what it counts, and
+        functools what a method has made."""
         if cls in self._classes:
             return
         self._classes.add(cls)
@@ -107,6 +109,9 @@ class ExternalState(Watcher):
             for name, held in list(vars(base).items()):
                 if is_users_class(type(held)) and not isinstance(held, type):
                     self.note(held, name)
+                for part in _parts(held):
+                    if isinstance(part, CACHE):
+                        self.note(part, name)
 
     def _note_cells(self, ran: Ran) -> None:
         """The variables around a function that it binds anew; those of a function that ran here are its own."""
@@ -175,8 +180,8 @@ class ExternalState(Watcher):
         """Keep what a value holds that is not made for the run itself."""
         if value is not NOTHING and not is_twin(value):
             self.snapshot.note(value, name, names)
-            for _, called in self.snapshot.written if self._stop is not None else ():
-                self._stop(because(forwards.READS_STATE, name=called, kind=_WRITTEN), True)  # type: ignore[misc]
+            for called, kind in self.snapshot.left if self._stop is not None else ():
+                self._stop(because(forwards.READS_STATE, name=called, kind=kind), True)  # type: ignore[misc]
 
     def note_defaults(self, function: Any) -> None:
         """What the defaults of a function hold."""
@@ -202,6 +207,13 @@ class ExternalState(Watcher):
     def restore(self) -> None:
         """Put it back."""
         self.snapshot.restore()
+
+
+def _parts(held: Any) -> tuple[Any, ...]:
+    """What an attribute of a class calls."""
+    if isinstance(held, property):
+        return held.fget, held.fset, held.fdel
+    return (held.__func__ if isinstance(held, (staticmethod, classmethod)) else getattr(held, "func", held),)
 
 
 def names_in(ran: Ran) -> Collection[str]:

@@ -29,4 +29,14 @@ def _is_idle(hook: Any) -> bool:
     return collected is None or key not in collected
 
 
+def is_idle_collector(variable: Any) -> bool:
+    """Whether a context variable is the one that those hooks look at, and asks for nothing at this very moment.
+
+    transformers sets it to an empty dict while a model runs of which nothing is asked, and resets it then.
+    """
+    collector: Any = getattr(sys.modules.get(_OUTPUT_CAPTURING[0]), "_active_collector", None)
+    held: Any = getattr(collector, "context_var", None)
+    return variable is not None and held is variable and not variable.get(None)
+
+
 _OUTPUT_CAPTURING = ("transformers.utils.output_capturing", "output_capturing_hook")

@@ -84,6 +84,7 @@ class ReadSet:
         self._asks = False  # whether it is of consequence that an object lacks an attribute
         self._literal: frozenset[str] = frozenset()  # the names that are written out
         self._of_values: frozenset[str] = frozenset()  # those that may be asked of something else than a module
+        self._within: list[types.ModuleType] = []  # modules of Python that are being looked into
         self._batches: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}  # namespace -> what must be in it
 
     def close(self, ran: list[Ran], classes: Iterable[type] = (), given: Iterable[type] = ()) -> None:
@@ -218,6 +219,9 @@ class ReadSet:
     def _attributes(self, value: Any, attributes: tuple[str, ...]) -> None:
         """What is asked of a module or of a class at once; of one that is used as a value, all that is ever asked."""
         if isinstance(value, types.ModuleType):
+            if not attributes and value in self._within:  # modules lead to each other: `torch.torch`
+                return
+            self._within.append(value)
             inside = vars(value)
             library = effects.is_library(value.__name__) or effects.is_standard(value.__name__)
             names = self._literal if library else self._names  # nobody goes through all that a library has
@@ -230,6 +234,7 @@ class ReadSet:
                         self._in_namespace(inside, "__getattr__")
                     self._absent.setdefault(id(inside), (inside, set()))[1].add(name)
             self._flags(value, attributes[:1] or self._names)
+            self._within.pop()
         elif attributes and type(value).__module__.startswith("torch.backends"):
             self._flags(value, attributes[:1])
         elif isinstance(value, type) and _is_users(value):
@@ -574,6 +579,10 @@ class ReadSet:
         text = f"{self.guards.constant(variable.get)}({self.guards.constant(NOTHING)})"
         self._value(text, variable.get(NOTHING), variable.name)
 
+    def idle(self, variable: contextvars.ContextVar[Any]) -> None:
+        """A context variable by which a library asks for nothing; what it holds then is another object each time."""
+        self.guards.add(f"not {self.guards.constant(variable.get)}()")
+
 
 _COPIES: dict[int, tuple[Any, Any]] = {}
 _KEPT = 4096
@@ -663,7 +672,7 @@ def _asked_of_values(ran: Ran) -> Iterator[str]:
 
 def type_is_used(ran: Ran) -> bool:
     """Whether the type of a value was used itself: that of a stand-in is another."""
-    line = uses_type_of_values(ran.code)
+    line = uses_type_of_values(ran.code, str(ran.namespace.get("__name__")))
     given = [p for v in ran.arguments.values() for p in (v, *(v if type(v) in (list, tuple) else ()))]
     if not any(is_twin(v) or isinstance(v, (Tensor, nn.Module)) for v in given):
         return False  # of what forward has made itself

@@ -27,7 +27,7 @@ from autofuse.torch_private import FakeTensor, set_version_counter
 _MOST, _LARGEST = 20_000, 10_000
 _LARGEST_TENSOR, _LARGEST_ARRAY = 1 << 16, 1 << 20  # elements, bytes
 _NOTHING = object()
-_CACHE = functools._lru_cache_wrapper
+CACHE = functools._lru_cache_wrapper
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, range, type(...))
 
 
@@ -69,7 +69,7 @@ class Snapshot:
         self._kept: dict[int, _Kept] = {}
         self._seen: dict[int, tuple[Any, set[str]]] = {}
         self._caches: list[Any] = []
-        self.written: list[tuple[Any, str]] = []  # caches with tensors that somebody wrote to: they are left alone
+        self.left: list[tuple[str, str]] = []  # caches that are left alone, what to call them and why
         self._large: list[tuple[Tensor, str]] = []  # which are copied where code may write to them
         self._count = 0
 
@@ -152,12 +152,14 @@ class Snapshot:
     def _keep(self, value: Any, name: str) -> None:
         if id(value) in self._kept:
             return
-        if isinstance(value, _CACHE):
-            if cached_tensors.is_unwritten(value):
+        if isinstance(value, CACHE):
+            if not cached_tensors.is_unwritten(value):
+                self.left.append((name, "cache whose tensors were written to"))
+            elif cached_tensors.is_asked(value):
+                self.left.append((name, "cache whose counts the program reads"))
+            else:
                 self._caches.append(value)
                 self.forget_cached()
-            else:
-                self.written.append((value, name))
             return
         if isinstance(value, Tensor) and value.numel() > _LARGEST_TENSOR:
             self._large.append((value, name))
@@ -222,6 +224,8 @@ def _reached(value: Any, names: Collection[str]) -> Iterator[tuple[str, Any]]:
         return
     if isinstance(value, types.MethodType):
         yield "", value.__self__
+        if isinstance(value.__func__, CACHE):
+            yield "", value.__func__
     elif isinstance(value, functools.partial):
         yield from (("", v) for v in (value.func, value.args, value.keywords))
     elif isinstance(value, weakref.ref):

@@ -20,12 +20,17 @@ _TAKE_CLASSES = ("isinstance", "issubclass")
 _HELPERS = 3  # how deep functions that a forward names are looked into
 
 
-def uses_type_of_values(code: types.CodeType) -> int | None:
+# Functions of libraries, by module and name, that come to the same for a stand-in: this one says in which order to ask
+# whether a value is a tensor of torch, of numpy, of others.
+_SAME_FOR_ALL = frozenset({("transformers.utils.generic", "infer_framework_from_repr")})
+
+
+def uses_type_of_values(code: types.CodeType, module: str = "") -> int | None:
     """The first line in which `code` uses the type of a value itself, not an attribute of it; None where it does not.
 
-    Code within it, such as a comprehension or a lambda, is looked at with it.
+    Code within it, such as a comprehension or a lambda, is looked at with it. module: the name of the one it is from.
     """
-    return min(_lines(code), default=None)
+    return None if (module, code.co_name) in _SAME_FOR_ALL else min(_lines(code), default=None)
 
 
 def _lines(code: types.CodeType) -> Iterator[int]:

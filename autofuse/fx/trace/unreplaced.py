@@ -1,12 +1,14 @@
 """Tests that functions, classes and modules are still bound to the names that they were bound to.
 
 What is tested is one expression of comparisons by identity, compiled once: a call of it costs some tens of nanoseconds
-for each name. Equal tests are the same function, so guards that name them are equal, too.
+for each name. Equal tests are the same function, so guards that name them are equal, too. Generated code asks the usual
+case itself, without a call (`usual_case`), and calls the function for any other.
 """
 
 from __future__ import annotations
 
 import operator
+import re
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,13 +31,33 @@ class Comparisons:
 
     about: str
     tests: list[str] = field(default_factory=list)
+    usual: list[str] = field(default_factory=list)
     objects: list[Any] = field(default_factory=list)
 
-    def add(self, template: str, *objects: Any) -> None:
-        """One comparison; `{0}` stands for the first object."""
+    def add(self, template: str, *objects: Any, usual: str = "") -> None:
+        """One comparison; `{0}` stands for the first object. It holds where `usual`, a shorter one, does."""
         places = range(len(self.objects), len(self.objects) + len(objects))
-        self.tests.append(template.format(*(f"<{place}>" for place in places)))
+        named = [f"<{place}>" for place in places]
+        self.tests.append(template.format(*named))
+        self.usual.append((usual or template).format(*named))
         self.objects += objects
+
+
+@dataclass(frozen=True)
+class UsualCase:
+    """An expression that holds mostly, and in no case in which the whole test fails, and the objects that it names."""
+
+    text: str
+    names: Mapping[str, Any]
+
+
+_USUAL = "_autofuse_usual_case"
+
+
+def usual_case(test: object) -> UsualCase | None:
+    """What to ask before a test that `whole` made; None for any other function."""
+    found: UsualCase | None = getattr(test, _USUAL, None)
+    return found
 
 
 def whole(parts: Iterable[Comparisons]) -> Callable[[], bool]:
@@ -47,20 +69,27 @@ def whole(parts: Iterable[Comparisons]) -> Callable[[], bool]:
     scope: dict[str, Any] = {"own_function": own_function, "calls_plainly": calls_plainly}
     names: dict[int, str] = {}
     texts: list[str] = []
+    usual: list[str] = []
     for part in parts:
         made = [names.setdefault(id(o), f"k{len(names)}") for o in part.objects]
         scope.update(zip(made, part.objects, strict=True))
-        for text in part.tests:
-            for place in reversed(range(len(made))):
-                text = text.replace(f"<{place}>", made[place])
-            texts.append(text)
+        texts += [_with_names(text, made) for text in part.tests]
+        usual += [_with_names(text, made) for text in part.usual]
     exec(f"def unreplaced():\n    return {' and '.join(texts) or 'True'}", scope)
     test: Callable[[], bool] = scope["unreplaced"]
     test.__qualname__ = "; ".join(dict.fromkeys(part.about for part in parts))
+    setattr(test, _USUAL, UsualCase(" and ".join(usual) or "True", scope))
     if len(_known) > _KEPT:
         _known.clear()
     _known[key] = assumed_constant(test)
     return _known[key]
+
+
+_PLACE = re.compile(r"<(\d+)>")
+
+
+def _with_names(text: str, names: list[str]) -> str:
+    return _PLACE.sub(lambda found: names[int(found[1])], text)
 
 
 def unreplaced_names(namespace: dict[str, Any], held: dict[str, Any], absent: Collection[str] = ()) -> Comparisons:
@@ -102,7 +131,8 @@ def unreplaced_methods(cls: type, names: Collection[str]) -> Comparisons:
         inherited.append(f"{{1}}.{name} {'is' if kept else '=='} {{{len(objects)}}}")
         objects.append(value)
     if inherited:
-        part.add(f"(len({{0}}) == {len(vars(cls))} or {' and '.join(inherited)})", *objects)
+        as_many = f"len({{0}}) == {len(vars(cls))}"
+        part.add(f"({as_many} or {' and '.join(inherited)})", *objects, usual=as_many)
     return part
 
 

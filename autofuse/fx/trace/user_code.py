@@ -6,6 +6,7 @@ Python tells of each call and each line while a watch lasts. What torch does ins
 
 from __future__ import annotations
 
+import contextvars
 import dis
 import functools
 import gc
@@ -21,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.code_facts import Load, facts_of
+from autofuse.fx.trace.idle_hooks import is_idle_collector
 from autofuse.torch_private import COMPILER_MODULES
 
 _USERS, _LIBRARYS, _STANDARD, _CLOSED = 1, 2, 3, 4
@@ -71,6 +73,9 @@ class Watcher:
 
     def variable(self, variable: Any) -> None:
         """The user's code reads a context variable."""
+
+    def idle(self, variable: Any) -> None:
+        """The user's code reads or sets one by which a library asks for nothing."""
 
 
 class _Watching(threading.local):
@@ -296,6 +301,11 @@ def _question(frame: types.FrameType) -> None:
 
 
 def _called_builtin(function: Any) -> None:
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, contextvars.ContextVar) and is_idle_collector(owner):
+        for active in list(_now.watchers):
+            active.watcher.idle(owner)
+        return
     what = effects.effect_of_builtin(function)
     if what:
         _effect(what)
