@@ -11,8 +11,10 @@ from autofuse.source.evidence.added_positions import positions_keep_their_dtype
 from autofuse.source.evidence.attention_operands import operands_fit
 from autofuse.source.evidence.calls_once import calls_are_made_once
 from autofuse.source.evidence.claim import Claim, Question
+from autofuse.source.evidence.computed_names import names_are_not_computed
 from autofuse.source.evidence.dtype_reads import dtypes_agree_with_operands
 from autofuse.source.evidence.floating_input import input_is_floating
+from autofuse.source.evidence.frame_reads import frames_are_not_read
 from autofuse.source.evidence.handed_on import handed_on
 from autofuse.source.evidence.in_between import nothing_writes_in_between
 from autofuse.source.evidence.is_torch import is_torch
@@ -32,6 +34,7 @@ QUESTIONS: tuple[Question, ...] = (
     is_torch,
     handed_on,
     no_star_hides_a_name,
+    names_are_not_computed,
     input_is_floating,
     operands_fit,
     nothing_is_left_behind,
@@ -47,6 +50,7 @@ QUESTIONS: tuple[Question, ...] = (
     dtypes_agree_with_operands,
     layout_is_not_read,
     operations_are_not_told_apart,
+    frames_are_not_read,
     which_code,  # reads the function again, so it comes last
 )
 

@@ -1,7 +1,7 @@
 """Does anything tell one operation from another while the code runs? A counter of operations, a pass over a graph.
 
-A mode (`with FlopCounterMode():`), a tensor class with a `__torch_function__` of its own and a pass over the nodes of a
-graph see which of torch's operations run, so they see the fused one. Knows names of torch and syntax.
+A mode (`with FlopCounterMode():`), a tensor class with a `__torch_function__` of its own, a pass over the nodes of a
+graph, a policy of what to save, and the list of a profile see which of torch's operations run: so the fused one, too. Knows names of torch and syntax.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from autofuse.source.evidence.claim import Claim, Missing
 _MODES = frozenset({"FlopCounterMode", "TorchDispatchMode", "TorchFunctionMode", "LoggingTensorMode"})
 _PROTOCOLS = frozenset({"__torch_function__", "__torch_dispatch__"})
 _PASSES = frozenset({"replace_pattern", "replace_pattern_with_filters", "SubgraphMatcher"})
+# They are told the operations of a step: which of them to save, what each took, what each keeps for its derivative.
+_TOLD = frozenset({"create_selective_checkpoint_contexts", "key_averages", "saved_tensors_hooks"})
 _LONGEST = 60  # characters of the code that a message repeats
 
 
@@ -49,7 +51,16 @@ def _named(tree: ast.Module) -> tuple[ast.expr | ast.ClassDef, ...]:
     nodes = list(walk(tree))
     traced = any(isinstance(n, (ast.Import, ast.ImportFrom)) and "torch.fx" in ast.unparse(n) for n in nodes)
     traced = traced or any(isinstance(n, ast.Attribute) and n.attr == "fx" for n in nodes)
-    return tuple(n for n in nodes if isinstance(n, (ast.expr, ast.ClassDef)) and _watches(n, traced))
+    profiled = any(isinstance(n, ast.Attribute) and n.attr in ("profiler", "profile") for n in nodes) or any(
+        isinstance(n, ast.ImportFrom) and "profile" in (n.module or "") for n in nodes
+    )
+    watching = (n for n in nodes if isinstance(n, (ast.expr, ast.ClassDef)))
+    return tuple(n for n in watching if _watches(n, traced) or profiled and _is_list_of_events(n))
+
+
+def _is_list_of_events(n: ast.AST) -> bool:
+    """`prof.events()`, where something is profiled."""
+    return isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "events" and not n.args
 
 
 def _watches(n: ast.expr | ast.ClassDef, traced: bool) -> bool:
@@ -57,7 +68,7 @@ def _watches(n: ast.expr | ast.ClassDef, traced: bool) -> bool:
         case ast.ClassDef(body=body):
             return any(isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)) and s.name in _PROTOCOLS for s in body)
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
-            return name in _MODES or traced and name in _PASSES
+            return name in _MODES or name in _TOLD or traced and name in _PASSES
         case ast.Attribute(value=ast.Attribute(attr="graph") | ast.Name(id="graph"), attr="nodes"):
             return traced
     return False
