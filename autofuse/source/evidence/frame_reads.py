@@ -1,4 +1,4 @@
-"""Does anything read the names of a running function? `sys._getframe(1).f_locals["p"]` finds those that an edit removes.
+"""Does anything read the names of a running function? `frame.f_locals["p"]` misses those that an edit removes.
 
 Frames are reached by helpers, tracers and tracebacks, so a read anywhere in the file, or in a file that it imports or
 that imports it, may be of any function. Knows names of the standard library and syntax.
@@ -10,7 +10,6 @@ import ast
 from collections.abc import Iterator
 
 from autofuse.rule import Fails
-from autofuse.source.capture.scope import FileScope
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.claim import Claim, Missing
 

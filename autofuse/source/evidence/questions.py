@@ -15,12 +15,14 @@ from autofuse.source.evidence.computed_names import names_are_not_computed
 from autofuse.source.evidence.dtype_reads import dtypes_agree_with_operands
 from autofuse.source.evidence.floating_input import input_is_floating
 from autofuse.source.evidence.frame_reads import frames_are_not_read
+from autofuse.source.evidence.given_operands import calls_give_what_fits
 from autofuse.source.evidence.handed_on import handed_on
 from autofuse.source.evidence.in_between import nothing_writes_in_between
 from autofuse.source.evidence.is_torch import is_torch
 from autofuse.source.evidence.left_behind import nothing_is_left_behind
 from autofuse.source.evidence.loss_targets import loss_has_dtype_of_logits, targets_are_classes
 from autofuse.source.evidence.lost_digits import digits_are_kept
+from autofuse.source.evidence.mask_heads import mask_has_no_more_heads
 from autofuse.source.evidence.memory_layout import layout_is_not_read
 from autofuse.source.evidence.second_derivatives import differentiates_once
 from autofuse.source.evidence.shown_result import result_is_not_shown
@@ -37,6 +39,8 @@ QUESTIONS: tuple[Question, ...] = (
     names_are_not_computed,
     input_is_floating,
     operands_fit,
+    mask_has_no_more_heads,
+    calls_give_what_fits,
     nothing_is_left_behind,
     targets_are_classes,
     loss_has_dtype_of_logits,

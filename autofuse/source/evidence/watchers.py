@@ -1,7 +1,8 @@
 """Does anything tell one operation from another while the code runs? A counter of operations, a pass over a graph.
 
 A mode (`with FlopCounterMode():`), a tensor class with a `__torch_function__` of its own, a pass over the nodes of a
-graph, a policy of what to save, and the list of a profile see which of torch's operations run: so the fused one, too. Knows names of torch and syntax.
+graph, a policy of what to save, and the list of a profile see which of torch's operations run: so the fused one, too.
+Knows names of torch and syntax.
 """
 
 from __future__ import annotations
