@@ -29,7 +29,8 @@ _SIZED = frozenset("randn rand zeros ones empty".split())
 _LIKE = frozenset("randn_like rand_like zeros_like ones_like empty_like full_like".split())
 _INTEGERS = frozenset(
     "argmax argmin argsort nonzero searchsorted bucketize multinomial bincount randperm tril_indices triu_indices eq "
-    "ne lt le gt ge isnan isinf isfinite isin logical_and logical_or logical_not logical_xor count_nonzero all any".split()
+    "ne lt le gt ge isnan isinf isfinite isin logical_and logical_or logical_not logical_xor count_nonzero all "
+    "any".split()
 )
 _TO_INTEGERS = frozenset("long int short char byte bool".split())
 _TO_FLOATS = frozenset("float double half bfloat16".split())

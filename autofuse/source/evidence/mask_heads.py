@@ -19,7 +19,7 @@ from autofuse.source.evidence.reached import named, programs_own
 _HEADS = 3  # from the end
 _DEEPEST = 40
 _ENTRYWISE = frozenset(
-    "add sub rsub mul div eq ne lt le gt ge and or invert logical_and logical_or logical_not where masked_fill keep "
+    "add sub rsub mul div eq ne lt le gt ge and or invert logical_and logical_or logical_not where masked_fill kept "
     "maximum minimum neg bool tril triu".split()
 )
 
@@ -30,7 +30,7 @@ def mask_has_no_more_heads(claim: Claim) -> Iterator[Missing | Fails]:
     if claim.site.rule.replacement.operation != "attention" or "mask" not in given:
         return
     sizes = _Sizes(claim)
-    if sizes.is_one(given["query"]) and sizes.is_one(given["key"]) and not sizes.is_one(given["mask"], sure=True):
+    if sizes.is_one(given["query"]) and sizes.is_one(given["key"]) and not sizes.is_one(given["mask"]):
         what = named(claim, given["mask"], "the mask")
         yield Missing(f"assumes that {what} has no more heads than the query")
 
@@ -39,11 +39,10 @@ class _Sizes:
     """Whether a dimension of a value has one entry."""
 
     def __init__(self, claim: Claim) -> None:
-        self._claim, self._sure = claim, False
+        self._claim = claim
 
-    def is_one(self, v: Value, sure: bool = False) -> bool:
-        """Whether a value has one head. `sure`: for all ranks that it may have, not only for the usual one."""
-        self._sure = sure
+    def is_one(self, v: Value) -> bool:
+        """Whether a value has one head, for all that is known, or where it has the usual number of dimensions."""
         return self._of(v, _HEADS, _DEEPEST)
 
     def _of(self, v: Value, at: int, depth: int) -> bool:
@@ -98,7 +97,7 @@ class _Sizes:
         if type(where) is not int:
             return False
         if where >= 0 and rank is None:
-            return where == 1 and not self._sure  # `x.unsqueeze(1)` of batch, positions, channels
+            return where == 1  # `x.unsqueeze(1)` of batch, positions, channels
         end = -where if where < 0 else (rank or 0) - where
         return at == end or self._of(v.inputs[0], at if at < end else at - 1, depth - 1)
 
@@ -112,7 +111,7 @@ class _Sizes:
         if split is None:
             if inner is None:
                 added = [i for i, p in enumerate(parts) if p.op == CONST and p.data is None]
-                if not self._sure and added == [1] and len(parts) == 2:
+                if added == [1] and len(parts) == 2:
                     return True  # `x[:, None]` of batch, positions, channels
                 if len(parts) < 4:
                     return False

@@ -22,6 +22,7 @@ from autofuse.source.evidence.is_torch import is_torch
 from autofuse.source.evidence.left_behind import nothing_is_left_behind
 from autofuse.source.evidence.loss_targets import loss_has_dtype_of_logits, targets_are_classes
 from autofuse.source.evidence.lost_digits import digits_are_kept
+from autofuse.source.evidence.mapped_calls import is_not_mapped
 from autofuse.source.evidence.mask_heads import mask_has_no_more_heads
 from autofuse.source.evidence.memory_layout import layout_is_not_read
 from autofuse.source.evidence.second_derivatives import differentiates_once
@@ -41,6 +42,7 @@ QUESTIONS: tuple[Question, ...] = (
     operands_fit,
     mask_has_no_more_heads,
     calls_give_what_fits,
+    is_not_mapped,
     nothing_is_left_behind,
     targets_are_classes,
     loss_has_dtype_of_logits,
