@@ -25,8 +25,8 @@ CALLED_TWICE = Code(
 )
 OTHERWISE_GIVEN = Code(
     "otherwise-given",
-    "A call in the file gives the function what it takes as it is written, and the fused call does not: integers for an "
-    "activation, a tensor for a scale, a vector for a query, a mask that is larger than the scores.",
+    "A call in the file gives the function what it takes as it is written, and the fused call does not: integers for "
+    "an activation, a tensor for a scale, a vector for a query, a mask that is larger than the scores.",
     "a call in the file gives `{name}` {what}",
     "rewrite it by hand where no caller gives `{name}` {what}",
     "{value} gives `{name}` {what}",

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeGuard
 
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import target_pairs
@@ -22,6 +23,12 @@ _KEEPING = frozenset("append extend insert add_module register_module setattr".s
 _SAME_MODULE = frozenset(
     "eval train to cuda cpu xpu half float double bfloat16 requires_grad_ compile apply share_memory".split()
 )
+
+
+class _Text(ast.Constant):
+    value: str
+
+
 FORWARD = ("forward", "__call__")
 
 
@@ -46,7 +53,7 @@ class CallIndex:
         self.calls: defaultdict[str, list[PlacedCall]] = defaultdict(
             list
         )  # by the last part of the name that is called
-        self.holders: defaultdict[str, set[str]] = defaultdict(set)
+        self.holders: defaultdict[str, set[str]] = defaultdict(set)  # `f()` is what f returns
         self.followers: defaultdict[str, set[str]] = defaultdict(set)  # class -> those after it in a Sequential
         self.within: dict[ast.AST, str] = {}  # method -> its class
         self.named: defaultdict[str, list[Function]] = defaultdict(list)
@@ -137,7 +144,7 @@ class CallIndex:
             elif isinstance(node, (ast.For, ast.comprehension)):
                 self._hold(node.iter, [node.target])
             elif isinstance(node, ast.Return) and scopes and node.value is not None:
-                self._hold(node.value, [ast.Name(getattr(scopes[-1], "name", ""))])
+                self._hold(node.value, [ast.Name(f"{getattr(scopes[-1], 'name', '')}()")])
             elif isinstance(node, ast.Call):
                 self._call(node, scopes, targets)
             todo += [(child, scopes, targets) for child in children(node)]
@@ -178,8 +185,9 @@ class CallIndex:
             for first, second in pairwise(made):
                 self.followers[first].add(second)
         if name in _KEEPING and isinstance(call.func, ast.Attribute):
+            names = [ast.Name(a.value) for a in call.args if _is_text(a)]
             for given in call.args:
-                self._hold(given, [call.func.value, *(ast.Name(a.value) for a in call.args if _is_text(a))])  # type: ignore
+                self._hold(given, [call.func.value, *names])
         if name == "partial" and call.args:  # partial(apply, attend): apply is given attend
             name, arguments = _last(call.args[0]), call.args[1:]
         else:
@@ -202,6 +210,8 @@ class CallIndex:
             node = todo.pop()
             if isinstance(node, ast.Call):
                 todo += [*node.args, *node.keywords, *self._made_by(node)]
+                if (name := _last(node.func)) in self.named:
+                    yield f"{name}()"
             elif isinstance(node, ast.Lambda):
                 todo += [n.func for n in walk(node.body) if isinstance(n, ast.Call) and _last(n.func) in self.named]
             elif name := _last(node):
@@ -217,7 +227,7 @@ class CallIndex:
         elif isinstance(function, ast.Attribute) and function.attr in _SAME_MODULE:
             yield function.value
         elif _last(function) == "getattr":
-            yield from (ast.Name(a.value) for a in call.args if _is_text(a))  # type: ignore[attr-defined]
+            yield from (ast.Name(a.value) for a in call.args if _is_text(a))
 
 
 def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
@@ -226,7 +236,7 @@ def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr,
         yield from target_pairs(target, value)
 
 
-def _is_text(node: ast.expr) -> bool:
+def _is_text(node: ast.AST | None) -> TypeGuard[_Text]:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 

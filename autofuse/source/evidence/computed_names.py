@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from autofuse.reasons import code_that_runs
 from autofuse.reasons.reason import because
@@ -111,10 +112,14 @@ def _made(n: ast.Call | ast.Assign, texts: _Texts) -> Iterator[_Computed]:
 
 
 def _of_key(key: ast.expr) -> _Changed | None:
-    return _Changed(frozenset({key.value})) if _is_text(key) else None  # type: ignore[attr-defined]
+    return _Changed(frozenset({key.value})) if _is_text(key) else None
 
 
-def _is_text(node: ast.expr | None) -> bool:
+class _Text(ast.Constant):
+    value: str
+
+
+def _is_text(node: ast.AST | None) -> TypeGuard[_Text]:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
@@ -145,7 +150,7 @@ def _is_plain_dict(node: ast.expr) -> bool:
 
 def _is_lookup(code: ast.expr) -> bool:
     """Whether a text that is evaluated is put together of a name: `eval(f"nn.{name}")`, `eval(name)`, as configs do."""
-    return not _is_text(code) and not any(_is_text(n) and "(" in n.value for n in walk(code))  # type: ignore
+    return not _is_text(code) and not any(_is_text(n) and "(" in n.value for n in walk(code))
 
 
 class _Texts:
@@ -189,7 +194,7 @@ class _Texts:
             text = self.of(part) if part is not None and not isinstance(part, ast.Name) else None
             if isinstance(part, ast.Name):
                 held = self._assigned(part.id)
-                text = [v.value for v in held if _is_text(v)] if held and all(map(_is_text, held)) else None  # type: ignore
+                text = [v.value for v in held if _is_text(v)] if held and all(map(_is_text, held)) else None
             if text is None:
                 return None
             found += text
@@ -211,12 +216,12 @@ class _Texts:
 def _keys_of(table: ast.expr | None) -> set[str] | None:
     match table:
         case ast.Dict(keys=keys) if all(map(_is_text, keys)):
-            return {k.value for k in keys}  # type: ignore[union-attr]
+            return {k.value for k in keys if _is_text(k)}
         case ast.Call(func=ast.Name(id="dict"), args=[], keywords=given) if all(k.arg for k in given):
             return {k.arg for k in given if k.arg}
         case ast.List(elts=pairs) | ast.Tuple(elts=pairs):
             firsts = [p.elts[0] if isinstance(p, (ast.Tuple, ast.List)) and p.elts else None for p in pairs]
-            return {f.value for f in firsts} if all(map(_is_text, firsts)) else None  # type: ignore[union-attr]
+            return {f.value for f in firsts if _is_text(f)} if all(map(_is_text, firsts)) else None
     return None
 
 
@@ -243,7 +248,7 @@ def _changed(texts: list[str]) -> _Changed | None:
                 case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=args, keywords=given) if (
                     name in _SETS
                 ):
-                    told = [a.value for a in args if _is_text(a)]  # type: ignore[attr-defined]
+                    told = [a.value for a in args if _is_text(a)]
                     words = {w for t in told for w in str(t).split(".")} | {k.arg for k in given if k.arg}
                     bound |= words
                     attributes |= words

@@ -21,6 +21,7 @@ from autofuse.source.evidence.made_tensors import Made, Reader
 _MOST_CALLS = 64  # of one function
 _DEEPEST = 4  # functions that hand an argument on
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_CALLING = frozenset("map starmap filter partial checkpoint vmap submit apply_async tree_map run_in_executor".split())
 _INDEXING = frozenset(
     "embedding one_hot embedding_bag bincount index_select gather take take_along_dim scatter".split()
 )
@@ -143,11 +144,10 @@ class GivenArguments:
     def _assigned_attributes(self) -> defaultdict[str, list[ast.expr]]:
         if self._attributes is None:
             self._attributes = defaultdict(list)
-            for n in walk(self._tree):
-                for target in n.targets if isinstance(n, ast.Assign) else ():
-                    for t, value in target_pairs(target, n.value):  # type: ignore[union-attr]
-                        if isinstance(t, ast.Attribute):
-                            self._attributes[t.attr].append(value)
+            assigned = ((t, n.value) for n in walk(self._tree) if isinstance(n, ast.Assign) for t in n.targets)
+            for target, value in (pair for t, v in assigned for pair in target_pairs(t, v)):
+                if isinstance(target, ast.Attribute):
+                    self._attributes[target.attr].append(value)
         return self._attributes
 
     def is_index(self, given: GivenCall, argument: str, depth: int = _DEEPEST) -> bool:
@@ -207,6 +207,8 @@ class GivenArguments:
 
 def _given(placed: PlacedCall, function: Function, skip: bool) -> GivenCall | None:
     """What a call gives to the arguments of `function`; None where it gives none."""
+    if placed.handed is not None and name_called(placed.node.func) not in _CALLING:
+        return None
     arguments = [a.arg for a in (*function.args.posonlyargs, *function.args.args)][skip:]
     gathered = function.args.vararg.arg if function.args.vararg is not None else None
     positional = placed.node.args[placed.handed or 0 :]

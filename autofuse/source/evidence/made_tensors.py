@@ -74,7 +74,7 @@ class Reader:
                 return None if inner is None or inner.number else replace(inner, sizes=_indexed(inner.sizes, index))
             case ast.Attribute(value=value, attr="T" | "mT" | "data"):
                 inner = self.read(value, depth - 1)
-                if inner is None or inner.number or node.attr == "data":  # type: ignore[attr-defined]
+                if inner is None or inner.number or node.attr == "data":
                     return inner
                 return replace(inner, sizes=_swapped(inner.sizes, -1, -2))
             case ast.Call():
@@ -98,6 +98,8 @@ class Reader:
         if not sides:
             return None
         known = len(sides) == 2
+        if not known and sides[0].number:
+            return None  # a number and something else
         kinds = {s.floating for s in sides}
         floating = (
             True if isinstance(op, _TRUE_DIVISION) or True in kinds else False if known and kinds == {False} else None

@@ -85,9 +85,9 @@ class _Sizes:
         return len(sizes) >= at and sizes[-at].op == CONST and sizes[-at].data == 1
 
     def _swapped(self, v: Value, at: int, depth: int) -> bool:
-        dims = [-2, -1] if v.op == "mT" else [d.data for d in v.inputs[1:3]]
+        dims = [-2, -1] if v.op == "mT" else [d.data for d in v.inputs[1:3] if isinstance(d.data, int)]
         rank = self._claim.view.rank(v)
-        if any(type(d) is not int for d in dims) or rank is None and any(d >= 0 for d in dims):
+        if len(dims) != 2 or rank is None and any(d >= 0 for d in dims):
             return False
         ends = [rank - d if d >= 0 and rank is not None else -d for d in dims]
         return self._of(v.inputs[0], ends[1 - ends.index(at)] if at in ends else at, depth - 1)
