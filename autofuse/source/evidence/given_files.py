@@ -122,15 +122,19 @@ class ProjectFiles:
         """Other files that may ask which operations run, and import the file of `scope`, by way of others too."""
         return self._reaching(scope, lambda m: m.watches, lambda _: True)
 
-    def reading_frames(self, scope: FileScope) -> tuple[FileScope, ...]:
-        """Other files that read the names of frames, and that import the file of `scope`, or are imported by it."""
+    def looking_inside(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Other files that look into functions, and that import the file of `scope`, or are imported by it."""
         if scope.file is None or len(self.paths) < 2:
             return ()
         home, given = _resolved(scope.file), {_resolved(p): p for p in self.paths}
-        reading = {f for f, p in given.items() if (m := self._mentioned(p)) is not None and m.reads_frames}
+        reading = {f for f, p in given.items() if (m := self._mentioned(p)) is not None and m.looks_inside}
         used = {f for i in self._reached(str(scope.file)) for f in i.of(reading)} if reading else set[str]()
-        users = self._reaching(scope, lambda m: m.reads_frames, lambda _: True) if reading else ()
+        users = self._reaching(scope, lambda m: m.looks_inside, lambda _: True) if reading else ()
         return (*users, *(s for f in sorted(used - {home}) if (s := self._scope(given[f])) is not None))
+
+    def choosing_kernels(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Other files that may restrict the kernels of attention, and import the file of `scope`."""
+        return self._reaching(scope, lambda m: m.chooses_kernels, lambda _: True)
 
     def imports(self, user: FileScope, scope: FileScope) -> bool:
         """Whether the file of `user` imports that of `scope` itself."""
@@ -264,7 +268,8 @@ class _Mentioned:
     asks_layouts: bool
     renews: bool
     watches: bool
-    reads_frames: bool
+    looks_inside: bool
+    chooses_kernels: bool
 
     def imports(self, names: Collection[bytes], package: bytes) -> bool:
         """Whether it may import one of `names`, or all of the package."""
@@ -286,8 +291,12 @@ _WATCHES = re.compile(
     rb"\b(?:FlopCounterMode|Torch(?:Dispatch|Function)Mode|__torch_(?:function|dispatch)__|torch\.fx|import fx|"
     rb"create_selective_checkpoint_contexts|CheckpointPolicy|key_averages|saved_tensors_hooks)\b"
 )
-_FRAMES = re.compile(rb"\b(?:f_locals|getargvalues|getinnerframes|getouterframes|capture_locals|show_locals)\b")
-_PATTERNS = (_PATCHES, _DIFFERENTIATES, _ASKS, _SETS, _WALKS, _WATCHES, _FRAMES)
+_LOOKS_INSIDE = re.compile(
+    rb"\b(?:f_locals|getargvalues|getinnerframes|getouterframes|capture_locals|show_locals|getsource\w*|co_\w+|linecache|"
+    rb"__file__|dis|getclosurevars)\b"
+)
+_KERNELS = re.compile(rb"\b(?:sdpa?_kernel|enable_math_sdp|_set_sdp_use_math)\b")
+_PATTERNS = (_PATCHES, _DIFFERENTIATES, _ASKS, _SETS, _WALKS, _WATCHES, _LOOKS_INSIDE, _KERNELS)
 _IMPORTS = re.compile(rb"^[ \t]*(import|from)\b((?:[^\n(]*\([^)]*\))|[^\n]*)", re.MULTILINE)
 _INHERITS = re.compile(rb"^[ \t]*class\s+\w+\s*\(", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
@@ -305,5 +314,7 @@ def _mentioned(path: str) -> _Mentioned | None:
     words = frozenset(w for _, text in imports for w in _WORD.findall(text))
     modules = frozenset(w for kind, text in imports if kind == b"import" for w in _WORD.findall(text))
     others = _INHERITS.search(source) is not None or _CHANGES.search(source) is not None
-    patches, differentiates, asks, sets, looks, watches, frames = (p.search(source) is not None for p in _PATTERNS)
-    return _Mentioned(words, modules, others, patches, differentiates, asks, sets and looks, watches, frames)
+    patches, differentiates, asks, sets, looks, watches, inside, kernels = (
+        p.search(source) is not None for p in _PATTERNS
+    )
+    return _Mentioned(words, modules, others, patches, differentiates, asks, sets and looks, watches, inside, kernels)

@@ -1,6 +1,7 @@
 """Do the calls that the file makes give what the new call takes? `Swish()(torch.arange(8))` gives integers.
 
-Fails where a call in the file shows otherwise: integers for an activation, a tensor for a scale, a vector for a query,
+Fails where a call in the file shows otherwise: integers or complex numbers for an activation or a norm, a
+tensor for a scale, a vector for a query,
 a mask with more dimensions than the scores, or of a size that no operand has. Judges only what stands for an argument.
 """
 
@@ -20,7 +21,7 @@ from autofuse.source.evidence.given_arguments import GivenArguments, GivenCall
 from autofuse.source.evidence.made_tensors import Made, Sizes
 from autofuse.source.evidence.reached import attribute_of_self, programs_own
 
-_ACTIVATIONS = frozenset({*OUR_ACTIVATIONS, "glu", "activation", "gated_activation"})
+_OF_FLOATS = frozenset({*OUR_ACTIVATIONS, "glu", "activation", "gated_activation", "layer_norm", "rms_norm"})
 _VIEWS = frozenset("view transpose permute chunk split unbind".split())
 _KEEP = SAME_SIZES | frozenset("transpose permute mT identity".split())
 
@@ -28,7 +29,7 @@ _KEEP = SAME_SIZES | frozenset("transpose permute mT identity".split())
 def calls_give_what_fits(claim: Claim) -> Iterator[Missing | Fails]:
     """Fails where a call in the file gives an argument what the new call does not take."""
     operation = claim.site.rule.replacement.operation
-    if operation in _ACTIVATIONS:
+    if operation in _OF_FLOATS:
         yield from _integers(claim)
     elif operation == "attention":
         yield from _operands(claim)
@@ -41,7 +42,7 @@ def _integers(claim: Claim) -> Iterator[Missing | Fails]:
     for name in sorted(names):
         for given in index.calls_of(claim.defined):
             if any(made.floating is False and not made.number for made in index.made(given, name)):
-                yield _fails(given, name, "integers or truth values")
+                yield _fails(given, name, "no floating-point numbers")
                 return
             if index.is_index(given, name):
                 yield _fails(given, name, "an index")

@@ -17,7 +17,10 @@ Sizes = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class Made:
-    """A tensor, or a number of Python. sizes: None where the number of dimensions is not known."""
+    """A tensor, or a number of Python. sizes: None where the number of dimensions is not known.
+
+    floating: False for integers, truth values and complex numbers.
+    """
 
     floating: bool | None = None
     sizes: Sizes | None = None
@@ -36,6 +39,8 @@ _TO_INTEGERS = frozenset("long int short char byte bool".split())
 _TO_FLOATS = frozenset("float double half bfloat16".split())
 _INTEGER_TYPES = frozenset("LongTensor IntTensor ShortTensor ByteTensor CharTensor BoolTensor".split())
 _INTEGER_DTYPES = frozenset("int8 int16 int32 int64 uint8 bool long int short".split())
+_COMPLEX_DTYPES = frozenset("complex32 complex64 complex128 cfloat cdouble chalf".split())
+_TO_COMPLEX = frozenset("complex polar view_as_complex fft fftn fft2 rfft ifft cfloat cdouble chalf".split())
 _FLOAT_DTYPES = frozenset("float16 float32 float64 bfloat16 float double half".split())
 _SAME = frozenset(
     "clone detach contiguous cuda cpu requires_grad_ pin_memory abs neg relu clamp clip triu tril flip roll cumsum "
@@ -63,6 +68,8 @@ class Reader:
                 return Made(isinstance(value, float), (), number=True)
             case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Invert(), operand=operand):
                 return self.read(operand, depth - 1)
+            case ast.BinOp(left=ast.Constant(complex())) | ast.BinOp(right=ast.Constant(complex())):
+                return Made(False)
             case ast.BinOp(left=left, op=op, right=right):
                 return self._arithmetic(self.read(left, depth - 1), op, self.read(right, depth - 1))
             case ast.Compare(left=left, comparators=[right]):
@@ -151,6 +158,8 @@ class Reader:
             parts = [m for a in args[0].elts if (m := self.read(a, depth - 1)) is not None]
             return Made(True if any(p.floating for p in parts) else parts[0].floating) if parts else None
         inner = self.read(args[0], depth - 1) if args else None
+        if last in _TO_COMPLEX:
+            return Made(False)
         if last in _LIKE:
             return Made(
                 True if last.startswith("rand") or inner is None else inner.floating, inner.sizes if inner else None
@@ -168,6 +177,8 @@ class Reader:
     def _of(self, last: str, inner: Made, args: Sequence[ast.expr], call: ast.Call) -> Made | None:
         """What a method, or a function of torch, makes of a tensor."""
         sizes = inner.sizes
+        if last in _TO_COMPLEX:
+            return Made(False)
         if last in _TO_INTEGERS or last in _TO_FLOATS:
             return replace(inner, floating=last in _TO_FLOATS)
         if last in ("to", "type"):
@@ -199,7 +210,7 @@ class Reader:
 def _kind_of(dtype: ast.expr | None) -> bool | None:
     """Whether a dtype that is named is a floating one."""
     last = dtype.attr if isinstance(dtype, ast.Attribute) else dtype.id if isinstance(dtype, ast.Name) else ""
-    return True if last in _FLOAT_DTYPES else False if last in _INTEGER_DTYPES else None
+    return True if last in _FLOAT_DTYPES else False if last in _INTEGER_DTYPES | _COMPLEX_DTYPES else None
 
 
 def _kind_of_contents(node: ast.expr) -> bool | None:

@@ -21,6 +21,7 @@ _PROTOCOLS = frozenset({"__torch_function__", "__torch_dispatch__"})
 _PASSES = frozenset({"replace_pattern", "replace_pattern_with_filters", "SubgraphMatcher"})
 # They are told the operations of a step: which of them to save, what each took, what each keeps for its derivative.
 _TOLD = frozenset({"create_selective_checkpoint_contexts", "key_averages", "saved_tensors_hooks"})
+_TEXTS = frozenset("code graph_module inlined_graph findAllNodes code_with_constants print_readable graph".split())
 _LONGEST = 60  # characters of the code that a message repeats
 
 
@@ -56,7 +57,27 @@ def _named(tree: ast.Module) -> tuple[ast.expr | ast.ClassDef, ...]:
         isinstance(n, ast.ImportFrom) and "profile" in (n.module or "") for n in nodes
     )
     watching = (n for n in nodes if isinstance(n, (ast.expr, ast.ClassDef)))
-    return tuple(n for n in watching if _watches(n, traced) or profiled and _is_list_of_events(n))
+    shown = traced or any(_makes_text(n) for n in nodes)
+    return tuple(
+        n for n in watching
+        if _watches(n, traced) or profiled and _is_list_of_events(n) or shown and _is_text_of_graph(n)
+    )  # fmt: skip
+
+
+def _makes_text(n: ast.AST) -> bool:
+    """Whether a call makes a graph out of a function, whose text may be shown."""
+    match n:
+        case ast.Call(func=ast.Name(id="make_fx" | "symbolic_trace")):
+            return True
+        case ast.Attribute(value=ast.Name(id="jit") | ast.Attribute(attr="jit"), attr="trace" | "script"):
+            return True
+        case ast.Attribute(value=ast.Name(id="export") | ast.Attribute(attr="export"), attr="export"):
+            return True
+    return False
+
+
+def _is_text_of_graph(n: ast.AST) -> bool:
+    return isinstance(n, ast.Attribute) and n.attr in _TEXTS
 
 
 def _is_list_of_events(n: ast.AST) -> bool:
