@@ -19,6 +19,10 @@ from autofuse.source.capture.scope import target_pairs
 from autofuse.source.capture.syntax import children, walk
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_GIVEN_NUMBERS = frozenset(
+    "Linear Embedding LayerNorm RMSNorm Dropout Conv1d Conv2d Conv3d BatchNorm1d BatchNorm2d GroupNorm Parameter int "
+    "float len range zeros ones randn rand arange tensor".split()
+)
 _KEEPING = frozenset("append extend insert add_module register_module setattr".split())
 _SAME_MODULE = frozenset(
     "eval train to cuda cpu xpu half float double bfloat16 requires_grad_ compile apply share_memory".split()
@@ -150,13 +154,13 @@ class CallIndex:
             todo += [(child, scopes, targets) for child in children(node)]
 
     def _decorate(self, function: Function) -> None:
+        held = self.holders[decorated(function)]
         for decorator in function.decorator_list:
-            for argument in self._parameters.get(name_called(decorator), ())[:1]:
-                self.holders[function.name].add(argument)
+            held |= {*self._parameters.get(name_called(decorator), ())[:1]}
             if isinstance(decorator, ast.Call):  # the function inside it is what is called with the function
                 for outer in self.named.get(name_called(decorator), ()):
                     inner = [s for s in outer.body if isinstance(s, _FUNCTIONS)]
-                    self.holders[function.name] |= {a.arg for s in inner for a in s.args.args[:1]}
+                    held |= {a.arg for s in inner for a in s.args.args[:1]}
 
     def _call(self, call: ast.Call, scopes: tuple[ast.AST, ...], targets: frozenset[str]) -> None:
         name = name_called(call.func)
@@ -208,6 +212,8 @@ class CallIndex:
         todo: list[ast.AST] = [value] if value is not None else []
         while todo:
             node = todo.pop()
+            if isinstance(node, ast.Call) and _last(node.func) in _GIVEN_NUMBERS:
+                continue
             if isinstance(node, ast.Call):
                 todo += [*node.args, *node.keywords, *self._made_by(node)]
                 if (name := _last(node.func)) in self.named:
@@ -246,6 +252,11 @@ def _last(node: ast.AST) -> str:
 
 def _holds_call(node: ast.AST) -> bool:
     return any(isinstance(n, (ast.Call, ast.Subscript)) for n in walk(node))
+
+
+def decorated(function: Function) -> str:
+    """The name of a function as its decorators are given it, which is no other method's."""
+    return f"@{function.name} {function.lineno}"
 
 
 def name_called(function: ast.AST) -> str:

@@ -16,6 +16,7 @@ from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, NOT, PARAMETER, TU
 from autofuse.rule import Fails
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.claim import Claim, Missing
+from autofuse.source.evidence.given_arguments import GivenArguments
 from autofuse.source.evidence.least_ranks import LeastRanks
 from autofuse.source.evidence.reached import attribute_of_self, named, programs_own
 
@@ -64,6 +65,8 @@ def _is_of_rows(claim: Claim) -> bool:
     matrices = _tensors(products[0]) if products else []
     if claim.view.rank(given["key"]) == _MATRIX or any(v.op == "t" or _is_attribute(v, "T") for v in matrices):
         return False
+    if claim.defined.scope.index(GivenArguments).is_tried(claim.defined):
+        return False  # a caller that goes on after an error may give anything
     if _serves_modules(claim) or any(n in given and (n != "scale" or given[n].op != CONST) for n in _OF_ROWS):
         return True
     scaled = (v for n in ("query", "key") for v in programs_own(claim, given[n]) if v.op in ("mul", "div"))

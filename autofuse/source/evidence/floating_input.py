@@ -99,4 +99,5 @@ def _is_data(claim: Claim, v: Value) -> bool:
         return False
     if any(u.op == ITEM and v in u.inputs[1:] for u in claim.captured.graph.values):
         return False
-    return not claim.defined.scope.index(GivenArguments).is_own_index(function, str(v.data))
+    calls = claim.defined.scope.index(GivenArguments)
+    return not calls.is_own_index(function, str(v.data)) and not calls.is_tried(claim.defined)

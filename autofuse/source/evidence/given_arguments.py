@@ -10,16 +10,18 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from autofuse.ir.steps import spend
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.call_index import FORWARD, CallIndex, PlacedCall, name_called
+from autofuse.source.capture.call_index import FORWARD, CallIndex, PlacedCall, decorated, name_called
 from autofuse.source.capture.scope import Defined, FileScope, file_scope, target_pairs
 from autofuse.source.capture.syntax import children, walk
 from autofuse.source.evidence.made_tensors import Made, Reader
 
 _MOST_CALLS = 64  # of one function
 _DEEPEST = 4  # functions that hand an argument on
+_ERRORS = frozenset("RuntimeError IndexError TypeError ValueError NotImplementedError Exception BaseException".split())
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _CALLING = frozenset("map starmap filter partial checkpoint vmap submit apply_async tree_map run_in_executor".split())
 _INDEXING = frozenset(
@@ -61,6 +63,26 @@ class GivenArguments:
         """The calls of a function, a method or a module's forward that the file makes."""
         return self._calls_of(d.function, d.owner.node.name if d.owner is not None and d.me is None else "")
 
+    def is_tried(self, d: Defined) -> bool:
+        """Whether the file calls a function where it goes on after an error: what it is given is not known to fit."""
+        owner = d.owner.node.name if d.owner is not None and d.me is None else ""
+        name = owner if owner and d.function.name in FORWARD else d.function.name
+        found = (c for n in self._calls.names_of([name, decorated(d.function)]) for c in self._calls.calls_by(n))
+        return any(id(c.node) in self._tried for c in found)
+
+    @cached_property
+    def _tried(self) -> frozenset[int]:
+        """The calls whose errors are caught or suppressed in the function that they stand in."""
+        blocks: list[ast.stmt] = []
+        for n in walk(self._tree):
+            if isinstance(n, ast.Try) and any(_catches(h.type) for h in n.handlers):
+                blocks += n.body
+            elif isinstance(n, (ast.With, ast.AsyncWith)):
+                calls = (i.context_expr for i in n.items if isinstance(i.context_expr, ast.Call))
+                if any(_last(c.func) == "suppress" and any(map(_catches, c.args)) for c in calls):
+                    blocks += n.body
+        return frozenset(id(n) for s in blocks for n in walk(s) if isinstance(n, ast.Call))
+
     def constructions(self, owner: str, init: Function) -> list[GivenCall]:
         """The calls that make an instance of a class, by what they give to its constructor."""
         found = (p for name in self._calls.names_of([owner]) for p in self._calls.instances(name))
@@ -69,7 +91,7 @@ class GivenArguments:
     def _calls_of(self, function: Function, owner: str) -> list[GivenCall]:
         name = owner if owner and function.name in FORWARD else function.name
         found, seen = list[GivenCall](), set[int]()
-        for each in self._calls.names_of([name]):
+        for each in self._calls.names_of([name, decorated(function)]):
             for placed in self._calls.calls_by(each):
                 spend()
                 if id(placed.node) in seen or len(found) > _MOST_CALLS or function in placed.scopes[-1:]:
@@ -224,6 +246,13 @@ def _given(placed: PlacedCall, function: Function, skip: bool) -> GivenCall | No
         if k.arg is not None:
             found[k.arg].append(k.value)
     return GivenCall(placed.node, dict(found), placed.scopes) if found else None
+
+
+def _catches(kind: ast.expr | None) -> bool:
+    """Whether a handler is for errors that torch raises for operands that do not fit."""
+    if kind is None:
+        return True
+    return any(_last(k) in _ERRORS for k in (kind.elts if isinstance(kind, ast.Tuple) else [kind]))
 
 
 def _elements(node: ast.expr) -> list[ast.expr]:

@@ -60,7 +60,7 @@ class _Sizes:
             return all(self._of(i, at, depth - 1) for i in v.inputs if i.op != TUPLE)
         if v.op == PERMUTE:
             order = order_of(v)
-            return len(order) >= at and self._of(v.inputs[0], len(order) - order[-at], depth - 1)
+            return self._of(v.inputs[0], -order[-at] if at <= len(order) else at, depth - 1)
         if v.op == CAST or v.op in SAME_SIZES:
             return self._of(v.inputs[0], at, depth - 1)
         if v.op in ("view", "expand"):

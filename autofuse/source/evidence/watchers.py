@@ -33,7 +33,7 @@ def operations_are_not_told_apart(claim: Claim) -> Iterator[Missing | Fails]:
     own, files = claim.defined.scope, claim.files
     for scope in (own, *(files.watching(own) if files is not None else ())):
         near = scope is own or files is not None and files.imports(scope, own)
-        counted = (n for n in _watching(scope) if near or isinstance(n, ast.Call))
+        counted = (n for n in _watching(scope) if near or isinstance(n, ast.Call) and _last(n.func) not in _TOLD)
         found = min(counted, key=lambda n: n.lineno, default=None)
         if found is not None:
             text = ast.unparse(found).splitlines()[0]
@@ -41,6 +41,10 @@ def operations_are_not_told_apart(claim: Claim) -> Iterator[Missing | Fails]:
             where = "" if scope.tree is own.tree or scope.file is None else f"{scope.file.name}, "
             yield Missing(f"assumes that `{told}` in {where}line {found.lineno} minds no other operation")
             return
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _watching(scope: FileScope) -> tuple[ast.expr | ast.ClassDef, ...]:

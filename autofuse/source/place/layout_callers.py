@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.call_index import FORWARD, CallIndex, PlacedCall, name_called
+from autofuse.source.capture.call_index import FORWARD, CallIndex, PlacedCall, decorated, name_called
 from autofuse.source.capture.scope import ClassScope
 from autofuse.source.capture.syntax import children, walk
 from autofuse.source.place.layout_reads import ASKED, TURNED
@@ -127,7 +127,7 @@ def anybody_asks(
 ) -> bool:
     """Whether some call of `function` in these files is followed by a read of the layout of what it returns."""
     module = owner is not None and function.name in FORWARD
-    todo, seen = [owner.node.name if module and owner is not None else function.name], set[str]()
+    todo, seen = [owner.node.name if module and owner is not None else function.name, decorated(function)], set[str]()
     while todo:
         name = todo.pop()
         if name in seen:
