@@ -22,7 +22,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(eq=False)
-class _Reads:
+class Reads:
     """What a scope asks the layout of: calls, and names.
 
     `told`: where the answer is no error but another result, or no error as the tensor lies by the code as it stands.
@@ -37,14 +37,14 @@ class LayoutIndex:
 
     def __init__(self, tree: ast.Module) -> None:
         self._index = CallIndex(tree)
-        self._asked: defaultdict[tuple[ast.AST, bool], _Reads] = defaultdict(_Reads)
-        self._returned: defaultdict[ast.AST, _Reads] = defaultdict(_Reads)
+        self.asked: defaultdict[tuple[ast.AST, bool], Reads] = defaultdict(Reads)
+        self.returned: defaultdict[ast.AST, Reads] = defaultdict(Reads)
         self._answers: dict[tuple[str, bool], tuple[bool, frozenset[str]]] = {}
-        self._read(tree)
+        self.read(tree)
 
     def asked_anywhere(self, told: bool = False) -> bool:
         """Whether the file asks for any layout at all; `told`: other than by a view that raises an error."""
-        return any(reads.calls or reads.names for (_, kind), reads in self._asked.items() if kind or not told)
+        return any(reads.calls or reads.names for (_, kind), reads in self.asked.items() if kind or not told)
 
     def callers_ask(self, function: Function, owner: ClassScope | None, told: bool = False) -> bool:
         """Whether some call of `function` in the file is followed by a read of the layout of what it returns."""
@@ -81,7 +81,7 @@ class LayoutIndex:
     def _is_asked(self, called: PlacedCall, told: bool) -> bool:
         for scope in called.scopes:
             for kind in (True,) if told else (True, False):
-                reads = self._asked.get((scope, kind))
+                reads = self.asked.get((scope, kind))
                 if reads and (called.node in reads.calls or not reads.names.isdisjoint(called.targets)):
                     return True
         return any(self.asks_of_arguments(n, told) for n in self._handed_to(called))
@@ -97,27 +97,28 @@ class LayoutIndex:
 
     def _returning(self, called: PlacedCall) -> Iterator[str]:
         for scope in called.scopes:
-            returned = self._returned.get(scope)
+            returned = self.returned.get(scope)
             if returned and (called.node in returned.calls or not returned.names.isdisjoint(called.targets)):
                 name = getattr(scope, "name", "")
                 yield self._index.within.get(scope, name) if name in FORWARD else name
 
     def _asks(self, scope: ast.AST, names: set[str], told: bool) -> bool:
         kinds = (True,) if told else (True, False)
-        return any((scope, k) in self._asked and not self._asked[scope, k].names.isdisjoint(names) for k in kinds)
+        return any((scope, k) in self.asked and not self.asked[scope, k].names.isdisjoint(names) for k in kinds)
 
-    def _read(self, tree: ast.Module) -> None:
+    def read(self, tree: ast.Module) -> None:
+        """Fills `asked` and `returned`."""
         todo: list[tuple[ast.AST, tuple[ast.AST, ...], bool]] = [(tree, (), False)]
         while todo:
             node, scopes, tried = todo.pop()
             if isinstance(node, (*_FUNCTIONS, ast.Module)):
                 scopes = (*scopes, node)
             elif isinstance(node, ast.Return) and scopes:
-                _starts(node.value, self._returned[scopes[-1]])
+                starts(node.value, self.returned[scopes[-1]])
             elif isinstance(node, ast.Attribute) and (node.attr in ASKED or node.attr in ("view", "view_as")):
                 answered = tried or node.attr in ASKED or _is_turned(node.value)
                 for scope in scopes:
-                    _starts(node.value, self._asked[scope, answered])
+                    starts(node.value, self.asked[scope, answered])
             tried = tried or isinstance(node, (ast.Try, ast.Lambda))
             todo += [(child, scopes, tried) for child in children(node)]
 
@@ -160,7 +161,7 @@ def _is_turned(node: ast.expr) -> bool:
     return False
 
 
-def _starts(node: ast.expr | None, reads: _Reads) -> None:
+def starts(node: ast.expr | None, reads: Reads) -> None:
     """Adds the calls and the names that an expression may start at: `attend(x)` in `attend(x).float()[0]`."""
     todo = [node]
     while todo:
