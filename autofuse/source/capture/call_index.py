@@ -11,6 +11,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import TypeGuard
 
@@ -22,6 +23,10 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _GIVEN_NUMBERS = frozenset(
     "Linear Embedding LayerNorm RMSNorm Dropout Conv1d Conv2d Conv3d BatchNorm1d BatchNorm2d GroupNorm Parameter int "
     "float len range zeros ones randn rand arange tensor".split()
+)
+# Functions that call what they are given, with what they are given besides.
+_CALLING = frozenset(
+    "map starmap filter partial checkpoint vmap submit apply_async tree_map run_in_executor functional_call".split()
 )
 _KEEPING = frozenset("append extend insert add_module register_module setattr".split())
 _SAME_MODULE = frozenset(
@@ -171,7 +176,7 @@ class CallIndex:
         for each in (name, *sorted(also if _holds_call(call.func) else ())):
             self.calls[each].append(placed)
         self._give(call, name)
-        if name in self._parameters:
+        if name not in _CALLING or name in self._parameters:
             return
         for i, given in enumerate(call.args):
             for mentioned in self._mentioned(given) if isinstance(given, (ast.Name, ast.Attribute, ast.Call)) else ():
@@ -234,6 +239,12 @@ class CallIndex:
             yield function.value
         elif _last(function) == "getattr":
             yield from (ast.Name(a.value) for a in call.args if _is_text(a))
+
+
+@lru_cache(maxsize=8)
+def call_index(tree: ast.Module) -> CallIndex:
+    """The calls of a file, found once for whatever asks for them."""
+    return CallIndex(tree)
 
 
 def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:

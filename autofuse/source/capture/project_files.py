@@ -7,6 +7,7 @@ a class is asked for, and kept. Knows files and imports; what may be done with a
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -74,7 +75,7 @@ def _scope_of(file: Path, name: str) -> FileScope | None:
         if status.st_size > _LARGEST:
             return None
         known = str(file), status.st_mtime_ns, status.st_size
-        return _parsed(*known) if name.encode() in _text(*known) else None
+        return _parsed(*known) if os.fsencode(name) in _text(*known) else None
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

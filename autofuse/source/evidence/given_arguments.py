@@ -14,7 +14,7 @@ from functools import cached_property
 
 from autofuse.ir.steps import spend
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.call_index import FORWARD, CallIndex, PlacedCall, decorated, name_called
+from autofuse.source.capture.call_index import FORWARD, PlacedCall, call_index, decorated, name_called
 from autofuse.source.capture.scope import Defined, FileScope, file_scope, target_pairs
 from autofuse.source.capture.syntax import children, walk
 from autofuse.source.evidence.made_tensors import Made, Reader
@@ -23,7 +23,6 @@ _MOST_CALLS = 64  # of one function
 _DEEPEST = 4  # functions that hand an argument on
 _ERRORS = frozenset("RuntimeError IndexError TypeError ValueError NotImplementedError Exception BaseException".split())
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_CALLING = frozenset("map starmap filter partial checkpoint vmap submit apply_async tree_map run_in_executor".split())
 _INDEXING = frozenset(
     "embedding one_hot embedding_bag bincount index_select gather take take_along_dim scatter".split()
 )
@@ -46,7 +45,7 @@ class GivenArguments:
     """The calls of one file. Made once for a file: `scope.index(GivenArguments)`."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self._tree, self._calls = tree, CallIndex(tree)
+        self._tree, self._calls = tree, call_index(tree)
         self._scope: FileScope | None = None
         self._bound: dict[int, dict[str, list[tuple[int, ast.expr | None, bool]]]] = {}
         self._attributes: defaultdict[str, list[ast.expr]] | None = None
@@ -229,8 +228,6 @@ class GivenArguments:
 
 def _given(placed: PlacedCall, function: Function, skip: bool) -> GivenCall | None:
     """What a call gives to the arguments of `function`; None where it gives none."""
-    if placed.handed is not None and name_called(placed.node.func) not in _CALLING:
-        return None
     arguments = [a.arg for a in (*function.args.posonlyargs, *function.args.args)][skip:]
     gathered = function.args.vararg.arg if function.args.vararg is not None else None
     positional = placed.node.args[placed.handed or 0 :]

@@ -94,9 +94,9 @@ class ProjectFiles:
 
     def _importing(self, scope: FileScope, file: Path, wanted: Callable[[_Mentioned], bool]) -> Iterator[str]:
         """The files that import from `file`, of those whose bytes are `wanted`."""
-        names = {n.encode() for n in (*scope.classes, *scope.functions)}
-        names.add((file.stem if file.stem != "__init__" else file.parent.name).encode())
-        home, package, found = _resolved(file), file.parent.name.encode(), 0
+        names = {os.fsencode(n) for n in (*scope.classes, *scope.functions)}
+        names.add(os.fsencode(file.stem if file.stem != "__init__" else file.parent.name))
+        home, package, found = _resolved(file), os.fsencode(file.parent.name), 0
         for path in self.paths:
             mentioned = self._mentioned(path)
             if found >= _MOST or mentioned is None or not wanted(mentioned) or not mentioned.imports(names, package):

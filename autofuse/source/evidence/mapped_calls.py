@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from autofuse.ir.steps import spend
 from autofuse.rule import Fails
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.call_index import FORWARD, CallIndex, decorated
+from autofuse.source.capture.call_index import FORWARD, call_index, decorated
 from autofuse.source.capture.scope import Defined, FileScope
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.claim import Claim, Missing
@@ -52,7 +52,7 @@ class _Mapped:
 
 def _leading_to(d: Defined, scope: FileScope) -> set[str]:
     """The names of the function, of what holds it, and of the functions that call it, by way of others too."""
-    index = scope.index(CallIndex)
+    index = scope.index(call_index)
     module = d.owner is not None and d.function.name in FORWARD
     first = d.owner.node.name if module and d.owner is not None else d.function.name
     todo, found = [first, decorated(d.function)], set[str]()

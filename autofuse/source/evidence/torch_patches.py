@@ -13,7 +13,7 @@ from autofuse.reasons import code_that_runs
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.call_index import CallIndex
+from autofuse.source.capture.call_index import call_index
 from autofuse.source.capture.scope import FileScope
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.changes import CodeChange, changes_in
@@ -77,7 +77,7 @@ def _given_owners(change: CodeChange, scope: FileScope) -> set[str]:
     if change.receiver.id not in arguments:
         return set()
     at, found = arguments.index(change.receiver.id), set[str]()
-    for called in scope.index(CallIndex).calls[change.function.name]:
+    for called in scope.index(call_index).calls[change.function.name]:
         given = [*called.node.args[at : at + 1], *(k.value for k in called.node.keywords if k.arg == arguments[at])]
         found |= {scope.name_of(g) or "" for g in given}
     return found

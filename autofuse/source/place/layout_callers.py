@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.call_index import FORWARD, CallIndex, PlacedCall, decorated, name_called
+from autofuse.source.capture.call_index import FORWARD, PlacedCall, call_index, decorated, name_called
 from autofuse.source.capture.scope import ClassScope
 from autofuse.source.capture.syntax import children, walk
 from autofuse.source.place.layout_reads import ASKED, TURNED
@@ -36,7 +36,7 @@ class LayoutIndex:
     """What a file asks of layouts, and of what its calls return. Made once for a file."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self._index = CallIndex(tree)
+        self._index = call_index(tree)
         self.asked: defaultdict[tuple[ast.AST, bool], Reads] = defaultdict(Reads)
         self.returned: defaultdict[ast.AST, Reads] = defaultdict(Reads)
         self._answers: dict[tuple[str, bool], tuple[bool, frozenset[str]]] = {}
