@@ -28,7 +28,7 @@ OTHERWISE_GIVEN = Code(
     "A call in the file gives the function what it takes as it is written, and the fused call does not: integers for "
     "an activation, a tensor for a scale, a vector for a query, a mask that is larger than the scores.",
     "a call in the file gives `{name}` {what}",
-    "rewrite it by hand where no caller gives `{name}` {what}",
+    "rewrite it by hand where no caller does so",
     "{value} gives `{name}` {what}",
     IN_SENTENCE,
 )
