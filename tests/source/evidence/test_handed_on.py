@@ -187,7 +187,7 @@ def test_a_decorator_that_may_be_a_script_compiler_is_seen() -> None:
         "def same(f):\n    return f\n\n\n"
         "maybe = same\nif torch.cuda.is_available():\n    maybe = torch.jit.script\n\n\n"
         "@maybe\ndef attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:\n"
-        "    return torch.softmax(q @ k.transpose(-2, -1) / 2.0, dim=-1) @ v\n"
+        "    return torch.softmax(q @ k.transpose(-2, -1) / q.size(-1) ** 0.5, dim=-1) @ v\n"
     )
     assert [f.status for f in findings(text)] == ["safe"]
     assert [f.status for f in findings(text, "autofuse")] == ["declined"]
