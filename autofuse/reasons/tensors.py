@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofuse.reasons.reason import Code
+from autofuse.reasons.reason import IN_SENTENCE, Code
 
 OTHER_ARRAY = Code(
     "array-of-another-library",
@@ -22,4 +22,13 @@ CALLED_TWICE = Code(
     "A call that may do more than return a value would be made twice.",
     "`{call}()` would be called more often than it is",
     "give what it returns a name first",
+)
+OTHERWISE_GIVEN = Code(
+    "otherwise-given",
+    "A call in the file gives the function what it takes as it is written, and the fused call does not: integers for "
+    "an activation, a tensor for a scale, a vector for a query, a mask that is larger than the scores.",
+    "a call in the file gives `{name}` {what}",
+    "rewrite it by hand where no caller does so",
+    "{value} gives `{name}` {what}",
+    IN_SENTENCE,
 )

@@ -15,6 +15,24 @@ CASES = [
         "", "", "AF306",
     ),
     Refused("text-is-shown", "s = q @ k.mT\nprint(f'{s.shape=}')\nreturn F.softmax(s, -1) @ v", "", "print the value"),
+    Refused(
+        "otherwise-given",
+        """
+        import torch
+        from torch import nn
+
+
+        class Swish(nn.Module):
+            def forward(self, x):
+                return x * torch.sigmoid(x)
+
+
+        print(Swish()(torch.arange(8)).shape)
+        """,
+        "Swish()(torch.arange(8))",
+        "rewrite it by hand where no caller does so",
+        "AF302",
+    ),
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ a class is asked for, and kept. Knows files and imports; what may be done with a
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -75,7 +76,7 @@ def _scope_of(file: Path, name: str) -> FileScope | None:
         if status.st_size > _LARGEST:
             return None
         text = _text(str(file), status.st_mtime_ns, status.st_size)
-        return PARSED.scope(text, str(file)) if name.encode() in text else None
+        return PARSED.scope(text, str(file)) if os.fsencode(name) in text else None
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

@@ -12,16 +12,18 @@ from collections.abc import Iterator
 from autofuse.canonical import LEAF
 from autofuse.ir.dtypes import CASTS, Dtype
 from autofuse.ir.facts import Facts
-from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, NOT, PARAMETER, TUPLE, Value, is_const, sides_of
+from autofuse.ir.graph import ATTRIBUTE, CALL, CHOICE, CONST, NOT, PARAMETER, TUPLE, Value, is_const, sides_of
 from autofuse.rule import Fails
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.claim import Claim, Missing
+from autofuse.source.evidence.given_arguments import GivenArguments
 from autofuse.source.evidence.least_ranks import LeastRanks
 from autofuse.source.evidence.reached import attribute_of_self, named, programs_own
 
 _BATCHED = 4  # batch, heads, queries, keys: what is added to scores has no further dimension
 _MATRIX = 2
 _PRODUCTS = frozenset({"matmul", "einsum", "einops_einsum", "baddbmm"})
+_APPLIES = frozenset("add sub rsub where masked_fill".split())
 _OF_ROWS = ("mask", "scale", "p", "is_causal")
 
 
@@ -54,17 +56,21 @@ def operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
 def _is_of_rows(claim: Claim) -> bool:
     """Whether this is attention of rows to rows by what else is done with the scores.
 
-    `softmax(q @ k.mT) @ v` alone is also how a vector looks up numbers. Scores that are scaled, masked or dropped out,
-    of keys that are transposed whatever their rank, are those of sequences; so are those of a module (docs/safety.md).
+    `softmax(q @ k.mT) @ v` alone is also how a vector looks up numbers, and so it is with a temperature that is written
+    as a number. Scores that are scaled by something else, masked or dropped out, of keys that are transposed whatever
+    their rank, are those of sequences; so are those of a module (docs/safety.md).
     """
     given = claim.site.captures
     products = [v for v in _removed(claim) if v.op in _PRODUCTS]
     matrices = _tensors(products[0]) if products else []
     if claim.view.rank(given["key"]) == _MATRIX or any(v.op == "t" or _is_attribute(v, "T") for v in matrices):
         return False
-    if _serves_modules(claim) or any(name in given for name in _OF_ROWS):
+    if claim.defined.scope.index(GivenArguments).is_tried(claim.defined):
+        return False  # a caller that goes on after an error may give anything
+    if _serves_modules(claim) or any(n in given and (n != "scale" or given[n].op != CONST) for n in _OF_ROWS):
         return True
-    return any(v.op in ("mul", "div") for n in ("query", "key") for v in programs_own(claim, given[n]))
+    scaled = (v for n in ("query", "key") for v in programs_own(claim, given[n]) if v.op in ("mul", "div"))
+    return any(i.op != CONST and i.op not in _PRODUCTS for v in scaled for i in v.inputs[1:])
 
 
 def _is_attribute(v: Value, name: str) -> bool:
@@ -76,7 +82,7 @@ def _fits(claim: Claim, mask: Value, dimensions: int) -> bool:
         return all(is_const(side, None) or _fits(claim, side, dimensions) for side in mask.inputs[1:])
     rank = claim.view.rank(mask)
     if rank is None:
-        return _serves_modules(claim) or _fills(claim, mask)  # a module is called with what it masks
+        return _serves_modules(claim) or _fills_in_place(claim)  # a module is called with what it masks
     return rank <= (_BATCHED if claim.defined.owner is not None and dimensions == _MATRIX else dimensions)
 
 
@@ -119,10 +125,15 @@ def _default(claim: Claim, name: str) -> object:
     return next((d.value for a, d in pairs if a.arg == name and isinstance(d, ast.Constant)), None)
 
 
-def _fills(claim: Claim, mask: Value) -> bool:
-    """Whether a mask is one for masked_fill, which documents that it broadcasts to what is filled (docs/safety.md)."""
-    own = {o for part in _parts(mask) for o in programs_own(claim, part)}
-    return not any(v.op in ("add", "sub", "rsub", "where") and own & set(v.inputs) for v in _removed(claim))
+def _fills_in_place(claim: Claim) -> bool:
+    """Whether every mask is one for masked_fill_, which fills no more than what it is called on has."""
+    called = [
+        getattr(p.node.func, "attr", "") if isinstance(p.node, ast.Call) else ""
+        for v in _removed(claim)
+        if v.op in _APPLIES
+        for p in claim.captured.places.get(v, ())[:1]
+    ]
+    return bool(called) and set(called) == {"masked_fill_"}
 
 
 def _parts(mask: Value) -> Iterator[Value]:

@@ -162,6 +162,10 @@ def _by_call(call: ast.Call, place: _Place) -> Iterator[CodeChange]:
         path = _text(first)
         value = call.args[1] if len(call.args) > 1 else None
         yield CodeChange("assigned", path.rpartition(".")[2] if path else None, None, call, value, "", *at)
+    elif last in ("dict", "__setitem__") and (holder := _whose_table(first if last == "dict" else owner)) is not None:
+        names = [k.arg for k in call.keywords] if last == "dict" else [_text(first)]
+        names += [_text(k) for d in call.args[1:] if isinstance(d, ast.Dict) for k in d.keys]
+        yield from (CodeChange("assigned", n, holder, call, None, "", *at) for n in names)
     elif last in ("patch", "setattr", "dict") and (path := _text(first)) is not None and "." in path:
         yield CodeChange("assigned", path.rpartition(".")[2], None, call, None, path, *at)
     elif last in _WITH_OBJECT and (given := _object_and_name(call, owner)) is not None:

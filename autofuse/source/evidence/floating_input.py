@@ -19,6 +19,7 @@ from autofuse.ir.graph import CALL, CHOICE, ITEM, PARAMETER, Value
 from autofuse.ir.vocabulary import OUR_ACTIVATIONS, SAME_SIZES
 from autofuse.rule import Fails
 from autofuse.source.evidence.claim import Claim, Missing
+from autofuse.source.evidence.given_arguments import GivenArguments
 from autofuse.source.evidence.reached import attribute_of_self, named, programs_own, surely_run
 
 _OPERATIONS = frozenset({*OUR_ACTIVATIONS, "glu", "activation", "gated_activation"})
@@ -96,4 +97,7 @@ def _is_data(claim: Claim, v: Value) -> bool:
     given = [a for a in (*function.args.posonlyargs, *function.args.args) if a.arg == v.data]
     if not given or any(word in ast.unparse(given[0].annotation or ast.Constant(None)) for word in _INTEGERS):
         return False
-    return not any(u.op == ITEM and v in u.inputs[1:] for u in claim.captured.graph.values)
+    if any(u.op == ITEM and v in u.inputs[1:] for u in claim.captured.graph.values):
+        return False
+    calls = claim.defined.scope.index(GivenArguments)
+    return not calls.is_own_index(function, str(v.data)) and not calls.is_tried(claim.defined)

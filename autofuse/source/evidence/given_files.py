@@ -6,6 +6,7 @@ as the command runs. Knows files and names; what they do to a class is the busin
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -112,9 +113,9 @@ class ProjectFiles:
 
     def _importing(self, scope: FileScope, file: Path, wanted: Callable[[Mentioned], bool]) -> Iterator[str]:
         """The files that import from `file`, of those whose bytes are `wanted`."""
-        names = {n.encode() for n in (*scope.classes, *scope.functions)}
-        names.add((file.stem if file.stem != "__init__" else file.parent.name).encode())
-        home, package, found = resolved(file), file.parent.name.encode(), 0
+        names = {os.fsencode(n) for n in (*scope.classes, *scope.functions)}
+        names.add(os.fsencode(file.stem if file.stem != "__init__" else file.parent.name))
+        home, package, found = resolved(file), os.fsencode(file.parent.name), 0
         LOOKED_AT.questions += 1
         for path in self._naming(names, package):
             mentioned = self._mentioned(path)
@@ -140,6 +141,19 @@ class ProjectFiles:
     def watching(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that may ask which operations run, and import the file of `scope`, by way of others too."""
         return self._reaching(scope, "watches", lambda _: True)
+
+    def looking_inside(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Other files that look into functions, and that import the file of `scope`, or are imported by it."""
+        reading = {resolved(p): p for p in self._mentioning("looks_inside")}
+        if scope.file is None or len(self.paths) < 2 or not reading:
+            return ()
+        used = {f for i in self._reached(str(scope.file)) for f in i.of(reading)} - {resolved(scope.file)}
+        users = self._reaching(scope, "looks_inside", lambda _: True)
+        return (*users, *self._scopes_of(reading[f] for f in sorted(used)))
+
+    def choosing_kernels(self, scope: FileScope) -> tuple[FileScope, ...]:
+        """Other files that may restrict the kernels of attention, and import the file of `scope`."""
+        return self._reaching(scope, "chooses_kernels", lambda _: True)
 
     def imports(self, user: FileScope, scope: FileScope) -> bool:
         """Whether the file of `user` imports that of `scope` itself."""

@@ -1,7 +1,8 @@
 """Is the function more than what it computes? One that is handed to something that reads it, or takes it for torch's.
 
 A decomposition of `silu` is what runs where `silu` is called, so it must not call it. A pattern is compared with other
-code, so it must stay as it is written. A script compiler knows torch's functions alone. Decorators that call the
+code, so it must stay as it is written. A script compiler knows torch's functions alone, and under autocast a script
+computes in another dtype than torch's activations and norms give. Decorators that call the
 function, or keep it, change nothing. Knows syntax and the scope of a file.
 """
 
@@ -51,6 +52,8 @@ def handed_on(claim: Claim) -> Iterator[Missing | Fails]:
             if not _is_torch(claim.edit.becomes, d.scope):
                 yield _fails(taker, "compiles it, and does not know the new call")
                 return
+            if claim.site.rule.replacement.operation != "attention":  # the products of which autocast casts either way
+                yield Missing(f"assumes that the script which `{taker.text}` makes does not run under autocast")
         elif _takes_over(taker, d.scope):
             yield _fails(taker, "takes it for an operation, a pattern or a kernel")
             return

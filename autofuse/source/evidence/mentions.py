@@ -25,6 +25,8 @@ class Mentioned:
     asks_layouts: bool
     renews: bool
     watches: bool
+    looks_inside: bool
+    chooses_kernels: bool
 
 
 _PATCHES = re.compile(
@@ -39,9 +41,15 @@ _DIFFERENTIATES = re.compile(
     rb"\b(?:create_graph|hessian|hvp|vhp|jvp|jacfwd|linearize|make_dual|gradgradcheck|autograd\.grad|torch\.func|functorch)"
 )
 _WATCHES = re.compile(
-    rb"\b(?:FlopCounterMode|Torch(?:Dispatch|Function)Mode|__torch_(?:function|dispatch)__|torch\.fx|import fx)\b"
+    rb"\b(?:FlopCounterMode|Torch(?:Dispatch|Function)Mode|__torch_(?:function|dispatch)__|torch\.fx|import fx|"
+    rb"create_selective_checkpoint_contexts|CheckpointPolicy|key_averages|saved_tensors_hooks)\b"
 )
-_PATTERNS = (_PATCHES, _DIFFERENTIATES, _ASKS, _SETS, _WALKS, _WATCHES)
+_LOOKS_INSIDE = re.compile(
+    rb"\b(?:f_locals|getargvalues|getinnerframes|getouterframes|capture_locals|show_locals|getsource\w*|co_\w+|linecache|"
+    rb"__file__|dis|getclosurevars)\b"
+)
+_KERNELS = re.compile(rb"\b(?:sdpa?_kernel|enable_math_sdp|_set_sdp_use_math)\b")
+_PATTERNS = (_PATCHES, _DIFFERENTIATES, _ASKS, _SETS, _WALKS, _WATCHES, _LOOKS_INSIDE, _KERNELS)
 _IMPORTS = re.compile(rb"^[ \t]*(import|from)\b((?:[^\n(]*\([^)]*\))|[^\n]*)", re.MULTILINE)
 _INHERITS = re.compile(rb"^[ \t]*class\s+\w+\s*\(", re.MULTILINE)
 _WORD = re.compile(rb"\w+")
@@ -53,5 +61,7 @@ def mentioned(source: bytes) -> Mentioned:
     words = frozenset(w for _, text in imports for w in _WORD.findall(text))
     modules = frozenset(w for kind, text in imports if kind == b"import" for w in _WORD.findall(text))
     others = _INHERITS.search(source) is not None or _CHANGES.search(source) is not None
-    patches, differentiates, asks, sets, looks, watches = (p.search(source) is not None for p in _PATTERNS)
-    return Mentioned(words, modules, others, patches, differentiates, asks, sets and looks, watches)
+    patches, differentiates, asks, sets, looks, watches, inside, kernels = (
+        p.search(source) is not None for p in _PATTERNS
+    )
+    return Mentioned(words, modules, others, patches, differentiates, asks, sets and looks, watches, inside, kernels)

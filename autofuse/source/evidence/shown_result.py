@@ -8,7 +8,11 @@ from autofuse.ir.graph import ATTRIBUTE, CALL, GLOBAL, OPAQUE, PARAMETER, SYNTAX
 from autofuse.rule import Fails
 from autofuse.source.capture.capture_state import qualified
 from autofuse.source.evidence.claim import Claim, Missing
+from autofuse.source.evidence.given_arguments import GivenArguments
+from autofuse.source.evidence.shown_by_callers import ShownIndex, gradients_are_made
+from autofuse.source.place.layout_reads import returned_as_is
 
+_MISSING = Missing("assumes that nobody minds which operation is printed with the result, as its grad_fn")
 _PRINT = frozenset({"print", "str", "repr", "format", ".format", "pprint.pprint"})
 
 
@@ -18,7 +22,22 @@ def result_is_not_shown(claim: Claim) -> Iterator[Missing | Fails]:
         if _may_have_gradient(claim, result.value) and any(
             _shows(user) for user in claim.captured.graph.users[result.value]
         ):
-            yield Missing("assumes that nobody minds which operation is printed with the result, as its grad_fn")
+            yield _MISSING
+            return
+        if returned_as_is(claim.captured, result.value) and _caller_shows(claim):
+            yield _MISSING
+            return
+
+
+def _caller_shows(claim: Claim) -> bool:
+    """Whether a caller in the file shows the result whole, unless all that is given is made there without gradients."""
+    d = claim.defined
+    shown = d.scope.index(ShownIndex)
+    if not shown.asked_anywhere() or not shown.callers_ask(claim.captured.function, d.owner):
+        return False
+    given = d.scope.index(GivenArguments)
+    made = [given.made(call, name) for call in given.calls_of(d) for name in call.arguments]
+    return d.scope.index(gradients_are_made) or not made or not all(made)
 
 
 def _may_have_gradient(claim: Claim, v: Value) -> bool:

@@ -13,6 +13,7 @@ from autofuse.reasons import code_that_runs
 from autofuse.reasons.reason import because
 from autofuse.rule import Fails
 from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.call_index import call_index
 from autofuse.source.capture.scope import FileScope
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.changes import CodeChange, changes_in
@@ -51,8 +52,35 @@ def _replaced(change: CodeChange, scope: FileScope) -> list[str]:
         return [change.path] if change.path.startswith("torch.") else []
     inside = change.function is not None and _imports(change.function)
     seen = scope.within(change.function) if inside and change.function is not None else scope
-    owner = seen.name_of(change.receiver) or ""
-    return [f"{owner}.{change.name or '*'}"] if owner == "torch" or owner.startswith("torch.") else []
+    owners = {seen.name_of(change.receiver) or _module_by_name(change.receiver), *_given_owners(change, scope)}
+    return [f"{o}.{change.name or '*'}" for o in sorted(owners) if o == "torch" or o.startswith("torch.")]
+
+
+def _module_by_name(receiver: ast.expr) -> str:
+    """`sys.modules["torch.nn.functional"]`, `importlib.import_module("torch.nn.functional")`."""
+    match receiver:
+        case ast.Subscript(value=ast.Attribute(attr="modules") | ast.Name("modules"), slice=ast.Constant(str(name))):
+            return name
+        case ast.Call(func=ast.Name(id=how) | ast.Attribute(attr=how), args=[ast.Constant(str(name)), *_]) if how in (
+            "import_module",
+            "__import__",
+        ):
+            return name
+    return ""
+
+
+def _given_owners(change: CodeChange, scope: FileScope) -> set[str]:
+    """What the calls of a function give to the argument that it changes: `patch(torch.Tensor)`."""
+    if change.function is None or not isinstance(change.receiver, ast.Name):
+        return set()
+    arguments = [a.arg for a in (*change.function.args.posonlyargs, *change.function.args.args)]
+    if change.receiver.id not in arguments:
+        return set()
+    at, found = arguments.index(change.receiver.id), set[str]()
+    for called in scope.index(call_index).calls[change.function.name]:
+        given = [*called.node.args[at : at + 1], *(k.value for k in called.node.keywords if k.arg == arguments[at])]
+        found |= {scope.name_of(g) or "" for g in given}
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -66,13 +94,16 @@ def _is_read(name: str, claim: Claim, read: NamesRead) -> bool:
     owner, _, last = name.rpartition(".")
     becomes = claim.edit.becomes.rpartition(".")[2]
     if last == "*":
+        if owner in _TENSORS:
+            return bool(read.methods)
         ours = owner in ("torch", "torch.nn.functional") and not claim.edit.becomes.startswith("ops.")
         return ours or any(n.startswith(owner + ".") and not vias for n, vias in read.torch.items())
-    if owner in ("torch.Tensor", "torch._C.TensorBase"):
+    if owner in _TENSORS:
         return last in read.methods
     return name in read.torch and not read.torch[name] or becomes == last and owner in _HOMES
 
 
+_TENSORS = ("torch.Tensor", "torch._C.TensorBase")
 _HOMES = ("torch", "torch.nn.functional", "torch.nn", "torch._C._nn")
 
 

@@ -1,7 +1,8 @@
 """Does anything tell one operation from another while the code runs? A counter of operations, a pass over a graph.
 
-A mode (`with FlopCounterMode():`), a tensor class with a `__torch_function__` of its own and a pass over the nodes of a
-graph see which of torch's operations run, so they see the fused one. Knows names of torch and syntax.
+A mode (`with FlopCounterMode():`), a tensor class with a `__torch_function__` of its own, a pass over the nodes of a
+graph, a policy of what to save, and the list of a profile see which of torch's operations run: so the fused one, too.
+Knows names of torch and syntax.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from autofuse.source.evidence.claim import Claim, Missing
 _MODES = frozenset({"FlopCounterMode", "TorchDispatchMode", "TorchFunctionMode", "LoggingTensorMode"})
 _PROTOCOLS = frozenset({"__torch_function__", "__torch_dispatch__"})
 _PASSES = frozenset({"replace_pattern", "replace_pattern_with_filters", "SubgraphMatcher"})
+# They are told the operations of a step: which of them to save, what each took, what each keeps for its derivative.
+_TOLD = frozenset({"create_selective_checkpoint_contexts", "key_averages", "saved_tensors_hooks"})
+_TEXTS = frozenset("code graph_module inlined_graph findAllNodes code_with_constants print_readable graph".split())
 _LONGEST = 60  # characters of the code that a message repeats
 
 
@@ -29,7 +33,7 @@ def operations_are_not_told_apart(claim: Claim) -> Iterator[Missing | Fails]:
     own, files = claim.defined.scope, claim.files
     for scope in (own, *(files.watching(own) if files is not None else ())):
         near = scope is own or files is not None and files.imports(scope, own)
-        counted = (n for n in _watching(scope) if near or isinstance(n, ast.Call))
+        counted = (n for n in _watching(scope) if near or isinstance(n, ast.Call) and _last(n.func) not in _TOLD)
         found = min(counted, key=lambda n: n.lineno, default=None)
         if found is not None:
             text = ast.unparse(found).splitlines()[0]
@@ -37,6 +41,10 @@ def operations_are_not_told_apart(claim: Claim) -> Iterator[Missing | Fails]:
             where = "" if scope.tree is own.tree or scope.file is None else f"{scope.file.name}, "
             yield Missing(f"assumes that `{told}` in {where}line {found.lineno} minds no other operation")
             return
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _watching(scope: FileScope) -> tuple[ast.expr | ast.ClassDef, ...]:
@@ -49,7 +57,36 @@ def _named(tree: ast.Module) -> tuple[ast.expr | ast.ClassDef, ...]:
     nodes = list(walk(tree))
     traced = any(isinstance(n, (ast.Import, ast.ImportFrom)) and "torch.fx" in ast.unparse(n) for n in nodes)
     traced = traced or any(isinstance(n, ast.Attribute) and n.attr == "fx" for n in nodes)
-    return tuple(n for n in nodes if isinstance(n, (ast.expr, ast.ClassDef)) and _watches(n, traced))
+    profiled = any(isinstance(n, ast.Attribute) and n.attr in ("profiler", "profile") for n in nodes) or any(
+        isinstance(n, ast.ImportFrom) and "profile" in (n.module or "") for n in nodes
+    )
+    watching = (n for n in nodes if isinstance(n, (ast.expr, ast.ClassDef)))
+    shown = traced or any(_makes_text(n) for n in nodes)
+    return tuple(
+        n for n in watching
+        if _watches(n, traced) or profiled and _is_list_of_events(n) or shown and _is_text_of_graph(n)
+    )  # fmt: skip
+
+
+def _makes_text(n: ast.AST) -> bool:
+    """Whether a call makes a graph out of a function, whose text may be shown."""
+    match n:
+        case ast.Call(func=ast.Name(id="make_fx" | "symbolic_trace")):
+            return True
+        case ast.Attribute(value=ast.Name(id="jit") | ast.Attribute(attr="jit"), attr="trace" | "script"):
+            return True
+        case ast.Attribute(value=ast.Name(id="export") | ast.Attribute(attr="export"), attr="export"):
+            return True
+    return False
+
+
+def _is_text_of_graph(n: ast.AST) -> bool:
+    return isinstance(n, ast.Attribute) and n.attr in _TEXTS
+
+
+def _is_list_of_events(n: ast.AST) -> bool:
+    """`prof.events()`, where something is profiled."""
+    return isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "events" and not n.args
 
 
 def _watches(n: ast.expr | ast.ClassDef, traced: bool) -> bool:
@@ -57,7 +94,7 @@ def _watches(n: ast.expr | ast.ClassDef, traced: bool) -> bool:
         case ast.ClassDef(body=body):
             return any(isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef)) and s.name in _PROTOCOLS for s in body)
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
-            return name in _MODES or traced and name in _PASSES
+            return name in _MODES or name in _TOLD or traced and name in _PASSES
         case ast.Attribute(value=ast.Attribute(attr="graph") | ast.Name(id="graph"), attr="nodes"):
             return traced
     return False

@@ -21,6 +21,7 @@ from autofuse.source.capture.scope import FileScope, functions
 from autofuse.source.capture.syntax import parts, walk
 from autofuse.source.find.call_context import Surroundings
 from autofuse.source.find.iterations import is_iterated_once
+from autofuse.source.find.shown_settings import line_that_shows
 from autofuse.source.find.training_loops import NUMBERS, read_on_device
 
 _LONG = 60  # of a call in a message
@@ -190,7 +191,14 @@ def _site(loaded: LoadedRule, rule: type[CallRule], symbol: str, call: PlacedCal
     if verdict is None or call.around.is_test and not (isinstance(verdict, Holds) and verdict.safety == "safe"):
         return None
     edited = isinstance(verdict, Holds)
+    if isinstance(verdict, Holds) and (line := _line_that_shows(call, change.added)):
+        shown = f"assumes that nobody minds what line {line} shows of its settings"
+        verdict = Holds("unsafe", f"{verdict.why}; {shown}" if verdict.safety == "unsafe" else shown)
     return CallSite(loaded, symbol, call.node, verdict, change.added if edited else (), gone if edited else ())
+
+
+def _line_that_shows(call: PlacedCall, added: tuple[tuple[str, str], ...]) -> int:
+    return line_that_shows(call.node, call.name, {name for name, _ in added}, call.scope, call.around.nesting)
 
 
 def _spelled(added: tuple[tuple[str, str], ...]) -> str:

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import Defined, FileScope
 from autofuse.source.capture.syntax import walk
-from autofuse.source.find.result_uses import Returned, Users, function_around
+from autofuse.source.find.result_uses import Returned, Users, calls_of, function_around
 from autofuse.source.find.training_loops import Nesting
-from autofuse.source.place.layout_callers import LayoutIndex
 
 _LAYER = "torch.nn.Dropout"
 _NAME = "an nn.Dropout"  # no name of a program's, so that it hides none
@@ -41,10 +40,10 @@ def given_layers(d: Defined, users: Users) -> Iterator[GivenLayer]:
     if not called.intersection(names):
         return
     returned = Returned(function, d.owner.node.name if d.owner is not None else "", d.scope, 0)
-    calls = [(s, c) for s in (d.scope, *users(d.scope)) for c in s.index(LayoutIndex).calls_of(returned.called)]
+    calls = [(s, c, handed) for s in (d.scope, *users(d.scope)) for c, handed in calls_of(returned, s)]
     defaults = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
     for name in called.intersection(names):
-        given = [(s, c, _argument(c, names.index(name), name, defaults)) for s, c in calls]
+        given = [(s, c, None if handed else _argument(c, names.index(name), name, defaults)) for s, c, handed in calls]
         layers = [(str(s.file or ""), c.lineno) for s, c, a in given if _is_layer(a, c, s)]
         if layers and all(_is_layer(a, c, s) or _is_none(a) for s, c, a in given):
             yield GivenLayer(name, tuple(dict.fromkeys(layers)))

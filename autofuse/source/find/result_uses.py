@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from autofuse.source.capture.bindings import Function
+from autofuse.source.capture.call_index import call_index
 from autofuse.source.capture.scope import FileScope
 from autofuse.source.capture.syntax import walk
 from autofuse.source.find.training_loops import Nesting
-from autofuse.source.place.layout_callers import LayoutIndex
 
 _FORWARD = ("forward", "__call__")
 _MOST = 64  # functions that hand an element on, and uses of one that are looked at
@@ -82,8 +82,8 @@ def uses_of(returned: Returned, users: Users) -> list[ResultUse]:
         seen.add((at.called, at.element))
         before = len(found) + len(todo)
         for scope in (at.scope, *users(at.scope)):
-            for call in scope.index(LayoutIndex).calls_of(at.called):
-                for use in _uses(call, at.element, scope):
+            for call, handed in calls_of(at, scope):
+                for use in [_read(scope, call)] if handed else _uses(call, at.element, scope):
                     if isinstance(use, Returned):
                         todo.append(use)
                     else:
@@ -94,6 +94,16 @@ def uses_of(returned: Returned, users: Users) -> list[ResultUse]:
     if todo:
         found[ResultUse(str(returned.scope.file or ""), returned.function.lineno, reads=True)] = None
     return sorted(found, key=lambda u: (not u.reads, u.file, u.line))
+
+
+def calls_of(returned: Returned, scope: FileScope) -> Iterator[tuple[ast.Call, bool]]:
+    """The calls of a function in a file, and whether another function calls it there: `map(attend, queries)`."""
+    index = call_index(scope.tree)
+    for name in index.names_of([returned.called]):
+        for placed in index.calls_by(name):
+            makes = name[:1].isupper() and isinstance(placed.node.func, (ast.Name, ast.Attribute))
+            if placed.handed is not None or not makes:  # Attn = Linear if fast else Full; Attn(dim)
+                yield placed.node, placed.handed is not None
 
 
 def _uses(call: ast.Call, element: int, scope: FileScope) -> Iterator[ResultUse | Returned]:

@@ -26,8 +26,10 @@ ONE_DTYPE = "assumes that the query, the key and the value have one dtype"
 # name -> the body of f(q, k, v, m), and what its edit assumes
 BODIES: dict[str, tuple[str, str]] = {
     "scaled by the root of the width": (SCALED, ""),
-    "scaled by a number": ("s = q @ k.transpose(-2, -1) / 2\nreturn s.softmax(-1) @ v", ""),
-    "scaled, filled by a mask": (FILLED, ""),
+    "scaled by a number": ("s = q @ k.transpose(-2, -1) / 2\nreturn s.softmax(-1) @ v", RANKS),
+    "a query scaled by a number": ("q = q * 0.5\nreturn (q @ k.transpose(-2, -1)).softmax(-1) @ v", "dimensions or"),
+    "scaled, filled by a mask": (FILLED, MASK.replace("`m`", "the mask")),
+    "scaled, filled by a mask in place": (FILLED.replace("masked_fill", "masked_fill_"), ""),
     "scaled, filled by a mask, beside four dimensions": (f"b, h, n, d = q.shape\n{FILLED}", ""),
     "dropped out": ("s = (q @ k.mT).softmax(-1)\nreturn F.dropout(s, 0.5, False) @ v", ""),
     "nothing but two products": (PLAIN, RANKS),

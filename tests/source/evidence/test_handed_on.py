@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
-from tests.source.rewriting import findings, module_of, rewritten
+from tests.source.rewriting import findings, module_of, rewritten, source
 
 HEAD = """
 import functools
@@ -90,8 +92,6 @@ CALLED = {
     "no_grad": "@torch.no_grad()\n{f}",
     "inference_mode": "@torch.inference_mode\n{f}",
     "compile": "@torch.compile(dynamic=True)\n{f}",
-    "script": "@torch.jit.script\n{f}",
-    "script by call": "{f}\nfast = torch.jit.script(silu)\n",
     "cache": "@functools.lru_cache(maxsize=None)\n{f}",
     "a registry of the file": (
         'KNOWN = {{}}\n'
@@ -145,6 +145,27 @@ def test_a_registration_of_another_package_is_an_assumption_that_is_named() -> N
     assert found.status == "unsafe" and "assumes that `register('silu')` does no more than call" in found.message
 
 
+def _written(text: str, file: Path) -> ModuleType:
+    """The module of a text in a file of its own, where the script compiler finds it."""
+    file.write_text(source(text))
+    made = ModuleType(file.stem)
+    exec(compile(file.read_text(), str(file), "exec"), made.__dict__)
+    return made
+
+
+@pytest.mark.parametrize("scripted", ["@torch.jit.script\n{f}", "{f}\nsilu = torch.jit.script(silu)\n"])
+def test_an_activation_in_a_script_is_assumed_not_to_run_under_autocast(scripted: str, tmp_path: Path) -> None:
+    before = HEAD + scripted.format(f=SILU.replace("x = x / 1; ", ""))
+    (found,) = [f for f in findings(before) if f.code == "AF302"]
+    assert found.status == "unsafe" and "does not run under autocast" in found.message
+    x = torch.randn(4)
+    original, new = (_written(text, tmp_path / f"{i}.py") for i, text in enumerate((before, rewritten(before))))
+    torch.testing.assert_close(original.silu(x), new.silu(x))
+    with torch.autocast("cpu", torch.bfloat16):
+        dtypes = [[module.silu(x.bfloat16()).dtype for _ in range(3)] for module in (original, new)]
+    assert dtypes[0] != dtypes[1], "the assumption is not needed any more"
+
+
 @pytest.mark.parametrize("scripted", ["@torch.jit.script\n{f}", "{f}\nfast = torch.jit.script(attend)\n"])
 def test_what_is_compiled_to_a_script_gets_calls_that_scripts_know(scripted: str) -> None:
     text = HEAD + scripted.format(
@@ -166,7 +187,7 @@ def test_a_decorator_that_may_be_a_script_compiler_is_seen() -> None:
         "def same(f):\n    return f\n\n\n"
         "maybe = same\nif torch.cuda.is_available():\n    maybe = torch.jit.script\n\n\n"
         "@maybe\ndef attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:\n"
-        "    return torch.softmax(q @ k.transpose(-2, -1) / 2.0, dim=-1) @ v\n"
+        "    return torch.softmax(q @ k.transpose(-2, -1) / q.size(-1) ** 0.5, dim=-1) @ v\n"
     )
     assert [f.status for f in findings(text)] == ["safe"]
     assert [f.status for f in findings(text, "autofuse")] == ["declined"]

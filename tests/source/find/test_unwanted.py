@@ -16,7 +16,7 @@ ATTEND = source("""
 
 
     def attend(q, k, v, fused=False):
-        return torch.softmax(q @ k.mT * 0.5, -1) @ v
+        return torch.softmax(q @ k.mT * q.size(-1) ** -0.5, -1) @ v
 """)
 HEADS = {
     "# This file was automatically generated from src/models/modular_x.py.\n": "src/models/modular_x.py",
@@ -64,7 +64,8 @@ ARMS = {
 @pytest.mark.parametrize("body", ARMS)
 def test_a_branch_beside_a_fused_one_is_left_alone(body: str) -> None:
     text = ATTEND.replace(
-        "return torch.softmax(q @ k.mT * 0.5, -1) @ v", body.format(e="torch.softmax(q @ k.mT * 0.5, -1) @ v")
+        "return torch.softmax(q @ k.mT * q.size(-1) ** -0.5, -1) @ v",
+        body.format(e="torch.softmax(q @ k.mT * q.size(-1) ** -0.5, -1) @ v"),
     )
     codes = {f.reason_code for f in found(text) if f.code == "AF101"}
     assert codes == ({"fused-beside"} if ARMS[body] else {""})
