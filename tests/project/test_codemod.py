@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 def attend(q, k, v):
     # the scores
-    scores = q @ k.transpose(-2, -1) / 8.0
+    scores = q @ k.transpose(-2, -1) / (4.0 * q.size(-1) ** 0.5)
     return F.softmax(scores, dim=-1) @ v
 """
 NORM = """\

@@ -14,7 +14,7 @@ import torch
 
 
 def attend(q, k, v):
-    return torch.softmax(q @ k.transpose(-2, -1) / 2, dim=-1) @ v
+    return torch.softmax(q @ k.transpose(-2, -1) / q.size(-1) ** 0.5, dim=-1) @ v
 
 
 def own(x):

@@ -23,7 +23,7 @@ import torch
 
 
 def attend(q, k, v):
-    s = q @ k.mT / 2  # é
+    s = q @ k.mT / q.size(-1) ** 0.5  # é
     return torch.softmax(s, dim=-1) @ v, "é"
 """
 FUSED = b"scaled_dot_product_attention("

@@ -94,7 +94,7 @@ def _computed(tree: ast.Module) -> tuple[_Computed, ...]:
 def _made(n: ast.Call | ast.Assign, texts: _Texts) -> Iterator[_Computed]:
     match n:
         case ast.Call(func=ast.Name(id=name), args=[code, *_]) if name in _RUNS_TEXT:
-            if name == "exec" or not _is_lookup(code):
+            if (name == "exec" or not _is_lookup(code)) and not _is_no_python(code):
                 found = texts.of(code)
                 yield _Computed(n, None if found is None else _changed(found))
         case ast.Call(func=ast.Attribute(value=table, attr="update"), args=args, keywords=given) if _is_names(table):
@@ -109,6 +109,19 @@ def _made(n: ast.Call | ast.Assign, texts: _Texts) -> Iterator[_Computed]:
             for t in targets:
                 if isinstance(t, ast.Subscript) and _is_names(t.value) and not isinstance(t.slice, ast.Constant):
                     yield _Computed(t, None)
+
+
+def _is_no_python(code: ast.expr) -> bool:
+    """Whether a text is written out that runs nothing: a magic of a notebook, which is read as such a call."""
+    if not _is_text(code) or len(code.value) > _LARGEST:
+        return False
+    try:
+        ast.parse(code.value.strip("\n"))
+    except SyntaxError:
+        return True
+    except (ValueError, RecursionError, MemoryError):
+        return False
+    return False
 
 
 def _of_key(key: ast.expr) -> _Changed | None:

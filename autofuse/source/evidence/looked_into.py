@@ -64,7 +64,7 @@ def _names_locals(arguments: list[ast.expr]) -> bool:
 
 
 def _is_own_file(call: ast.Call) -> bool:
-    """`open(__file__)`, `Path(__file__).read_text()`: not a file beside it."""
+    """Whether a call opens `__file__` or reads `Path(__file__)`: not a file beside it."""
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     for node in (*call.args[:1], *([owner] if owner is not None else [])):
         while isinstance(node, ast.Call) and node.args:
