@@ -45,10 +45,19 @@ def sampled_by_day() -> dict[tuple[Path, str], int]:
     return {(HERE / file, function): count for (file, _, function), count in rows}
 
 
+def by_night() -> frozenset[tuple[Path, str]]:
+    """The functions, or with "" whole files, that run by night."""
+    lines = (HERE / "by_night.txt").read_text().splitlines()
+    rows = (line.partition("::") for line in lines if not line.startswith("#"))
+    return frozenset((HERE / file, function) for file, _, function in rows)
+
+
 def mark_night(items: list[pytest.Item]) -> None:
-    """Mark the cells of large tables that run by night."""
-    tables = sampled_by_day()
+    """Mark the cells of large tables, and the tests, that run by night."""
+    tables, whole = sampled_by_day(), by_night()
     for item in items:
+        if (item.path, "") in whole or (item.path, item.name.partition("[")[0]) in whole:
+            item.add_marker(pytest.mark.night)
         function, bracket, _ = item.name.partition("[")
         count = tables.get((item.path, "")) or tables.get((item.path, function)) or 1
         if bracket and zlib.crc32(item.nodeid.encode()) % count:

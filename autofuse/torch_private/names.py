@@ -51,6 +51,10 @@ def _tracing_state() -> object:
     return torch.jit.is_tracing() or None  # type: ignore[attr-defined, no-untyped-call]
 
 
+def _set_nothing(_: object) -> None:
+    pass
+
+
 def _is_for_cuda(_: str, key: str) -> bool:
     return key == "AutocastCUDA"
 
@@ -109,6 +113,8 @@ NAMES: Mapping[str, Private] = {
         "the tests of its tensors are asked one by one, in Python", _no_guards),
     "get_tracing_state": _one("torch._C._get_tracing_state", "whether torch.jit traces",
         "the public torch.jit.is_tracing is asked", _tracing_state),
+    "set_tracing_state": _one("torch._C._set_tracing_state", "keeps what a guard asks out of what torch.jit traces",
+        "a trace holds the sizes that a guard asked for, and torch.jit may call two traces different", _set_nothing),
     "len_torch_dispatch_stack": _one("torch._C._len_torch_dispatch_stack", "whether a dispatch mode is on",
         "every operator of ours goes through the dispatcher", _yes),
     "is_profiler_enabled": _one("torch._C._autograd._profiler_enabled", "whether a profiler records",

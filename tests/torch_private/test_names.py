@@ -103,11 +103,21 @@ def softmax_gradient(gradient_of: Any) -> Tensor:
     return made
 
 
+def unheard(set_state: Callable[[object], None]) -> tuple[object, bool]:
+    """The state of a trace while it is put aside, and whether it is there again afterwards."""
+    state = has("get_tracing_state")()
+    set_state(None)
+    aside = has("get_tracing_state")()
+    set_state(state)
+    return aside, has("get_tracing_state")() is not None
+
+
 # What we rely on, name by name: true in the torch that is installed.
 RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "is_any_autocast_enabled": lambda asked: not asked() and autocast(asked),
     "TensorGuards": lambda kind: tells_kinds_of_calls(kind),
     "get_tracing_state": lambda asked: asked() is None and traced_by_jit(asked) is not None,
+    "set_tracing_state": lambda given: traced_by_jit(lambda: unheard(given)) == (None, True),
     "len_torch_dispatch_stack": lambda asked: asked() == 0 and under(Looking(), asked) == 1,
     "is_profiler_enabled": lambda asked: not asked() and profiled(asked),
     "peek_interpreter_stack": lambda asked: asked() is None and under_vmap(lambda _: asked()) is not None,

@@ -20,8 +20,10 @@ from autofuse.torch_private import (
     TensorGuards,
     assumed_constant,
     data_address,
+    get_tracing_state,
     is_cow_tensor,
     lazy_clone,
+    set_tracing_state,
     storage_users,
     tensor_users,
 )
@@ -177,7 +179,7 @@ def holds_form(x: Tensor | None, form: str) -> bool:
     known = _forms.get(id(x))
     if known is not None and (known.told == form or known.found == form or _is_at_least(known.told, form)):
         if known.shadow is not None:  # a write moves the buffer: the memory where it was is the shadow's, too
-            if data_address(x) == known.state[1] and (x.stride(), x.shape) == known.state[2:]:
+            if data_address(x) == known.state[1] and _lies(x) == known.state[2:]:
                 if lies is None or lies[:2] != (form, known.state[1]):
                     _lying[id(x)] = form, known.state[1], _lies_alike(x)
                 return True
@@ -194,11 +196,24 @@ def holds_form(x: Tensor | None, form: str) -> bool:
     return form in (found, now) or _is_at_least(now, form)
 
 
+def _lies(x: Tensor) -> tuple[tuple[int, ...], torch.Size]:
+    """The strides and the shape of a tensor, of which torch.jit hears nothing."""
+    state = get_tracing_state()
+    if state is None:
+        return x.stride(), x.shape
+    set_tracing_state(None)
+    try:
+        return x.stride(), x.shape
+    finally:
+        set_tracing_state(state)
+
+
 def _lies_alike(x: Tensor) -> Callable[[Tensor], bool]:
     """A test whether a tensor has the class, dtype, shape and strides of `x`; it may say no where autocast is on."""
+    strides, shape = _lies(x)
     try:
         check: Callable[[Tensor], bool] = TensorGuards(
-            x, dynamic_dims_sizes=[list(x.shape)], dynamic_dims_strides=[list(x.stride())]
+            x, dynamic_dims_sizes=[list(shape)], dynamic_dims_strides=[list(strides)]
         ).check
     except Exception:  # a torch that has none
         return lambda _: False

@@ -42,7 +42,7 @@ FORWARD = ("forward", "__call__")
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedCall:
+class IndexedCall:
     """A call, the functions that it stands in, and the names that are bound to what it is a part of.
 
     `handed` is how many of its arguments come before those of the function, where another function is to call it:
@@ -59,7 +59,7 @@ class CallIndex:
     """What a file calls, and what its names hold. Made once for a file."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.calls: defaultdict[str, list[PlacedCall]] = defaultdict(list)  # by the last part of the name
+        self.calls: defaultdict[str, list[IndexedCall]] = defaultdict(list)  # by the last part of the name
         self.holders: defaultdict[str, set[str]] = defaultdict(set)  # `f()` is what f returns
         self.followers: defaultdict[str, set[str]] = defaultdict(set)  # class -> those after it in a Sequential
         self.within: dict[ast.AST, str] = {}  # method -> its class
@@ -98,13 +98,13 @@ class CallIndex:
                 yield name
                 todo += sorted(self.holders[name])
 
-    def calls_by(self, name: str) -> Iterator[PlacedCall]:
+    def calls_by(self, name: str) -> Iterator[IndexedCall]:
         """The calls of what `name` holds: `Attention(dim)` makes a module, `Attention(dim)(x)` calls it."""
         for called in self.calls[name]:
             if called.handed is not None or not self.is_class(name) or _last(called.node.func) != name:
                 yield called
 
-    def instances(self, name: str) -> Iterator[PlacedCall]:
+    def instances(self, name: str) -> Iterator[IndexedCall]:
         """The calls that make an instance of the class `name`."""
         return (c for c in self.calls[name] if c.handed is None and _last(c.node.func) == name)
 
@@ -167,7 +167,7 @@ class CallIndex:
 
     def _call(self, call: ast.Call, scopes: tuple[ast.AST, ...], targets: frozenset[str]) -> None:
         name = name_called(call.func)
-        placed = PlacedCall(call, scopes, targets)
+        placed = IndexedCall(call, scopes, targets)
         also = set(self._mentioned(call.func)) - {name} if not isinstance(call.func, ast.Name) else set()
         if name in FORWARD and isinstance(call.func, ast.Attribute) and (owner := name_called(call.func.value)):
             self.calls[owner].append(placed)  # model.forward(x)
@@ -178,7 +178,7 @@ class CallIndex:
             return
         for i, given in enumerate(call.args):
             for mentioned in self._mentioned(given) if isinstance(given, (ast.Name, ast.Attribute, ast.Call)) else ():
-                self.calls[mentioned].append(PlacedCall(call, scopes, targets, i + 1))
+                self.calls[mentioned].append(IndexedCall(call, scopes, targets, i + 1))
 
     def _hold(self, value: ast.expr | None, targets: list[ast.expr]) -> None:
         names = {name for t in targets for n in walk(t) if (name := _last(n))} - {"self"}

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from autofuse.ir.steps import spend
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.call_index import FORWARD, PlacedCall, call_index, decorated, name_called
+from autofuse.source.capture.call_index import FORWARD, IndexedCall, call_index, decorated, name_called
 from autofuse.source.capture.scope import Defined, FileScope, file_scope, target_pairs
 from autofuse.source.capture.syntax import children, walk
 from autofuse.source.evidence.made_tensors import Made, Reader
@@ -226,7 +226,7 @@ class GivenArguments:
         return (v for _, v, each in self._bindings(self._tree).get(name, ()) if v is not None and not each)
 
 
-def _given(placed: PlacedCall, function: Function, skip: bool) -> GivenCall | None:
+def _given(placed: IndexedCall, function: Function, skip: bool) -> GivenCall | None:
     """What a call gives to the arguments of `function`; None where it gives none."""
     arguments = [a.arg for a in (*function.args.posonlyargs, *function.args.args)][skip:]
     gathered = function.args.vararg.arg if function.args.vararg is not None else None

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from autofuse.source.capture.bindings import Function
-from autofuse.source.capture.call_index import FORWARD, PlacedCall, call_index, decorated, name_called
+from autofuse.source.capture.call_index import FORWARD, IndexedCall, call_index, decorated, name_called
 from autofuse.source.capture.scope import ClassScope
 from autofuse.source.capture.syntax import parts, walk
 from autofuse.source.place.layout_reads import ASKED, TURNED
@@ -78,7 +78,7 @@ class LayoutIndex:
             todo += passed
         return False, frozenset(passed - {first})
 
-    def _is_asked(self, called: PlacedCall, told: bool) -> bool:
+    def _is_asked(self, called: IndexedCall, told: bool) -> bool:
         for scope in called.scopes:
             for kind in (True,) if told else (True, False):
                 reads = self.asked.get((scope, kind))
@@ -86,7 +86,7 @@ class LayoutIndex:
                     return True
         return any(self.asks_of_arguments(n, told) for n in self._handed_to(called))
 
-    def _handed_to(self, called: PlacedCall) -> Iterator[str]:
+    def _handed_to(self, called: IndexedCall) -> Iterator[str]:
         """The functions of the file that are given what a call returns."""
         for scope in called.scopes[-1:]:
             for n in walk(scope):
@@ -95,7 +95,7 @@ class LayoutIndex:
                     if any(a is called.node or isinstance(a, ast.Name) and a.id in called.targets for a in given):
                         yield name_called(n.func)
 
-    def _returning(self, called: PlacedCall) -> Iterator[str]:
+    def _returning(self, called: IndexedCall) -> Iterator[str]:
         for scope in called.scopes:
             returned = self.returned.get(scope)
             if returned and (called.node in returned.calls or not returned.names.isdisjoint(called.targets)):

@@ -3,6 +3,7 @@ and how it changes. Each row is executed with and without autofuse, before and a
 
 from __future__ import annotations
 
+import decimal
 import sys
 import types
 import warnings
@@ -296,7 +297,7 @@ def made(code: str, read: str, change: str) -> dict[str, Any]:
 
 def computed(row: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch, fused: bool) -> list[torch.Tensor]:
     """Three results before the change, and three after it."""
-    with monkeypatch.context() as patch, warnings.catch_warnings():
+    with monkeypatch.context() as patch, warnings.catch_warnings(), decimal.localcontext():
         warnings.simplefilter("ignore")
         namespace = made(*row)
         patch.setattr(torch.Tensor, "softmax", torch.Tensor.softmax)
