@@ -50,7 +50,8 @@ def test_every_link_leads_to_a_file_that_is_there(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+# The gallery names files of other repositories.
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "gallery.md"], ids=named)
 def test_every_path_that_is_named_is_there(page: Path) -> None:
     paths = re.findall(r"`((?:autofuse|rules|tests|docs|benchmarks|examples)/[\w./-]*)`", page.read_text())
     planned = {"autofuse/kernels"}

@@ -54,17 +54,20 @@ python -m tools.gallery CACHE --output docs/gallery.md
 
 Each program trains {STEPS} steps, {ROUNDS} times as it was, {ROUNDS} times as it was once more (the A/A control) and
 {ROUNDS} times rewritten, in turns. *Speed* is the time of a step before over the time after, above 1 where the
-rewritten program is faster, with its 95 % interval; *control* is the same between two identical programs. *Losses*
-is the largest relative difference of the losses of all backward passes."""
+rewritten program is faster, with its 95 % interval; *control* is the same between two identical programs. *First*
+is the relative difference of the first losses, before an optimizer has stepped: what the edits of the model make of
+it. *Losses* is the largest of all backward passes; it carries on what an optimizer rounds otherwise, too."""
 
 
 def _table(shown: Sequence[Shown]) -> str:
-    rows = ["| repository | edits | lines | losses | speed | control |", "| --- | --- | --- | --- | --- | --- |"]
+    rows = ["| repository | edits | lines | first | losses | speed | control |", f"|{' --- |' * 7}"]
     for s in shown:
         edits = _counted(s.rewritten) if s.rewritten else "not read"
         lines = f"-{s.rewritten.removed} +{s.rewritten.added}" if s.rewritten else ""
         t = s.trained
-        numbers = (f"{t.difference:.1e}", str(t.speed), str(t.again)) if t else ("not trained", "", "")
+        numbers = ("not trained", "", "", "")
+        if t is not None:
+            numbers = (f"{t.first:.1e}", f"{t.difference:.1e}", str(t.speed), str(t.again))
         rows.append(f"| [{s.repository.name}]({s.repository.address}) | {edits} | {lines} | {' | '.join(numbers)} |")
     return "\n".join(rows)
 

@@ -36,6 +36,11 @@ class Trained:
     step_seconds: float
 
     @property
+    def first(self) -> float:
+        """The difference of the first losses, before an optimizer has stepped, relative to the loss before."""
+        return next((abs(a - b) / max(abs(a), 1e-12) for a, b in zip(self.before, self.after, strict=True)), 0.0)
+
+    @property
     def difference(self) -> float:
         """The largest difference of two losses, relative to the loss before."""
         pairs = zip(self.before, self.after, strict=True)
