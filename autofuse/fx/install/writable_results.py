@@ -41,7 +41,7 @@ def make_writable(graph: fx.Graph, root: nn.Module) -> None:
             with graph.inserting_after(node):
                 made = graph.call_function(lowered.writable, (node,))
             made.meta = {k: v for k, v in node.meta.items() if k in ("v", "place")}
-            node.replace_all_uses_with(made, lambda user, made=made: user is not made)  # one tensor, whoever holds it
+            node.replace_all_uses_with(made, lambda user, made=made: user is not made)  # every user gets this tensor
         elif _keeps_memory(node, root):
             todo += node.all_input_nodes[:1]
 

@@ -1,7 +1,7 @@
 """What an expression says of the tensor that it makes: `torch.arange(8).view(2, 4)[0]` holds 4 integers.
 
 Reads calls of torch's functions and methods with literal sizes. What it does not know, it leaves open. Knows syntax and
-torch's names; what a name holds is told by whoever asks.
+torch's names; the caller says what a name holds.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from autofuse.source.capture.syntax import walk
 from autofuse.source.find.training_loops import Nesting
 
 _FORWARD = ("forward", "__call__")
-_MOST = 64  # functions that hand an element on, and uses of one that are looked at
+_MOST = 64  # functions that hand an element on
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,13 @@ def _length(value: ast.expr | None) -> int | None:
 
 def uses_of(returned: Returned, users: Users) -> list[ResultUse]:
     """What the callers in the given files do with an element, those included that get it handed on."""
-    todo, seen, found = [returned], set[tuple[str, int]](), dict[ResultUse, None]()
+    todo, seen, found = [returned], set[tuple[str, int, int]](), dict[ResultUse, None]()
     while todo and len(seen) < _MOST:
         at = todo.pop()
-        if (at.called, at.element) in seen:
+        key = at.called, at.element, id(at.scope.tree)  # another file may define another class of that name
+        if key in seen:
             continue
-        seen.add((at.called, at.element))
+        seen.add(key)
         before = len(found) + len(todo)
         for scope in (at.scope, *users(at.scope)):
             for call, handed in calls_of(at, scope):
@@ -152,7 +153,7 @@ def _name_uses(call: ast.Call, name: str, scope: FileScope) -> Iterator[ResultUs
     reads = scope.index(_Reads).of(function_around(nesting, call) or scope.tree, name)
     if not reads:
         yield _dropped(scope, call)
-    for read in reads[:_MOST]:
+    for read in reads:
         around = nesting.parents.get(read)
         handed = None
         if isinstance(around, ast.Tuple) and isinstance(outer := nesting.parents.get(around), ast.Return):
@@ -167,7 +168,7 @@ def _whole_uses(call: ast.Call, name: str, element: int, scope: FileScope) -> It
     reads = scope.index(_Reads).of(function_around(nesting, call) or scope.tree, name)
     if not reads:
         yield _dropped(scope, call)
-    for read in reads[:_MOST]:
+    for read in reads:
         match nesting.parents.get(read):
             case ast.Subscript(value=whole, slice=index) if whole is read and _takes(index, element) is False:
                 yield _dropped(scope, read)
@@ -230,4 +231,9 @@ class _Reads:
             for n in walk(function):
                 if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load):
                     found[n.id].append(n)
+                elif isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name):
+                    found[n.target.id].append(n.target)  # `weights += 1` reads it
+                elif isinstance(n, (ast.Global, ast.Nonlocal)):  # others may read it
+                    for each in n.names:
+                        found[each].append(ast.copy_location(ast.Name(each, ast.Load()), n))
         return self._nodes[id(function)][name]

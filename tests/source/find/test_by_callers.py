@@ -107,6 +107,8 @@ READ = {
     "handed to a function in a name": "out = {call}\n        return list(out)",
     "read by a function inside": "y, weights = {call}\n        return (lambda: weights)(), y",
     "returned whole": "return {call}",
+    "changed in place": "y, weights = {call}\n        weights += 1\n        return y",
+    "kept in a global name": "global weights\n        y, weights = {call}\n        return y",
     "tested": "y, weights = {call}\n        if weights is None:\n            return y\n        return y * 3",
 }
 
