@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
+import types
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache
@@ -39,6 +41,7 @@ _TABLES = ("_parameters", "_buffers", "_modules")
 _STATE = frozenset({"training", *_TABLES, *OWN_HOOKS})
 _TYPED = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 _FEW = 8  # elements that are compared one by one, without a call
+_GUARDED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)  # a compiler guards what these are
 _NAMED = re.compile(r"_c\d+")
 
 
@@ -136,15 +139,32 @@ class GuardWords(ast.NodeTransformer):
         return ast.Call(self.visit(node.func), args, [])
 
     def _unreplaced(self, case: UsualCase, whole: ast.expr) -> ast.expr:
-        """The usual case of a test, without a call; a compiler takes what the whole test says for a constant."""
+        """The usual case of a test, without a call; a compiler takes what the whole test says for a constant.
+
+        It is shown the names of modules that the test is about: what it has seen, it guards.
+        """
         tree = ast.parse(case.text, mode="eval").body
+        asked: ast.expr = ast.Call(whole, [], [])
+        if shown := self._shown(tree, case.names):
+            asked = parsed(f"({EAGER} or {' and '.join(shown)}) and {{0}}", asked)
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and node.id in case.names:
                 value = case.names[node.id]
                 if identity(value) != id(value):  # equal constants share a name, and this is about the very object
-                    return ast.Call(whole, [], [])
+                    return asked
                 node.id = self._constant(value).id
-        return ast.BoolOp(ast.Or(), [ast.BoolOp(ast.And(), [ast.Name(EAGER), tree]), ast.Call(whole, [], [])])
+        return ast.BoolOp(ast.Or(), [ast.BoolOp(ast.And(), [ast.Name(EAGER), tree]), asked])
+
+    def _shown(self, tree: ast.expr, names: Mapping[str, Any]) -> list[str]:
+        """Expressions that hold, and read what a test compares with a function, a class or a module, as attributes."""
+        found = []
+        for node in ast.walk(tree):
+            match node:
+                case ast.Subscript(ast.Name(namespace), ast.Constant(str(name))) if name.isidentifier():
+                    module = _module_with(names.get(namespace))
+                    if module is not None and isinstance(vars(module).get(name), _GUARDED):
+                        found.append(f"{self._constant(module).id}.{name} is not None")
+        return found
 
     def _unwatched(self, module: ast.expr) -> ast.expr:
         inside = _attribute(module, "__dict__")
@@ -218,6 +238,13 @@ class GuardWords(ast.NodeTransformer):
             return made
         kind = self._constant(type(value))
         return ast.BoolOp(ast.And(), [parsed("type({0}) is {1}", left, kind), made])
+
+
+def _module_with(namespace: Any) -> types.ModuleType | None:
+    """The module that has this very namespace."""
+    name = namespace.get("__name__") if type(namespace) is dict else None
+    found = sys.modules.get(name) if isinstance(name, str) else None
+    return found if type(found) is types.ModuleType and vars(found) is namespace else None
 
 
 def _is_read(tree: ast.expr) -> bool:
