@@ -21,6 +21,7 @@ from autofuse.torch_private import assumed_constant
 
 _DEPTH = 3
 _NONE = frozenset({0})
+_OWN_REFERENCES = 4  # to a tensor: the cache's, a list's, a loop's and an argument's
 _VERSIONS: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()  # what the function itself writes, counted
 
 
@@ -49,6 +50,15 @@ def is_unwritten(cache: Any) -> bool:
     """
     known = _VERSIONS.get(cache, _NONE)
     return all(_version(t) in known for t in tensors_in(cache))
+
+
+def is_held_elsewhere(cache: Any) -> bool:
+    """Whether somebody else has a tensor that a cache holds, and would find that the cache gives another one.
+
+    A trace empties such caches: what they hold then is made anew.
+    """
+    held = list({id(t): t for t in tensors_in(cache)}.values())
+    return any(sys.getrefcount(t) > _OWN_REFERENCES for t in held)
 
 
 def is_asked(cache: Any) -> bool:

@@ -157,6 +157,8 @@ class Snapshot:
                 self.left.append((name, "cache whose tensors were written to"))
             elif cached_tensors.is_asked(value):
                 self.left.append((name, "cache whose counts the program reads"))
+            elif cached_tensors.is_held_elsewhere(value):
+                self.left.append((name, "cache whose tensors are held elsewhere"))
             else:
                 self._caches.append(value)
                 self.forget_cached()
