@@ -1,4 +1,4 @@
-"""A function with a cache computes its tensors anew in a rewritten forward, unless somebody would find that they are."""
+"""A rewritten forward makes what a function with a cache keeps anew, unless somebody would find that out."""
 
 from __future__ import annotations
 
