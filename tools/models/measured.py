@@ -45,7 +45,10 @@ _CODES = {
     for name in set(ops.__all__) - {"kernel_of", "masked", "rows"}  # none of which computes in place of a model
     if isinstance(f := getattr(place, name, None), types.FunctionType)
 }
+_CODES |= {f.seen.__code__: name for name in ops.__all__ if hasattr(f := getattr(plain, name, None), "seen")}
 _CODES |= {c: "attention" for c in plain.settled_attention.__wrapped__.__code__.co_consts if hasattr(c, "co_code")}
+# A closure of an activation holds the operation that it stands for as `whole`.
+_CODES |= {c: "" for c in plain.activation.__wrapped__.__code__.co_consts if hasattr(c, "co_code")}
 _OPERATIONS: dict[str, set[str]] = defaultdict(set)
 for _loaded in load_rules():
     if _loaded.change is None:
@@ -259,7 +262,7 @@ def _fused_calls(model: nn.Module, call: Batch) -> dict[str, int]:
     def seen(frame: types.FrameType, event: str, _: object) -> None:
         if event == "call" and not inside and frame.f_code in _CODES:
             inside.append(frame)
-            counts[_CODES[frame.f_code]] += 1
+            counts[_CODES[frame.f_code] or frame.f_locals["whole"].__name__] += 1
         elif event == "return" and inside and frame is inside[0]:
             inside.clear()
 
