@@ -86,3 +86,21 @@ def test_rows_have_names_of_their_own_and_there_are_many() -> None:
     assert len({r.name for r in rows}) == len(rows)
     assert sum(r.package == "transformers" for r in rows) >= 25
     assert "transformers" not in absent
+
+
+@pytest.mark.night
+@pytest.mark.parametrize(
+    ("name", "fused"),
+    [
+        ("Encoder, masked", {"AF101": 2, "AF201": 5, "AF304": 2}),
+        ("Decoder, T5 bias", {"AF101": 2, "AF201": 5, "AF304": 2}),
+        ("Wav2Vec2Model", {"AF101": 2, "AF203": 5, "AF304": 2}),
+    ],
+)
+def test_models_that_state_kept_from_being_fused_are_fused(name: str, fused: dict[str, int]) -> None:
+    rows = {r.name: r for r in known()[0]}
+    if name not in rows:
+        pytest.skip("its library is not installed")
+    found = measured(rows[name])
+    assert list(found.broken()) == []
+    assert found.fused == fused
