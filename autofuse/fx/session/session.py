@@ -31,12 +31,13 @@ from autofuse.fx.install.dispatch import (
 )
 from autofuse.fx.install.guard_code import keeps_functions
 from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
+from autofuse.fx.session.gain_checks import SlowerPlace
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.ledger import Ledger, may_hold_a_site
 from autofuse.fx.session.leftovers import nothing_left
 from autofuse.fx.session.model_check import ModelVerdict
 from autofuse.fx.session.options import Options
-from autofuse.fx.session.planner import Planner, refuse_where_kept
+from autofuse.fx.session.planner import Planner, bypassed_children, refuse_where_kept
 from autofuse.fx.session.rank_agreement import part_is_planned_as_others_do, planned_as_others_do
 from autofuse.fx.session.ranks import Disagreement, Ranks
 from autofuse.fx.session.site_checks import Checker, Verdicts
@@ -51,7 +52,8 @@ from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
 from autofuse.results.before_after import BeforeAfter
-from autofuse.results.sites import Report, SiteReport
+from autofuse.results.sites import Report
+from autofuse.results.step_times import StepTime
 from autofuse.torch_private import is_fx_symbolic_tracing, pytree
 
 _LOG = logging.getLogger("autofuse")
@@ -70,6 +72,7 @@ class Session:
         self._busy = threading.local()
         self._whole: Whole | None = None  # what looks at the whole model at its first call
         self.profile: BeforeAfter | None = None  # where it was asked for
+        self.steps: tuple[StepTime, ...] = ()  # what whole steps take, where they were timed
 
     @property
     def report(self) -> Report:
@@ -81,7 +84,8 @@ class Session:
         return self._report(tuple(self.states[m].name for m in module.modules() if m in self.states))
 
     def _report(self, names: tuple[str, ...]) -> Report:
-        return replace(self.ledger.report(names), fallbacks=tuple(self.misses.fallbacks(names)), profile=self.profile)
+        fallbacks = tuple(self.misses.fallbacks(names))
+        return replace(self.ledger.report(names), fallbacks=fallbacks, profile=self.profile, steps=self.steps)
 
     def install_all(self) -> None:
         """Give every module its forward again, after a restore."""
@@ -129,18 +133,20 @@ class Session:
             self.ledger.decline(self.states[module].name, why)
         for module, error in planner.untraceable:
             self.ledger.note_untraceable(self.states[module].name, module, error)
-        for (module, (_, dropped)), plan in planner.plans.items():
+        for (module, (training, dropped)), plan in planner.plans.items():
             state = self.states[module]
             if plan.variant is not None and self.checker and module not in verdicts:
                 state.armed = True
                 continue
             elsewhere = set() if dropped else planner.narrow_rules(module)
-            self.ledger.note_plan(state.name, plan, verdicts.get(module), elsewhere)
+            self.ledger.note_plan(state.name, plan, verdicts.get(module), elsewhere, training)
             if plan.variant is None:
                 continue
             variants = state.narrow[dropped] if dropped else state.full
             if all(v.key != plan.variant.key for v in variants):
                 variants.append(plan.variant)
+        for child, rule, parent in bypassed_children(planner):
+            self.ledger.note_part(self.states[child].name, rule, self.states[parent].name)
         for module in {m for m, _ in planner.plans if self.states[m].runs} | planner.passing:
             try:
                 self.install(module)
@@ -179,10 +185,10 @@ class Session:
         if verdict.reason:
             self.ledger.roll_back(verdict.reason, {self.states[m].name for m in verdict.taken_back})
 
-    def note(self, sites: Iterable[SiteReport]) -> None:
-        """Add to the report."""
-        for site in sites:
-            self.ledger.note(site)
+    def note_slower(self, places: Iterable[SlowerPlace]) -> None:
+        """Add places that gain nothing to the report."""
+        for site, modes in places:
+            self.ledger.note_slower(site, modes)
 
     def note_unread(self, *reasons: Reason) -> None:
         """Note why the model, or a part of it, was not read or not checked."""
@@ -354,7 +360,7 @@ class Session:
             state.left, state.armed = PATTERNS, False
         for module in self.states:
             restore(module)
-        self.ledger = Ledger()
+        self.ledger, self.steps = Ledger(), ()
 
 
 def _has_ranks() -> bool:
