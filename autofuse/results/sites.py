@@ -33,6 +33,7 @@ _SHORT = (
     Column("modules", wraps=True),
     Column("status"),
     Column("kernel, or reason", wraps=True),
+    Column("max error", align="right"),
     Column("where"),
 )
 PART = "as part of "  # what a rule says that applies inside of another one's place, and is fused with it
@@ -137,9 +138,7 @@ class Report(Shown):
             groups[names[s.module], s.rule, s.status, s.kernel, *map(pattern_of, (s.reason, s.advice))].append(s)
         rows = tuple(_short_row(names[sites[0].module], sites) for sites in groups.values())
         folded = len(rows) < len(self.sites)
-        errors = [s.max_error for s in self.sites if s.max_error is not None]
-        largest = f", largest error {max(errors):.1e}" if errors else ""
-        caption = self.summary + largest + ("; .details() lists every place" if folded else "")
+        caption = f"{self.summary}; .details() lists every place" if folded else self.summary
         return without_empty_columns(Table(self.headline, _SHORT, rows, caption))
 
     def details(self) -> ReportDetails:
@@ -198,8 +197,8 @@ class ReportDetails(Shown):
 
 
 def _short_row(module: str, sites: list[SiteReport]) -> tuple[Cell, ...]:
-    """One line for places that are alike, and where the first stands."""
-    first = sites[0]
+    """One line for places that are alike: the largest error of all, and where the first stands."""
+    first, errors = sites[0], [s.max_error for s in sites if s.max_error is not None]
     places = {_where(s) for s in sites}
     said = (first.kernel, in_common([s.reason for s in sites]), in_common([s.advice for s in sites]))
     return (
@@ -207,6 +206,7 @@ def _short_row(module: str, sites: list[SiteReport]) -> tuple[Cell, ...]:
         Cell((module or "(model)") + (f" x{len(sites)}" if len(sites) > 1 else "")),
         Cell(first.status, _TONES[first.status]),
         Cell("; ".join(filter(None, said))),
+        Cell(f"{max(errors):.1e}" if errors else ""),
         Cell(_where(first) + (" ..." if len(places) > 1 else ""), "quiet"),
     )
 

@@ -50,6 +50,7 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
             calls = called()
             plans = plan_calls(session.rules, session.states, calls.by_mode, tell)
             session.remember(plans, calls.problems)
+            session.ledger.training = model.training
             verdicts = checker.check(plans, calls.real, tell) if checker else {}
             if tune:
                 again = partial(checker.check, plans, calls.real, quietly) if checker else None

@@ -38,8 +38,9 @@ class Ledger:
 
     def __init__(self) -> None:
         self._sites: dict[Hashable, SiteReport] = {}
-        # What timing said of a place, by mode; and of the modules that are not called any more, what computes them.
-        self._timed: defaultdict[Hashable, dict[bool, str]] = defaultdict(dict)
+        self.training = True  # the mode that the model is in
+        # By mode whether a place is fused and what timing said; of modules that are not called any more, what runs.
+        self._timed: defaultdict[Hashable, dict[bool, tuple[bool, str]]] = defaultdict(dict)
         self._parts: dict[str, str] = {}
 
     def report(self, names: tuple[str, ...]) -> Report:
@@ -49,16 +50,20 @@ class Ledger:
         return Report(tuple(sorted(sites, key=lambda s: (order[s.module], s.line or 0))))
 
     def _with_times(self, site: SiteReport) -> SiteReport:
-        """A place with what timing said of it in each mode, where that differs."""
+        """A place with what timing said of it: in the mode that the model is in, and in the other where it differs."""
         if site.status == "fused" and site.module in self._parts and not site.reason.startswith(PART):
             return replace(site, reason=self._parts[site.module])
         timed = self._timed.get(_key(site), {})
-        words = [f"{step_mode(mode)}: {timed[mode]}" for mode in (True, False) if mode in timed]
-        if site.status == "rolled-back" or len(set(timed.values())) == 0:
+        if site.status == "rolled-back" or not timed:
             return site
-        if len(words) == 2 and len(set(timed.values())) == 1:
-            words = [timed[True]]
-        return replace(site, reason="; ".join(words))
+        if len({words for _, words in timed.values()}) == 1 and len(timed) == 2:
+            return replace(site, reason=timed[True][1])
+        said = {mode: f"{step_mode(mode)}: {words}" for mode, (_, words) in timed.items()}
+        own, other = self.training, not self.training
+        if site.status == "fused" and all(fused for fused, _ in timed.values()) and own in timed:
+            choice = "; ".join(filter(None, (said.get(other), site.choice)))
+            return replace(site, reason=timed[own][1], choice=choice)
+        return replace(site, reason="; ".join(said[mode] for mode in (own, other) if mode in said))
 
     def log(self, model: str, seconds: float) -> None:
         """Tell the log: one line, one for each place at the level DEBUG, and what was taken back as a warning."""
@@ -79,7 +84,7 @@ class Ledger:
     def note_slower(self, site: SiteReport, modes: Iterable[bool]) -> None:
         """Add a place that gains nothing in these modes (True is training); it may be fused in the other one."""
         self.note(site)
-        self._timed[_key(site)].update(dict.fromkeys(modes, site.reason))
+        self._timed[_key(site)].update(dict.fromkeys(modes, (False, site.reason)))
 
     def note_part(self, name: str, rule: str, parent: str) -> None:
         """The module called `name` is not called any more: a place of `rule` in the one called `parent` computes it."""
@@ -95,7 +100,7 @@ class Ledger:
                 site = _site_report(name, found, verdict)
                 self.note(site)
                 if found.fused and found.excerpt is not None and found.reason:
-                    self._timed[_key(site)][training] = found.reason
+                    self._timed[_key(site)][training] = (True, found.reason)
         for found, why in verdict.failed if verdict else ():
             self.note(_site_report(name, found, None, "rolled-back", why))
 

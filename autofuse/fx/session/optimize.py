@@ -61,7 +61,8 @@ def optimize(
     verify: check each fused place, and the whole model, against the original in double precision, and take back what
     fails.
     tune: with example inputs, time each fused place against what stood there, with every kernel that can compute it
-    here, and take the best; the original stays where it is fastest. Places of some microseconds are not timed. None:
+    here, and take the best; the original stays where it is fastest. Training and inference are timed apart. Places of
+    some microseconds are not timed. At the end whole steps are timed, and what makes them slower is taken back. None:
     yes, unless the environment has AUTOFUSE_MEASURED=0. Without it the defaults of docs/kernels.md hold.
     policy: "speed", "memory" or "accuracy": what decides between kernels. It holds for the process from here on; None
     leaves it as it is.
