@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from autofuse.results.compile_choice import CompileChoice
 from autofuse.results.repeated_names import in_common, pattern_of, patterns_of
 from autofuse.results.shown import Shown
 from autofuse.results.step_times import StepTime
@@ -103,6 +104,7 @@ class Report(Shown):
     repeated layers are one line of it, and `details()` has a line for each.
 
     steps: what whole steps take with the fused places and without, in training and in inference, where they were timed.
+    compiled: what torch.compile runs, where `compile` was asked for.
     profile: before and after, where optimize was asked for it; it is not part of to_dict() and has one of its own.
     """
 
@@ -110,6 +112,7 @@ class Report(Shown):
     fallbacks: tuple[Fallback, ...] = ()
     profile: BeforeAfter | None = None
     steps: tuple[StepTime, ...] = ()
+    compiled: CompileChoice | None = None
 
     def with_status(self, status: Status) -> tuple[SiteReport, ...]:
         """The sites with that status, in order."""
@@ -127,7 +130,8 @@ class Report(Shown):
 
         The mode that the model was in comes first. "autofuse" where no step was timed.
         """
-        return "; ".join(map(str, self.steps)) or "autofuse"
+        compiled = () if self.compiled is None else (str(self.compiled),)
+        return "; ".join((*map(str, self.steps), *compiled)) or "autofuse"
 
     def table(self) -> Table:
         """What was found, a line for each kind: equal places of repeated layers are one, without the empty columns."""
@@ -156,12 +160,13 @@ class Report(Shown):
         return Table("calls that no fused forward was made for", _FALLBACK_COLUMNS, rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """`{"version": 1, "sites": [...], "fallbacks": [...], "steps": [...]}`, lists of dicts. See docs/json.md."""
+        """`{"version": 1, "sites": [...], "fallbacks": [...], "steps": [...], "compiled": ...}`. See docs/json.md."""
         return {
             "version": FORMAT_VERSION,
             "sites": [asdict(site) for site in self.sites],
             "fallbacks": [asdict(fallback) for fallback in self.fallbacks],
             "steps": [step.to_dict() for step in self.steps],
+            "compiled": None if self.compiled is None else self.compiled.to_dict(),
         }
 
     def tables(self) -> tuple[Table, ...]:

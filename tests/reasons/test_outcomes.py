@@ -53,6 +53,7 @@ ELSEWHERE = {
     "not-faster": "tests/fx/session/test_gain_checks.py",
     "too-noisy": "tests/fx/session/test_site_timing.py",
     "slows-step": "tests/fx/session/test_whole_step.py",
+    "compiled-is-faster": "tests/fx/session/test_compiling.py",
     "other-rank": "tests/fx/session/test_ranks.py",
     "internal-error": "tests/fx/session/test_internal_errors.py",
     "rule-failed": "tests/fx/session/test_internal_errors.py",

@@ -7,6 +7,7 @@ weigh     rewritten against original, by the clock               gain_checks.py,
           whole steps, with what was fused and without           whole_step.py
 install   a new forward for each module                          session.py, install/
 check     the whole model                                        model_check.py
+compile   the model's blocks, where that is asked for             compiling.py
 report    what was found, place by place                         ledger.py
 """
 
@@ -17,6 +18,7 @@ from functools import cache, partial
 from torch import nn
 
 from autofuse.display.progress import quietly, told
+from autofuse.fx.session.compiling import choose
 from autofuse.fx.session.gain_checks import keep_faster_places
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.model_check import check_model
@@ -66,6 +68,8 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
             if checker and session.report.with_status("fused"):
                 for _ in tell("checking the whole", [model], 1):
                     session.take_back(check_model(model, arguments, plans))
+            if wanted := session.options.compile:
+                session.compile(model, choose(model, arguments, plans, tell, force=wanted is True))
             return plans
 
         decide_as_rank_0_does(session, decide)

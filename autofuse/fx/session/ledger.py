@@ -23,7 +23,7 @@ from autofuse.fx.trace.values import Untraceable
 from autofuse.match.refusals import Refusal, unread
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
-from autofuse.results.sites import PART, Report, SiteReport
+from autofuse.results.sites import PART, Report, SiteReport, Status
 from autofuse.results.step_times import step_mode
 
 _LOG = logging.getLogger("autofuse")
@@ -119,12 +119,13 @@ class Ledger:
         """Say of the module called `name`, "" for the model, why it, or more of it, is not fused."""
         self.note(SiteReport("", name, "declined", str(reason), advice=reason.advice(), reason_code=reason.code.name))
 
-    def roll_back(self, why: Reason, names: Collection[str]) -> bool:
+    def roll_back(self, why: Reason, names: Collection[str], status: Status = "rolled-back") -> bool:
         """Nothing is fused any more in the modules of these names; whether anything was."""
         fused = [key for key, site in self._sites.items() if site.status == "fused" and site.module in names]
         for key in fused:
+            self._timed.pop(key, None)
             self._sites[key] = replace(
-                self._sites[key], status="rolled-back", reason=str(why), kernel="", reason_code=why.code.name
+                self._sites[key], status=status, reason=str(why), kernel="", choice="", reason_code=why.code.name
             )
         return bool(fused)
 

@@ -31,6 +31,7 @@ from autofuse.fx.install.dispatch import (
 )
 from autofuse.fx.install.guard_code import keeps_functions
 from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
+from autofuse.fx.session.compiling import CompiledModules
 from autofuse.fx.session.gain_checks import SlowerPlace
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.ledger import Ledger, may_hold_a_site
@@ -52,6 +53,7 @@ from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
 from autofuse.results.before_after import BeforeAfter
+from autofuse.results.compile_choice import CompileChoice
 from autofuse.results.sites import Report
 from autofuse.results.step_times import StepTime
 from autofuse.torch_private import is_fx_symbolic_tracing, pytree
@@ -72,6 +74,8 @@ class Session:
         self._busy = threading.local()
         self._whole: Whole | None = None  # what looks at the whole model at its first call
         self.profile: BeforeAfter | None = None  # where it was asked for
+        self.compile_choice: CompileChoice | None = None
+        self.compiled_modules = CompiledModules()
         self.steps: tuple[StepTime, ...] = ()  # what whole steps take, where they were timed
 
     @property
@@ -85,13 +89,17 @@ class Session:
 
     def _report(self, names: tuple[str, ...]) -> Report:
         fallbacks = tuple(self.misses.fallbacks(names))
-        return replace(self.ledger.report(names), fallbacks=fallbacks, profile=self.profile, steps=self.steps)
+        return replace(self.ledger.report(names), fallbacks=fallbacks, profile=self.profile, steps=self.steps,
+                       compiled=self.compile_choice)  # fmt: skip
 
     def install_all(self) -> None:
         """Give every module its forward again, after a restore."""
         for module, state in self.states.items():
             if state.runs:
                 self.install(module)
+        if self.compile_choice is not None:
+            model = next(m for m, s in self.states.items() if not s.name and not s.is_a_copys)
+            self.compiled_modules.compile(model, self.compile_choice.modules)
 
     # At optimize.
 
@@ -184,6 +192,17 @@ class Session:
             self.install(module)
         if verdict.reason:
             self.ledger.roll_back(verdict.reason, {self.states[m].name for m in verdict.taken_back})
+
+    def compile(self, model: nn.Module, choice: CompileChoice) -> None:
+        """Have the modules that were chosen run compiled; as they were written where that is faster."""
+        self.compile_choice = choice
+        if choice.chosen == "compiled original":
+            fused = tuple(m for m, s in self.states.items() if s.full or s.narrow)
+            why = because(outcomes.COMPILED_IS_FASTER, ratio=choice.original)
+            self.take_back(ModelVerdict(taken_back=fused))
+            self.ledger.roll_back(why, {self.states[m].name for m in fused}, status="declined")
+        if choice.chosen != "eager":
+            self.compiled_modules.compile(model, choice.modules)
 
     def note_slower(self, places: Iterable[SlowerPlace]) -> None:
         """Add places that gain nothing to the report."""
@@ -360,6 +379,7 @@ class Session:
             state.left, state.armed = PATTERNS, False
         for module in self.states:
             restore(module)
+        self.compiled_modules.restore()
         self.ledger, self.steps = Ledger(), ()
 
 

@@ -154,7 +154,7 @@ def decided(measured: CandidateTime, kernel: str, choice: str) -> SiteTiming:
         words = f"too noisy to decide: {fused}, the original {own}, and {noise}; the original stays"
         return SiteTiming(True, words, noisy=True)
     if order[0] == ORIGINAL:
-        return SiteTiming(True, f"measured here, the original stays: {why[:1].lower()}{why[1:]}")
+        return SiteTiming(True, f"measured here, the original stays: {why[:1].lower()}{why[1:].rstrip('.')}")
     return SiteTiming(False, f"{fused}, the original {own}", kernel, choice=choice)
 
 

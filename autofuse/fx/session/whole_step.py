@@ -7,47 +7,32 @@ Knows copies, plans and who is to blame; how steps are timed and judged is in me
 from __future__ import annotations
 
 import logging
-import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from autofuse.display.progress import Tell
-from autofuse.fx.install.dispatch import Entry, put_on, restore_one, taken_off
 from autofuse.fx.rewrite.module_plan import Found
 from autofuse.fx.session.gain_checks import SlowerPlace, declined_site, leave_out
 from autofuse.fx.session.memory_room import lack_of_room
+from autofuse.fx.session.model_steps import ModelSteps, Modules, undisturbed
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.site_checks import Verdicts
-from autofuse.fx.session.trials import copied, install_plans
-from autofuse.fx.trace.ambient_state import undisturbed_randomness
-from autofuse.fx.trace.external_state import ExternalState
-from autofuse.fx.trace.module_calls import snapshot
-from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.tracer import ForwardArguments
-from autofuse.fx.trace.twin import plain_class, set_mode
-from autofuse.fx.trace.user_code import can_watch, watched
-from autofuse.measure.compare import device_of
 from autofuse.measure.pair_count import Decided
-from autofuse.measure.step import clear_gradients, training_step
-from autofuse.measure.step_pairs import is_slower, longest_step, roughly, timed_steps
-from autofuse.measure.timing import Action
+from autofuse.measure.step_pairs import is_slower, longest_step, roughly
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import because
 from autofuse.results.comparison import Estimate, milliseconds
 from autofuse.results.step_times import StepTime, step_mode
-from autofuse.torch_private import pytree
 
 SHORTEST = 1e-3  # seconds: a shorter step is mostly the time in which Python calls operators
 _MOST_PLACES = 4  # of one kind of module that are tried one by one
 _LOG = logging.getLogger("autofuse")
-
-Modules = Collection[nn.Module]
 
 
 class StepCheck(NamedTuple):
@@ -122,8 +107,8 @@ class _Weighing:
         return _running(self._planner, self.verdicts, self._training)
 
     @contextmanager
-    def _steps(self) -> Iterator[_Steps]:
-        with _undisturbed(), _Steps(self._model, self._call, self._planner, self._training).ready() as steps:
+    def _steps(self) -> Iterator[ModelSteps]:
+        with undisturbed(), ModelSteps(self._model, self._call, self._planner, self._training).ready() as steps:
             yield steps
 
     def _groups(self, running: Modules) -> list[list[nn.Module]]:
@@ -135,7 +120,7 @@ class _Weighing:
             groups[type(module), key].append(module)
         return list(groups.values())
 
-    def _guilty(self, steps: _Steps, groups: Sequence[list[nn.Module]]) -> list[list[nn.Module]]:
+    def _guilty(self, steps: ModelSteps, groups: Sequence[list[nn.Module]]) -> list[list[nn.Module]]:
         """The groups without which the step is not slower, found by halves; of groups known to be slow together."""
         if len(groups) == 1:
             return list(groups)
@@ -205,71 +190,7 @@ def _running(planner: Planner, verdicts: Verdicts | None, training: bool) -> lis
     return [m for m in planned if verdicts is None or m in verdicts]
 
 
-class _Steps:
-    """Steps of a copy of a model, with its own forwards or with those that are planned for some of its modules."""
-
-    def __init__(self, model: nn.Module, call: ForwardArguments, planner: Planner, training: bool) -> None:
-        self._made: dict[nn.Module, nn.Module] = {}
-        self._twin = copied(model, self._made, planner.sharded)
-        self._planner, self._training = planner, training
-        self.device = device_of(model, tuple(t for t in pytree.tree_leaves(call) if isinstance(t, Tensor)))
-        self._call = snapshot(*call, real=True)
-        self._plain = all(isinstance(x, Tensor) or x is None or type(x) in (bool, int, float, str)
-                          for x in (*call[0], *call[1].values()))  # fmt: skip
-        set_mode(self._twin, training)
-        self._entries: dict[nn.Module, Entry] = {}
-
-    @contextmanager
-    def ready(self) -> Iterator[_Steps]:
-        """In the block the copy can run what is planned. After it, what a step changes outside of the model is as it
-        was: the first run tells what that may be."""
-        outside = ExternalState()
-        try:
-            for cls in {type(m) for m in self._made}:
-                outside.note_defaults(own_forward(plain_class(cls)))
-                outside.note_class(plain_class(cls))
-            with watched(outside) if can_watch() else nullcontext():
-                self.step(())()
-            originals = {copy: module for module, copy in self._made.items()}
-            for module, copy in self._made.items():
-                if module in self._planner.states:
-                    install_plans(self._planner, module, copy)
-            self._entries = {originals[copy]: entry for copy, entry in taken_off(self._twin).items()}
-            yield self
-        finally:
-            for copy in self._made.values():
-                restore_one(copy)
-            outside.restore()
-
-    def compared(self, running: Modules) -> Decided:
-        """The step with the forwards planned for `running` against the original."""
-        return timed_steps(self.step(()), self.step(running), self.device)
-
-    def step(self, running: Modules) -> Action:
-        """What is timed: forward and backward for training, else the forward without gradients."""
-        entries = {self._made[m]: self._entries[m] for m in running if m in self._entries}
-
-        def step() -> None:
-            put_on(entries)
-            try:
-                if self._training:
-                    training_step(self._forward, ())
-                    clear_gradients((self._twin,), tuple(t for t in self._call[0] if isinstance(t, Tensor)))
-                else:
-                    with torch.no_grad():
-                        self._forward()
-            finally:
-                for copy in entries:
-                    restore_one(copy)
-
-        return step
-
-    def _forward(self) -> Any:
-        args, kwargs = self._call if self._plain else snapshot(*self._call, real=True)
-        return self._twin(*args, **kwargs)
-
-
-def _out_of_range(steps: _Steps) -> str:
+def _out_of_range(steps: ModelSteps) -> str:
     """Why steps of this length are not timed."""
     seconds = roughly(steps.step(()), steps.device)
     if steps.device.type == "cpu" and seconds < SHORTEST:
@@ -277,19 +198,6 @@ def _out_of_range(steps: _Steps) -> str:
     if seconds > longest_step():
         return f"a step takes {seconds:.0f} s; optimize(..., profile=True) times it all the same"
     return ""
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """The user's generators, log and standard error hear nothing of the steps."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with undisturbed_randomness(), warnings.catch_warnings(), torch.enable_grad():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
 
 
 def _step_time(mode: Any, found: Decided) -> StepTime:
