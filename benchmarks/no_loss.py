@@ -1,4 +1,4 @@
-"""Whether an optimized model is ever slower than it was: library models, in both modes, at shapes that were not tuned on.
+"""Whether an optimized model is ever slower than it was: library models, both modes, shapes that were not tuned on.
 
     python -m benchmarks.no_loss --output benchmarks/results/no_loss.json
     python -m benchmarks.no_loss --only LlamaModel BertModel
@@ -57,8 +57,8 @@ _IMAGE = {**_PLAIN, "image_size": 64, "patch_size": 8}
 # class -> configuration, options, what it takes
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     **{f"{n}Model": (f"{n}Config", _PLAIN, "text") for n in (
-        "Bert", "Roberta", "Electra", "XLMRoberta", "Camembert", "MPNet", "Ernie", "RoFormer", "LayoutLM", "MegatronBert",
-        "DebertaV2", "Deberta", "XLMRobertaXL", "Nystromformer", "Splinter", "GPTNeoX", "Biogpt",
+        "Bert", "Roberta", "Electra", "XLMRoberta", "Camembert", "MPNet", "Ernie", "RoFormer", "LayoutLM",
+        "MegatronBert", "DebertaV2", "Deberta", "XLMRobertaXL", "Nystromformer", "Splinter", "GPTNeoX", "Biogpt",
     )},
     **{f"{n}Model": (f"{n}Config", _GROUPED, "text") for n in (
         "Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma2", "Phi", "Phi3", "StableLm", "Olmo", "Olmo2", "Granite",
@@ -66,7 +66,8 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     )},
     "GPT2Model": ("GPT2Config", _GPT2, "text"),
     "GPTJModel": ("GPTJConfig", {**_GPT2, "rotary_dim": 32}, "text"),
-    "BloomModel": ("BloomConfig", {"vocab_size": CLASSES, "hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS}, "text"),
+    "BloomModel": ("BloomConfig", {"vocab_size": CLASSES, "hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS},
+                   "text"),
     "OPTModel": ("OPTConfig", {**_PLAIN, "ffn_dim": INNER, "word_embed_proj_dim": WIDTH}, "text"),
     "DistilBertModel": ("DistilBertConfig", {"vocab_size": CLASSES, "dim": WIDTH, "n_layers": LAYERS, "n_heads": HEADS,
                                              "hidden_dim": INNER}, "text"),
@@ -168,10 +169,8 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{name}: left out: {left_out[name][:120]}", flush=True)
         if options.output:
             options.output.write_text(as_json(rows, left_out, options.threads))
-    losses = sum(row["loss"] for row in rows)
-    print(
-        f"{losses} losses in {len(rows)} comparisons; two copies of the original: {sum(r['control_loss'] for r in rows)}"
-    )
+    losses, noise = (sum(row[name] for row in rows) for name in ("loss", "control_loss"))
+    print(f"{losses} losses in {len(rows)} comparisons; of two copies of the original: {noise}")
     return 1 if losses else 0
 
 

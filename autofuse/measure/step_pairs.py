@@ -6,7 +6,6 @@ Knows clocks and verdicts; must not know what the steps compute.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import torch
 
@@ -54,9 +53,6 @@ def is_slower(found: Decided) -> bool:
 
 
 def roughly(action: Action, device: torch.device) -> float:
-    """Seconds of one run after another one: roughly what a warm run takes."""
+    """Roughly the seconds of a warm run: the least of three, after the first."""
     seconds_of(action, device)
-    return seconds_of(action, device)
-
-
-Timer = Callable[[Action, Action], Decided]
+    return min(seconds_of(action, device) for _ in range(3))

@@ -95,6 +95,8 @@ class Planner:
         """
         state = self.states[module]
         callers = [m for (m, (mode, _)), p in self.plans.items() if mode is training and module in _children_of(p)]
+        for affected in (module, *callers):
+            self.states[affected].slower_modes.add(training)
         self.plan_again(module, state.exclusions.plus_in(training, sites))
         for caller in dict.fromkeys(callers):
             self.plan_again(caller, self.states[caller].exclusions)

@@ -222,7 +222,7 @@ class Session:
             return
         narrow: Narrow = {k: tuple(v) for k, v in state.narrow.items()}
         install(module, tuple(state.full), narrow, self.missed, self._known, self.compiled, self.copied,
-                self.raised)  # fmt: skip
+                self.raised, state.closed)  # fmt: skip
 
     # At a call that no variant was made for.
 
@@ -376,6 +376,7 @@ class Session:
             state.full.clear()
             state.narrow.clear()
             state.nothing_found.clear()
+            state.slower_modes.clear()
             state.left, state.armed = PATTERNS, False
         for module in self.states:
             restore(module)

@@ -55,15 +55,22 @@ class ModuleState:
         self.exclusions = Exclusions()
         self.armed = False  # whether other kinds of call are worth a look
         self.nothing_found: set[Hashable] = set()  # the kinds of call in which nothing was found
+        self.slower_modes: set[bool] = set()  # in which something was left out for it made a step slower
         self.is_a_copys = False
 
     def for_a_copy(self) -> ModuleState:
         """The same for a copy of the module, which goes its own way from here on."""
         made = copy.copy(self)
         made.full, made.nothing_found = list(self.full), set(self.nothing_found)
+        made.slower_modes = set(self.slower_modes)
         made.narrow = defaultdict(list, {unread: list(variants) for unread, variants in self.narrow.items()})
         made.is_a_copys = True
         return made
+
+    @property
+    def closed(self) -> frozenset[bool]:
+        """The modes (True is training) in which the original runs, for all that could be fused makes it slower."""
+        return frozenset(self.slower_modes - {v.training for v in self.full}) if self.full else frozenset()
 
     @property
     def variants(self) -> list[Variant]:

@@ -111,6 +111,7 @@ def test_what_makes_a_step_slower_is_left_out_in_that_mode(monkeypatch: pytest.M
         result = model(x)
         assert time.perf_counter() - began < 0.5
     torch.testing.assert_close(result, expected)
+    assert autofuse.report(model).fallbacks == (), "the original runs there, and nothing is asked"
 
 
 def test_what_is_slower_in_both_modes_is_declined_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
