@@ -18,13 +18,12 @@ def _sleeps(seconds: float) -> step_pairs.Action:
 
 def test_a_step_that_takes_three_times_as_long_is_slower() -> None:
     found = timed_steps(_sleeps(0.002), _sleeps(0.006), CPU)
-    assert is_slower(found) and found.judgement.verdict == "regressed"
-    assert len(found.timings.before) == step_pairs.LOOKS[0], "the first look was enough"
+    assert is_slower(found) and found.effect.ratio < 0.8
 
 
 def test_a_step_that_takes_a_third_is_not_slower() -> None:
     found = timed_steps(_sleeps(0.006), _sleeps(0.002), CPU)
-    assert not is_slower(found) and found.judgement.verdict == "confirmed"
+    assert not is_slower(found) and found.effect.ratio > 1.2
 
 
 def test_pairs_end_when_patience_does(monkeypatch) -> None:  # type: ignore[no-untyped-def]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse import ops
-from autofuse.fx.session import whole_step
+from autofuse.fx.session import model_steps, whole_step
 from autofuse.fx.session.site_timing import SiteTimer, SiteTiming
 from autofuse.kernels.policy import using
 from autofuse.results.sites import SiteReport
@@ -136,7 +136,7 @@ def test_the_report_begins_with_what_a_step_takes() -> None:
 
 
 def test_nothing_is_timed_without_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_step, "timed_steps", None)  # whoever times anything fails
+    monkeypatch.setattr(model_steps, "timed_steps", None)  # whoever times anything fails
     model = Model()
     autofuse.optimize(model, _x(), tune=False)
     assert autofuse.report(model).steps == () and _sites(model, "AF101")[0].status == "fused"
@@ -169,7 +169,7 @@ def test_a_step_that_raises_leaves_the_places_fused(monkeypatch: pytest.MonkeyPa
     def raising(*_: object) -> None:
         raise RuntimeError("no step")
 
-    monkeypatch.setattr(whole_step, "timed_steps", raising)
+    monkeypatch.setattr(model_steps, "timed_steps", raising)
     model = Model()
     autofuse.optimize(model, _x())
     assert _sites(model, "AF101")[0].status == "fused"
