@@ -99,6 +99,8 @@ _SPECIAL = {
     "differs": {"why": "Output 0 is off by 3.9e-03 of its largest entry; rounding explains 2.4e-07."},
     "whole-differs": {"why": "Gradient of self.head.weight is off by 3.9e-03 of its largest entry"},
     "not-faster": {"why": "the original stays: 1.2 ms, fused 1.5 ms"},
+    "slows-step": {"step": "training step", "ratio": "0.95x (0.94 to 0.97)"},
+    "compiled-is-faster": {"ratio": "1.20x (1.15 to 1.26)"},
     "other-rank": {"rank": "0", "why": "it found no such place"},
     "internal-error": {"doing": "checking it", "error": "KeyError: mul_1", "then": "the original runs"},
     "rule-failed": {"error": "RuleError: Own.where raised ValueError: wrong. Correct it in the rule's file."},

@@ -7,6 +7,7 @@ not use, go by blocks (attention_blocks.py). Knows what each takes; must not kno
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -176,6 +177,9 @@ def _native(
         return unfused(query, key, value, mask, p, is_causal, scale)
     if type(query) is not Tensor and is_distributed(query):
         return _on_parts(query, key, value, mask, p, is_causal, scale)
+    if p and mask is None and query.is_cpu and query.dtype not in _HALVES:
+        # torch has no kernel for that on a CPU: its formula scales query and key apart, and takes 10 to 20 % longer.
+        return _with_dropout(query, key, value, p, is_causal, scale)
     if query.shape[1] != key.shape[1]:
         if query.is_cuda and (mask is not None or query.dtype not in _HALVES):  # only its flash kernel takes groups
             key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value))
@@ -185,6 +189,15 @@ def _native(
             )
         )
     return differentiable_twice(F.scaled_dot_product_attention(query, key, value, mask, p, is_causal, scale=scale))
+
+
+def _with_dropout(query: Tensor, key: Tensor, value: Tensor, p: float, is_causal: bool, scale: float) -> Tensor:
+    if query.shape[1] != key.shape[1]:
+        key, value = (t.repeat_interleave(query.shape[1] // key.shape[1], 1) for t in (key, value))
+    scores = torch.matmul(query, key.mT) * scale
+    if is_causal:
+        scores = scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1), -math.inf)
+    return torch.matmul(torch.dropout(torch.softmax(scores, -1), p, True), value)
 
 
 def _on_parts(

@@ -55,6 +55,18 @@ TOO_NOISY = Code(
     "{why}",
     "optimize on a quieter machine; tune=False fuses it unmeasured",
 )
+SLOWS_STEP = Code(
+    "slows-step",
+    "Measured by itself the fused operation is faster, and a whole step of the model is slower with it.",
+    "a whole {step} is slower with it: {ratio}; the original stays",
+    "nothing: the model is fastest as it is; tune=False fuses it unmeasured",
+)
+COMPILED_IS_FASTER = Code(
+    "compiled-is-faster",
+    "The original, compiled by torch.compile, is faster than the model with its fused places, compiled or not.",
+    "the compiled original is faster: {ratio} of eager",
+    "nothing: the compiled original runs; compile=False keeps the fused places",
+)
 OTHER_RANK = Code(
     "other-rank",
     "Another rank of a distributed run did not fuse the place, and all ranks run the same.",

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from autofuse.results.compile_choice import CompileChoice
 from autofuse.results.repeated_names import in_common, pattern_of, patterns_of
 from autofuse.results.shown import Shown
+from autofuse.results.step_times import StepTime
 from autofuse.results.table import Cell, Column, Table, Tone, without_empty_columns
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ _SHORT = (
     Column("max error", align="right"),
     Column("where"),
 )
-_PART = "as part of "  # what a rule says that applies inside of another one's place, and is fused with it
+PART = "as part of "  # what a rule says that applies inside of another one's place, and is fused with it
 _RAN: dict[Ran, Tone] = {"original": "bad", "captured anew": "good"}
 _FALLBACK_COLUMNS = (
     Column("module", wraps=True),
@@ -58,6 +60,7 @@ class SiteReport:
     advice: what to change so that it can be fused. value, value_line: what stands in the way as its author wrote it,
         and the line where it does. mask: what the mask of the scores is proved to be, and how.
     reason_code: the kind of `reason`, where the status is not "fused": a code of docs/refusals.md.
+    choice: which of the kernels that can compute it here was taken, and why, where they were timed.
     """
 
     rule: str
@@ -73,6 +76,7 @@ class SiteReport:
     value_line: int | None = None
     mask: str = ""
     reason_code: str = ""
+    choice: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,12 +103,16 @@ class Report(Shown):
     """All places of one model, in the order of its modules. Prints as a table, in notebooks too: equal places of
     repeated layers are one line of it, and `details()` has a line for each.
 
+    steps: what whole steps take with the fused places and without, in training and in inference, where they were timed.
+    compiled: what torch.compile runs, where `compile` was asked for.
     profile: before and after, where optimize was asked for it; it is not part of to_dict() and has one of its own.
     """
 
     sites: tuple[SiteReport, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
     profile: BeforeAfter | None = None
+    steps: tuple[StepTime, ...] = ()
+    compiled: CompileChoice | None = None
 
     def with_status(self, status: Status) -> tuple[SiteReport, ...]:
         """The sites with that status, in order."""
@@ -116,9 +124,18 @@ class Report(Shown):
         counts = Counter(site.status for site in self.sites)
         return ", ".join(f"{counts[status]} {status}" for status in _TONES if counts[status]) or "no sites found"
 
+    @property
+    def headline(self) -> str:
+        """What a step takes, e.g. "training step 1.54x (1.48 to 1.60): 110 ms, the original 170 ms".
+
+        The mode that the model was in comes first. "autofuse" where no step was timed.
+        """
+        compiled = () if self.compiled is None else (str(self.compiled),)
+        return "; ".join((*map(str, self.steps), *compiled)) or "autofuse"
+
     def table(self) -> Table:
         """What was found, a line for each kind: equal places of repeated layers are one, without the empty columns."""
-        whole = [s for s in self.sites if not (s.status == "fused" and s.reason.startswith(_PART))]
+        whole = [s for s in self.sites if not (s.status == "fused" and s.reason.startswith(PART))]
         names = patterns_of({s.module: "" for s in whole})
         groups: defaultdict[tuple[str, ...], list[SiteReport]] = defaultdict(list)
         for s in whole:
@@ -126,7 +143,7 @@ class Report(Shown):
         rows = tuple(_short_row(names[sites[0].module], sites) for sites in groups.values())
         folded = len(rows) < len(self.sites)
         caption = f"{self.summary}; .details() lists every place" if folded else self.summary
-        return without_empty_columns(Table("autofuse", _SHORT, rows, caption))
+        return without_empty_columns(Table(self.headline, _SHORT, rows, caption))
 
     def details(self) -> ReportDetails:
         """Every place, with its mask. Prints as a table, in notebooks too."""
@@ -143,11 +160,13 @@ class Report(Shown):
         return Table("calls that no fused forward was made for", _FALLBACK_COLUMNS, rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """`{"version": 1, "sites": [...], "fallbacks": [...]}`, of dicts of fields. See docs/json.md."""
+        """`{"version": 1, "sites": [...], "fallbacks": [...], "steps": [...], "compiled": ...}`. See docs/json.md."""
         return {
             "version": FORMAT_VERSION,
             "sites": [asdict(site) for site in self.sites],
             "fallbacks": [asdict(fallback) for fallback in self.fallbacks],
+            "steps": [step.to_dict() for step in self.steps],
+            "compiled": None if self.compiled is None else self.compiled.to_dict(),
         }
 
     def tables(self) -> tuple[Table, ...]:
@@ -178,7 +197,7 @@ class ReportDetails(Shown):
     def tables(self) -> tuple[Table, ...]:
         """The places, without the columns that would be empty, and the calls that fell back if any did."""
         rows = tuple(map(_row, self.report.sites))
-        sites = without_empty_columns(Table("autofuse", _COLUMNS, rows, self.report.summary))
+        sites = without_empty_columns(Table(self.report.headline, _COLUMNS, rows, self.report.summary))
         return sites, *self.report.tables()[1:]
 
 
@@ -205,7 +224,7 @@ def _row(site: SiteReport) -> tuple[Cell, ...]:
         Cell(site.status, _TONES[site.status]),
         Cell("" if site.max_error is None else f"{site.max_error:.1e}"),
         Cell(_where(site), "quiet"),
-        Cell("; ".join(part for part in (site.kernel, mask, site.reason, site.advice) if part)),
+        Cell("; ".join(part for part in (site.kernel, mask, site.reason, site.advice, site.choice) if part)),
     )
 
 

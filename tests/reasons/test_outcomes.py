@@ -52,6 +52,8 @@ ELSEWHERE = {
     "whole-differs": "tests/fx/session/test_model_check.py",
     "not-faster": "tests/fx/session/test_gain_checks.py",
     "too-noisy": "tests/fx/session/test_site_timing.py",
+    "slows-step": "tests/fx/session/test_whole_step.py",
+    "compiled-is-faster": "tests/fx/session/test_compiling.py",
     "other-rank": "tests/fx/session/test_ranks.py",
     "internal-error": "tests/fx/session/test_internal_errors.py",
     "rule-failed": "tests/fx/session/test_internal_errors.py",

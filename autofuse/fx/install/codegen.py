@@ -108,8 +108,13 @@ def _add_ambient(add: Callable[[str], None], around: AmbientState) -> None:
             add(f'not _autocast("{state.device}")')
 
 
-def forward_of(base: Forward, variants: tuple[Variant, ...], missed: Forward, raised: Forward | None = None) -> Forward:
+def forward_of(
+    base: Forward, variants: tuple[Variant, ...], missed: Forward, raised: Forward | None = None,
+    closed: frozenset[bool] = frozenset(),
+) -> Forward:  # fmt: skip
     """A function with the signature of `base` that runs the first variant whose tests hold, else `missed`.
+
+    In a `closed` mode (True is training) it runs `base` without a question.
 
     `missed(self, ...)` gets the arguments as `base` would, and so does `raised(error, self, ...)` where an operation of
     the variant raises an error that the original may not.
@@ -119,8 +124,11 @@ def forward_of(base: Forward, variants: tuple[Variant, ...], missed: Forward, ra
     variants = merged(variants)
     asked = [VariantTests(v.tests, v.inputs, dict(v.names)) for v in variants]
     body = written(asked, receiver) if asked else Dispatch()
-    scope: dict[str, Any] = {**body.scope, "_missed": missed, "_raised": raised}
-    lines = [f"def forward({_parameters(signature, scope)}):", *("    " + line for line in body.lines)]
+    scope: dict[str, Any] = {**body.scope, "_missed": missed, "_raised": raised, "_base": base}
+    lines = [f"def forward({_parameters(signature, scope)}):"]
+    for mode in sorted(closed):
+        lines += [f"    if {receiver}.training is {mode}:", f"        return _base({_passed(signature)})"]
+    lines += ["    " + line for line in body.lines]
     for i, variant in enumerate(variants):
         scope[f"_run{i}"] = variant.run
         call = f"_run{i}({', '.join([receiver, *body.inputs[i]])})"

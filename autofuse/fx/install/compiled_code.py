@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,6 +29,26 @@ def forget_compiled(cls: type) -> None:
         code = reference()
         if code is not None and any(ids & _guarded(form) for form in on_demand.compiled_forms(code)):
             on_demand.reset_code(code)
+
+
+@contextmanager
+def compiled_for_a_trial() -> Iterator[None]:
+    """Drop what was compiled in this block: forms that a trial leaves count towards the limit of recompilations."""
+    before = _forms()
+    try:
+        yield
+    finally:
+        for code, count in _forms().items():
+            if count > before.get(code, 0):
+                on_demand.reset_code(code)
+
+
+def _forms() -> dict[Any, int]:
+    """The functions that Dynamo compiled, and in how many forms each."""
+    if COMPILER not in sys.modules:
+        return {}
+    codes = [code for reference in list(on_demand.compiled_codes.seen) if (code := reference()) is not None]
+    return {code: len(list(on_demand.compiled_forms(code))) for code in codes}
 
 
 def _family(cls: type) -> set[type]:

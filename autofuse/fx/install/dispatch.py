@@ -88,7 +88,7 @@ class Entry:
 def install(
     module: nn.Module, variants: tuple[Variant, ...], narrow: Narrow, missed: Missed,
     known: dict[Hashable, RewrittenForward], compiled: Told | None = None, copied: Copied | None = None,
-    raised: Raised | None = None,
+    raised: Raised | None = None, closed: frozenset[bool] = frozenset(),
 ) -> None:  # fmt: skip
     """Have `module` run `variants`, and `missed` where none holds.
 
@@ -96,14 +96,15 @@ def install(
     not read. `known` keeps what exists, so that equal layers share one. A compiler takes the original where none holds,
     and `compiled(forward, guard)` hears of it, once for each compilation. `copied(original, copy)` hears of copies.
     `raised(error, original, module, ...)` runs what an operation of a variant has raised in.
+    `closed` are the modes (True is training) in which the original runs and `missed` hears nothing.
     The class must take another forward (own_forward.why_kept).
     """
     before = module.__dict__.get(ENTRY) or None
     of: Any = before.of if before is not None and is_installed(module) else _original(module)
     keys = frozenset((k, tuple(v.key for v in vs)) for k, vs in narrow.items())
-    key = (of, tuple(v.key for v in variants), keys, missed)
+    key = (of, tuple(v.key for v in variants), keys, missed, closed)
     if key not in known:
-        known[key] = _rewritten(of, variants, narrow, missed, compiled, raised)
+        known[key] = _rewritten(of, variants, narrow, missed, compiled, raised, closed)
     module.__dict__[ENTRY] = _DISPATCHED.entry(module, known[key], copied or _nobody)
 
 
@@ -222,8 +223,9 @@ def _original(module: nn.Module) -> Forward:
 
 
 def _rewritten(
-    of: Any, variants: tuple[Variant, ...], narrow: Narrow, missed: Missed, compiled: Told | None, raised: Raised | None
-) -> RewrittenForward:
+    of: Any, variants: tuple[Variant, ...], narrow: Narrow, missed: Missed, compiled: Told | None,
+    raised: Raised | None, closed: frozenset[bool],
+) -> RewrittenForward:  # fmt: skip
     askers = tuple(asker_of(of, v) for v in variants) if compiled is not None else ()
 
     @assumed_constant
@@ -250,7 +252,7 @@ def _rewritten(
         assert raised is not None
         return raised(error, of, self, args, kwargs)
 
-    made = forward_of(of, variants, full, failed if raised is not None else None)
+    made = forward_of(of, variants, full, failed if raised is not None else None, closed)
     parts = {narrow_name(k): forward_of(of, vs, _whole(of, k, missed)) for k, vs in narrow.items()}
     return RewrittenForward(of, made, parts)
 

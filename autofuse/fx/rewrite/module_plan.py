@@ -43,7 +43,7 @@ SiteKey = tuple[str, str, SourceLine | None]  # rule, node that was replaced, li
 
 @dataclass(frozen=True)
 class Found:
-    """A place where a rule applied, or nearly did: `fused` or not, and why."""
+    """A place where a rule applied, or nearly did: `fused` or not, and why. `choice`: why that kernel, if timed."""
 
     rule: str
     key: SiteKey
@@ -51,6 +51,7 @@ class Found:
     fused: bool
     reason: str = ""
     kernel: str = ""
+    choice: str = ""
     refusal: Refusal | None = None
     mask: str = ""
     benefit: int = 0
@@ -66,6 +67,7 @@ class ModulePlan:
     variant: Variant | None = None
     narrowed: list[tuple[nn.Module, frozenset[Path]]] = field(default_factory=list)  # children that leave something out
     entered: frozenset[str] = frozenset()  # Sequentials that were seen through
+    bypassed: frozenset[str] = frozenset()  # children that the original calls and the rewritten forward does not
     forward: Hashable = None  # equal for plans that make the same of the same, whatever their guards
 
 
@@ -107,7 +109,7 @@ def plan_of(
         guard_unwatched(trace.guards, [s.target for s in split])
         _narrow(trace, plan, children)
     if plan.narrowed or any(f.fused for f in plan.found) or tail_of(trace.dropped):
-        _guard_bypassed(trace, called, {str(n.target): t for n, t in looked.items() if t is not None})
+        plan.bypassed = _guard_bypassed(trace, called, {str(n.target): t for n, t in looked.items() if t is not None})
         trace.graph.lint()
         plan.variant = variant_of(trace)
         plan.forward = before, structure_of(trace.graph)
@@ -177,8 +179,8 @@ def _is_a_childs(lowered: CapturedTrace, site: Site) -> bool:
     return node is None or node in lowered.entered and not any(v in lowered.nodes for v in steps)
 
 
-def _guard_bypassed(trace: ForwardTrace, called: set[str], read: dict[str, ForwardTrace]) -> None:
-    """The children that are no longer called must stay what they were when they were read."""
+def _guard_bypassed(trace: ForwardTrace, called: set[str], read: dict[str, ForwardTrace]) -> frozenset[str]:
+    """The children that are no longer called must stay what they were when they were read. Returns their names."""
     left = {str(n.target) for n in trace.graph.nodes if n.op == "call_module"}
     bypassed = (called - left) | set(trace.seen_through)
     for node in trace.graph.nodes:
@@ -191,6 +193,7 @@ def _guard_bypassed(trace: ForwardTrace, called: set[str], read: dict[str, Forwa
     guard_pristine(trace.guards, trace.module, bypassed - narrowed)
     for path in sorted(bypassed & read.keys()):
         trace.guards.add_childs(read[path].guards, guard_path(path))
+    return frozenset(called - left)
 
 
 def _narrow(trace: ForwardTrace, plan: ModulePlan, children: Planned) -> None:

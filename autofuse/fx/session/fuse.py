@@ -4,8 +4,10 @@ capture   how the model's modules are called                     trace/module_ca
 plan      each module's forward traced, matched and rewritten    planner.py, rewrite/
 check     rewritten against original, in double precision        site_checks.py, verify/
 weigh     rewritten against original, by the clock               gain_checks.py, site_timing.py
+          whole steps, with what was fused and without           whole_step.py
 install   a new forward for each module                          session.py, install/
 check     the whole model                                        model_check.py
+compile   the model's blocks, where that is asked for             compiling.py
 report    what was found, place by place                         ledger.py
 """
 
@@ -16,12 +18,15 @@ from functools import cache, partial
 from torch import nn
 
 from autofuse.display.progress import quietly, told
+from autofuse.fx.session.compiling import choose
 from autofuse.fx.session.gain_checks import keep_faster_places
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.model_check import check_model
 from autofuse.fx.session.planner import Planner, plan_calls
 from autofuse.fx.session.rank_agreement import decide_as_rank_0_does
+from autofuse.fx.session.ranks import alone
 from autofuse.fx.session.session import Session
+from autofuse.fx.session.whole_step import keep_faster_steps
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.module_calls import ModelCalls, calls_of
 from autofuse.fx.trace.tracer import ForwardArguments
@@ -47,16 +52,24 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
             calls = called()
             plans = plan_calls(session.rules, session.states, calls.by_mode, tell)
             session.remember(plans, calls.problems)
+            session.ledger.training = model.training
             verdicts = checker.check(plans, calls.real, tell) if checker else {}
             if tune:
                 again = partial(checker.check, plans, calls.real, quietly) if checker else None
                 verdicts, slower = keep_faster_places(plans, verdicts, again, tell)
-                session.note(slower)
+                session.note_slower(slower)
+                if alone():
+                    steps = keep_faster_steps(model, arguments, plans, verdicts, again, tell)
+                    verdicts = steps.verdicts
+                    session.note_slower(steps.slower)
+                    session.steps = steps.steps
             session.adopt(plans, verdicts)
             session.arm_uncalled(plans)
             if checker and session.report.with_status("fused"):
                 for _ in tell("checking the whole", [model], 1):
                     session.take_back(check_model(model, arguments, plans))
+            if wanted := session.options.compile:
+                session.compile(model, choose(model, arguments, plans, tell, force=wanted is True))
             return plans
 
         decide_as_rank_0_does(session, decide)

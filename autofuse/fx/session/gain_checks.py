@@ -5,14 +5,14 @@ Knows plans and what timing says of their places; must not know how a place is t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
 from torch import nn
 
 from autofuse.display.progress import Tell
-from autofuse.fx.rewrite.module_plan import Found
+from autofuse.fx.rewrite.module_plan import Found, ModulePlan
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.memory_room import lack_of_room
 from autofuse.fx.session.planner import Planner
@@ -21,93 +21,111 @@ from autofuse.fx.session.site_checks import Verdicts
 from autofuse.fx.session.site_timing import SiteTimer, SiteTiming
 from autofuse.fx.session.trials import copied
 from autofuse.fx.trace.twin import set_mode
+from autofuse.reasons.reason import Reason
 from autofuse.results.sites import SiteReport
 
 _ROUNDS = 4  # what is left out may let something smaller be found in its place
 
 
+class SlowerPlace(NamedTuple):
+    """A place that is not fused in `modes` (True is training) because it gains nothing there."""
+
+    site: SiteReport
+    modes: tuple[bool, ...]
+
+
 class GainCheck(NamedTuple):
-    """The verdicts on what remains, and a report on each place that gains nothing."""
+    """The verdicts on what remains, and the places that gain nothing."""
 
     verdicts: Verdicts
-    slower: tuple[SiteReport, ...] = ()
+    slower: tuple[SlowerPlace, ...] = ()
 
 
 def keep_faster_places(
     planner: Planner, verdicts: Verdicts, check: Callable[[], Verdicts] | None, tell: Tell
 ) -> GainCheck:
-    """Time every fused place in the mode that its module is in, and plan again without those that gain nothing.
+    """Time every fused place, and plan again without those that gain nothing.
 
-    `check` judges what is planned then; None where nothing is verified. Where ranks have to agree, rank 0 weighs and
-    the others follow it.
+    Training (forward and backward) and inference (the forward alone) are timed apart, and a place may be fused in one
+    of them only. `check` judges what is planned then; None where nothing is verified. Where ranks have to agree, rank 0
+    times the mode that a module is in, both modes follow it, and so do the other ranks.
     """
     if not alone() and this_rank():
         return GainCheck(verdicts)
-    scales, slower = SiteTimer(), list[SiteReport]()
+    timer, slower = SiteTimer(), list[SlowerPlace]()
     for _ in range(_ROUNDS):
         modules = list(verdicts if check else dict.fromkeys(m for m, _ in planner.plans))
         beaten = [
-            (module, found, weight)
+            (module, *place)
             for module in tell("weighing", modules, len(modules))
-            for found, weight in _weighed(planner, module, scales)
+            for place in _weighed(planner, module, timer)
         ]
         if not beaten:
             break
-        slower += [_left_out(planner, module, found, weight) for module, found, weight in beaten]
+        slower += [_left_out(planner, module, training, found, weight) for module, training, found, weight in beaten]
         verdicts = check() if check else {}
     return GainCheck(verdicts, tuple(slower))
 
 
-def _weighed(planner: Planner, module: nn.Module, scales: SiteTimer) -> list[tuple[Found, SiteTiming]]:
+_Beaten = tuple[bool, Found, SiteTiming]
+
+
+def _weighed(planner: Planner, module: nn.Module, timer: SiteTimer) -> list[_Beaten]:
     """The results of weighing; none if weighing fails: a fusion that was verified stays."""
     try:
-        return _weigh(planner, module, scales)
+        return _weigh(planner, module, timer)
     except Exception as error:
         planner.failed.append((module, reason_of_failure(error, "weighing it", "what was checked stays fused")))
         return []
 
 
-def _weigh(planner: Planner, module: nn.Module, scales: SiteTimer) -> list[tuple[Found, SiteTiming]]:
-    """The places of a module where the original stays, and what was measured; the others are told their gain."""
-    mode = module.training
-    plans = planner.in_mode(module, mode)
-    if not any(f.excerpt for p in plans.values() for f in p.found) or lack_of_room(module):
+def _weigh(planner: Planner, module: nn.Module, timer: SiteTimer) -> list[_Beaten]:
+    """The places of a module where the original stays, by mode, and what was measured; the others hear their gain."""
+    modes = (True, False) if alone() else (module.training,)
+    plans = [(mode, p) for mode in modes for p in planner.in_mode(module, mode).values()]
+    if not any(f.excerpt for _, p in plans for f in p.found) or lack_of_room(module):
         return []
     twin = copied(module, {}, planner.sharded)
-    set_mode(twin, mode)
-    beaten = []
-    for dropped, plan in plans.items():
+    beaten: list[_Beaten] = []
+    for mode, plan in plans:
+        set_mode(twin, mode)
         for found in plan.found:
             if found.excerpt is None:
                 continue
-            weight = scales.weigh(found.excerpt, twin, mode)
-            if weight.kept and not dropped:  # a caller relies on what a narrow forward leaves out
-                beaten.append((found, weight))
+            weight = timer.weigh(found.excerpt, twin, mode)
+            if weight.kept:
+                beaten.append((mode, found, weight))
             elif weight.words:
-                _tell(planner, module, found, weight)
+                _tell(plan, found, weight)
     return beaten
 
 
-def _tell(planner: Planner, module: nn.Module, found: Found, weight: SiteTiming) -> None:
-    """Put the words to a place, in the plans for either mode."""
-    for plan in [p for (m, _), p in planner.plans.items() if m is module]:
-        plan.found = [
-            replace(f, reason=weight.words, kernel=weight.kernel or f.kernel)
-            if (f.rule, f.place, f.fused) == (found.rule, found.place, True) and f.excerpt is not None
-            else f
-            for f in plan.found
-        ]
+def _tell(plan: ModulePlan, found: Found, weight: SiteTiming) -> None:
+    """Put the words to a place."""
+    plan.found = [
+        replace(f, reason=weight.words, kernel=weight.kernel or f.kernel, choice=weight.choice) if f is found else f
+        for f in plan.found
+    ]
 
 
-def _left_out(planner: Planner, module: nn.Module, found: Found, weight: SiteTiming) -> SiteReport:
-    """Plan `module` again without a place, which both modes name alike but for the node."""
-    state = planner.states[module]
-    plans = [p for (m, _), p in planner.plans.items() if m is module]
-    same = [f.key for p in plans for f in p.found if (f.rule, f.place) == (found.rule, found.place)]
-    planner.plan_again(module, state.exclusions.plus(same))
+def _left_out(planner: Planner, module: nn.Module, training: bool, found: Found, weight: SiteTiming) -> SlowerPlace:
+    """Plan `module` again without a place: in one mode, or in both where ranks have to agree."""
+    modes = (training,) if alone() else (True, False)
+    for mode in modes:
+        leave_out(planner, module, [found], mode)
+    return SlowerPlace(declined_site(planner.states[module].name, found, weight.reason), modes)
+
+
+def leave_out(planner: Planner, module: nn.Module, places: Iterable[Found], training: bool) -> None:
+    """Plan `module` again without these places in one mode. The modes name a place alike but for its node."""
+    wanted = {(f.rule, f.place) for f in places}
+    found = [f for p in planner.in_mode(module, training).values() for f in p.found]
+    planner.leave_out(module, [f.key for f in found if (f.rule, f.place) in wanted], training)
+
+
+def declined_site(name: str, found: Found, why: Reason) -> SiteReport:
+    """A place in the module called `name` that is not fused, and why."""
     file, line = (found.place.file, found.place.line) if found.place else ("", None)
-    reason = weight.reason
     return SiteReport(
-        found.rule, state.name, "declined", str(reason), file=file, line=line, advice=reason.advice(),
-        reason_code=reason.code.name,
-    )  # fmt: skip
+        found.rule, name, "declined", str(why), file=file, line=line, advice=why.advice(), reason_code=why.code.name
+    )

@@ -6,7 +6,8 @@ import inspect
 import logging
 import re
 import types
-from collections.abc import Collection, Hashable
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import replace
 from typing import Any, TypeGuard
 
@@ -22,7 +23,8 @@ from autofuse.fx.trace.values import Untraceable
 from autofuse.match.refusals import Refusal, unread
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
-from autofuse.results.sites import Report, SiteReport
+from autofuse.results.sites import PART, Report, SiteReport, Status
+from autofuse.results.step_times import step_mode
 
 _LOG = logging.getLogger("autofuse")
 _RANK = ("fused", "rolled-back", "declined")  # of several words about one place, the best news stands
@@ -36,12 +38,32 @@ class Ledger:
 
     def __init__(self) -> None:
         self._sites: dict[Hashable, SiteReport] = {}
+        self.training = True  # the mode that the model is in
+        # By mode whether a place is fused and what timing said; of modules that are not called any more, what runs.
+        self._timed: defaultdict[Hashable, dict[bool, tuple[bool, str]]] = defaultdict(dict)
+        self._parts: dict[str, str] = {}
 
     def report(self, names: tuple[str, ...]) -> Report:
         """What was found in the modules called `names`, and what is about no module of them all, in that order."""
         order = {"": -1} | {name: place for place, name in enumerate(names)}
-        sites = [site for site in self._sites.values() if site.module in order]
+        sites = [self._with_times(site) for site in self._sites.values() if site.module in order]
         return Report(tuple(sorted(sites, key=lambda s: (order[s.module], s.line or 0))))
+
+    def _with_times(self, site: SiteReport) -> SiteReport:
+        """A place with what timing said of it: in the mode that the model is in, and in the other where it differs."""
+        if site.status == "fused" and site.module in self._parts and not site.reason.startswith(PART):
+            return replace(site, reason=self._parts[site.module])
+        timed = self._timed.get(_key(site), {})
+        if site.status == "rolled-back" or not timed:
+            return site
+        if len({words for _, words in timed.values()}) == 1 and len(timed) == 2:
+            return replace(site, reason=timed[True][1])
+        said = {mode: f"{step_mode(mode)}: {words}" for mode, (_, words) in timed.items()}
+        own, other = self.training, not self.training
+        if site.status == "fused" and all(fused for fused, _ in timed.values()) and own in timed:
+            choice = "; ".join(filter(None, (said.get(other), site.choice)))
+            return replace(site, reason=timed[own][1], choice=choice)
+        return replace(site, reason="; ".join(said[mode] for mode in (own, other) if mode in said))
 
     def log(self, model: str, seconds: float) -> None:
         """Tell the log: one line, one for each place at the level DEBUG, and what was taken back as a warning."""
@@ -54,17 +76,31 @@ class Ledger:
 
     def note(self, site: SiteReport) -> None:
         """Add a word about a place."""
-        key = (site.rule, site.module, site.file, site.line, site.reason if not site.rule else "")
+        key = _key(site)
         known = self._sites.get(key)
         if known is None or _RANK.index(site.status) < _RANK.index(known.status):
             self._sites[key] = site
 
-    def note_plan(self, name: str, plan: ModulePlan, verdict: Verdict | None, fused_elsewhere: set[str]) -> None:
-        """Add what a plan for the module called `name` holds."""
+    def note_slower(self, site: SiteReport, modes: Iterable[bool]) -> None:
+        """Add a place that gains nothing in these modes (True is training); it may be fused in the other one."""
+        self.note(site)
+        self._timed[_key(site)].update(dict.fromkeys(modes, (False, site.reason)))
+
+    def note_part(self, name: str, rule: str, parent: str) -> None:
+        """The module called `name` is not called any more: a place of `rule` in the one called `parent` computes it."""
+        self._parts[name] = f"{PART}{rule} in {parent or 'the model'}"
+
+    def note_plan(
+        self, name: str, plan: ModulePlan, verdict: Verdict | None, fused_elsewhere: set[str], training: bool
+    ) -> None:
+        """Add what a plan for the module called `name` holds, which is for one mode."""
         self._sites.pop(("", name, "", None, str(because(outcomes.NEVER_CALLED))), None)
         for found in plan.found:
             if found.fused or found.rule not in fused_elsewhere:
-                self.note(_site_report(name, found, verdict))
+                site = _site_report(name, found, verdict)
+                self.note(site)
+                if found.fused and found.excerpt is not None and found.reason:
+                    self._timed[_key(site)][training] = (True, found.reason)
         for found, why in verdict.failed if verdict else ():
             self.note(_site_report(name, found, None, "rolled-back", why))
 
@@ -83,14 +119,19 @@ class Ledger:
         """Say of the module called `name`, "" for the model, why it, or more of it, is not fused."""
         self.note(SiteReport("", name, "declined", str(reason), advice=reason.advice(), reason_code=reason.code.name))
 
-    def roll_back(self, why: Reason, names: Collection[str]) -> bool:
+    def roll_back(self, why: Reason, names: Collection[str], status: Status = "rolled-back") -> bool:
         """Nothing is fused any more in the modules of these names; whether anything was."""
         fused = [key for key, site in self._sites.items() if site.status == "fused" and site.module in names]
         for key in fused:
+            self._timed.pop(key, None)
             self._sites[key] = replace(
-                self._sites[key], status="rolled-back", reason=str(why), kernel="", reason_code=why.code.name
+                self._sites[key], status=status, reason=str(why), kernel="", choice="", reason_code=why.code.name
             )
         return bool(fused)
+
+
+def _key(site: SiteReport) -> Hashable:
+    return site.rule, site.module, site.file, site.line, site.reason if not site.rule else ""
 
 
 def may_hold_a_site(module: nn.Module) -> bool:
@@ -126,5 +167,5 @@ def _site_report(
     code = why.code.name if why else told.code
     return SiteReport(
         found.rule, name, status, str(why or found.reason), found.kernel, error, file, line,  # type: ignore[arg-type]
-        told.advice, told.value, told.line, found.mask, code,
+        told.advice, told.value, told.line, found.mask, code, found.choice if found.fused else "",
     )  # fmt: skip

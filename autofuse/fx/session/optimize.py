@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -48,6 +48,7 @@ def optimize(
     verify: bool = True,
     tune: bool | None = None,
     policy: str | None = None,
+    compile: bool | Literal["auto"] = False,
     profile: bool | Mapping[str, Any] = False,
 ) -> nn.Module:
     """Swap the hand-written layers of `model` for fused ones, in place, and return it.
@@ -61,10 +62,17 @@ def optimize(
     verify: check each fused place, and the whole model, against the original in double precision, and take back what
     fails.
     tune: with example inputs, time each fused place against what stood there, with every kernel that can compute it
-    here, and take the best; the original stays where it is fastest. Places of some microseconds are not timed. None:
+    here, and take the best; the original stays where it is fastest. Training and inference are timed apart. Places of
+    some microseconds are not timed. At the end whole steps are timed, and what makes them slower is taken back. None:
     yes, unless the environment has AUTOFUSE_MEASURED=0. Without it the defaults of docs/kernels.md hold.
     policy: "speed", "memory" or "accuracy": what decides between kernels. It holds for the process from here on; None
     leaves it as it is.
+
+    compile: have the repeated blocks of the model (the whole of it where nothing is repeated) run by torch.compile, in
+    place, by `Module.compile`. "auto": where whole steps are faster with it beyond noise, timed on copies in the mode
+    that the model is in; the compiled original is timed too, and runs where it is faster than the compiled fused model.
+    That takes two compilations of each kind of block. True: without timing. What torch.compile computes is not verified
+    by autofuse. `restore` takes it back.
 
     profile: also measure whole steps before and after, layer by layer: `autofuse.report(model).profile` then has both
     profiles, the comparison of steps in interleaved pairs, and what each place was predicted to save and saved. True,
@@ -74,18 +82,21 @@ def optimize(
     `autofuse.report(model)` tells what was found; `autofuse.restore(model)` puts everything back. Asked the same of the
     same model again, optimize does nothing; with other options, other inputs or other modules it starts over. Where the
     environment has AUTOFUSE_DISABLE=1, the model stays as it is. Raises TypeError for arguments of another kind,
-    ValueError for an unknown code of a rule, a name that fits no module, and an unknown policy.
+    ValueError for an unknown code of a rule, a name that fits no module, an unknown policy,
+    another `compile`, and `compile` beside `profile`.
     """
+    if profile and compile:
+        raise ValueError("profile measures the model without a compiler, and compile was asked for too: ask for one.")
     if profile:
         return _profiled()(model, example_inputs, profile, select=select, ignore=ignore, modules=modules,
-                           verify=verify, tune=tune, policy=policy)  # fmt: skip
+                           verify=verify, tune=tune, policy=policy, compile=compile)  # fmt: skip
     inner = unwrapped(model)
     try:
         named = user_modules(inner)
     except Exception as error:  # a module that cannot be hashed: torch cannot list its parameters either
         _LOG.warning("%s: %s.", type(inner).__name__, reason_of_failure(error, "listing its modules"))
         return model
-    options = options_of(named, example_inputs, select, ignore, modules, verify, tune, policy)
+    options = options_of(named, example_inputs, select, ignore, modules, verify, tune, policy, compile)
     use(policy=options.policy)
     name = type(inner).__name__
     if os.environ.get(DISABLE, "").lower() not in ("", "0", "false", "no", "off"):

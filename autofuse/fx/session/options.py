@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -20,6 +20,7 @@ from autofuse.match.pattern import LoadedRule
 from autofuse.torch_private import pytree
 
 Wanted = Callable[[str, nn.Module], bool]
+Compile = bool | Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Options:
     verify: bool
     tune: bool
     policy: Policy
+    compile: Compile
     inputs: Hashable  # what the example inputs are like, not what they hold
     rules: tuple[LoadedRule, ...] = field(compare=False, repr=False)
     call: ForwardArguments | None = field(compare=False, repr=False)
@@ -46,7 +48,7 @@ class Options:
 
 def options_of(
     named: Sequence[tuple[str, nn.Module]], example_inputs: object, select: object, ignore: object, modules: object,
-    verify: bool, tune: bool | None, policy: str | None,
+    verify: bool, tune: bool | None, policy: str | None, compile: object = False,
 ) -> Options:  # fmt: skip
     """What optimize's arguments mean for a model whose modules are `named`, the model itself first.
 
@@ -60,7 +62,7 @@ def options_of(
     wishes = settings() if policy is None else replace(settings(), policy=policy)  # type: ignore[arg-type]
     measured = wishes.measured if tune is None else tune
     codes = tuple(r.rule.code for r in rules)
-    return Options(codes, wanted, verify, measured, wishes.policy, likeness(call), rules, call)
+    return Options(codes, wanted, verify, measured, wishes.policy, _compile(compile), likeness(call), rules, call)
 
 
 def _rules_here() -> tuple[LoadedRule, ...]:
@@ -94,6 +96,14 @@ def _leaf(x: object) -> Hashable:
     if isinstance(x, Tensor):
         return type(x), tuple(x.shape), x.dtype, str(x.device), x.requires_grad
     return (type(x), x) if isinstance(x, SCALARS) else id(x)
+
+
+def _compile(given: object) -> Compile:
+    if given is True or given is False:
+        return given
+    if given == "auto":
+        return "auto"
+    raise ValueError(f'compile takes True, False or "auto"; got {given!r}.')
 
 
 def _codes(given: object, name: str) -> tuple[str, ...]:

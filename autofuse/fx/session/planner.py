@@ -6,7 +6,8 @@ Knows how calls become plans; whether a plan holds, and what is installed, is de
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
 
 import torch
@@ -87,6 +88,23 @@ class Planner:
             del self.plans[key]
             self.plan(module, *key[1])
 
+    def leave_out(self, module: nn.Module, sites: Collection[SiteKey], training: bool) -> None:
+        """Plan `module` anew in one mode, without these sites; callers that read part of its result are planned anew.
+
+        Where no caller needs a narrow forward of the module any more, it has none.
+        """
+        state = self.states[module]
+        callers = [m for (m, (mode, _)), p in self.plans.items() if mode is training and module in _children_of(p)]
+        for affected in (module, *callers):
+            self.states[affected].slower_modes.add(training)
+        self.plan_again(module, state.exclusions.plus_in(training, sites))
+        for caller in dict.fromkeys(callers):
+            self.plan_again(caller, self.states[caller].exclusions)
+        needed = {(c, d) for (_, (mode, _)), p in self.plans.items() if mode is training for c, d in p.narrowed}
+        for key in [k for k in self.plans if k[0] is module and k[1][0] is training and k[1][1]]:
+            if (module, key[1][1]) not in needed:
+                del self.plans[key]
+
     def whole(self, module: nn.Module) -> Plans:
         """The plans for calls of `module` whose whole result is read, by mode."""
         return {training: p for (m, (training, dropped)), p in self.plans.items() if m is module and not dropped}
@@ -150,7 +168,7 @@ class Planner:
         trace = traced(module, *copy_of_call(call), self.world, self.mode, dropped)
         with torch.enable_grad():
             rules = tuple(r for r in self.rules if r.rule.code not in without.rules)
-            return plan_of(trace, rules, without.sites, _Children(self, training))
+            return plan_of(trace, rules, without.sites_in(training), _Children(self, training))
 
     def inside(self, child: nn.Module, call: ForwardArguments) -> ForwardTrace | None:
         """What a child does in a call, if that can be written down; nobody rewrites it."""
@@ -182,6 +200,22 @@ def plan_calls(
     return planner
 
 
+def bypassed_children(planner: Planner) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+    """The modules that no rewritten forward of their only parent calls, with the rule that reads them and the parent.
+
+    What is fused in them is fused as part of the parent's place.
+    """
+    holders = Counter(child for module in planner.states for child in set(module.children()))
+    for parent in dict.fromkeys(m for m, _ in planner.plans):
+        plans = [p for (m, _), p in planner.plans.items() if m is parent]
+        if any(p.variant is None for p in plans):
+            continue
+        rule = next((f.rule for p in plans for f in p.found if f.fused and f.excerpt), "")
+        for path in frozenset.intersection(*(p.bypassed for p in plans)):
+            top = parent.get_submodule(path)
+            yield from ((m, rule, parent) for m in top.modules() if m in planner.states and holders[m] == 1 and rule)
+
+
 class _Children:
     """What a planner tells about the children of a module that is planned for one mode."""
 
@@ -200,6 +234,11 @@ class _Children:
 
     def unused(self, child: nn.Module, dropped: frozenset[Path]) -> None:
         self._planner.plans.pop((child, (self._training, dropped)), None)
+
+
+def _children_of(plan: ModulePlan) -> list[nn.Module]:
+    """The children whose narrow forwards a plan calls."""
+    return [child for child, _ in plan.narrowed]
 
 
 def copy_of_call(call: ForwardArguments) -> ForwardArguments:

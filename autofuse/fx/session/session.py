@@ -31,12 +31,14 @@ from autofuse.fx.install.dispatch import (
 )
 from autofuse.fx.install.guard_code import keeps_functions
 from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
+from autofuse.fx.session.compiling import CompiledModules
+from autofuse.fx.session.gain_checks import SlowerPlace
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.ledger import Ledger, may_hold_a_site
 from autofuse.fx.session.leftovers import nothing_left
 from autofuse.fx.session.model_check import ModelVerdict
 from autofuse.fx.session.options import Options
-from autofuse.fx.session.planner import Planner, refuse_where_kept
+from autofuse.fx.session.planner import Planner, bypassed_children, refuse_where_kept
 from autofuse.fx.session.rank_agreement import part_is_planned_as_others_do, planned_as_others_do
 from autofuse.fx.session.ranks import Disagreement, Ranks
 from autofuse.fx.session.site_checks import Checker, Verdicts
@@ -51,7 +53,9 @@ from autofuse.fx.trace.values import Untraceable
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
 from autofuse.results.before_after import BeforeAfter
-from autofuse.results.sites import Report, SiteReport
+from autofuse.results.compile_choice import CompileChoice
+from autofuse.results.sites import Report
+from autofuse.results.step_times import StepTime
 from autofuse.torch_private import is_fx_symbolic_tracing, pytree
 
 _LOG = logging.getLogger("autofuse")
@@ -70,6 +74,9 @@ class Session:
         self._busy = threading.local()
         self._whole: Whole | None = None  # what looks at the whole model at its first call
         self.profile: BeforeAfter | None = None  # where it was asked for
+        self.compile_choice: CompileChoice | None = None
+        self.compiled_modules = CompiledModules()
+        self.steps: tuple[StepTime, ...] = ()  # what whole steps take, where they were timed
 
     @property
     def report(self) -> Report:
@@ -81,13 +88,18 @@ class Session:
         return self._report(tuple(self.states[m].name for m in module.modules() if m in self.states))
 
     def _report(self, names: tuple[str, ...]) -> Report:
-        return replace(self.ledger.report(names), fallbacks=tuple(self.misses.fallbacks(names)), profile=self.profile)
+        fallbacks = tuple(self.misses.fallbacks(names))
+        return replace(self.ledger.report(names), fallbacks=fallbacks, profile=self.profile, steps=self.steps,
+                       compiled=self.compile_choice)  # fmt: skip
 
     def install_all(self) -> None:
         """Give every module its forward again, after a restore."""
         for module, state in self.states.items():
             if state.runs:
                 self.install(module)
+        if self.compile_choice is not None:
+            model = next(m for m, s in self.states.items() if not s.name and not s.is_a_copys)
+            self.compiled_modules.compile(model, self.compile_choice.modules)
 
     # At optimize.
 
@@ -129,18 +141,20 @@ class Session:
             self.ledger.decline(self.states[module].name, why)
         for module, error in planner.untraceable:
             self.ledger.note_untraceable(self.states[module].name, module, error)
-        for (module, (_, dropped)), plan in planner.plans.items():
+        for (module, (training, dropped)), plan in planner.plans.items():
             state = self.states[module]
             if plan.variant is not None and self.checker and module not in verdicts:
                 state.armed = True
                 continue
             elsewhere = set() if dropped else planner.narrow_rules(module)
-            self.ledger.note_plan(state.name, plan, verdicts.get(module), elsewhere)
+            self.ledger.note_plan(state.name, plan, verdicts.get(module), elsewhere, training)
             if plan.variant is None:
                 continue
             variants = state.narrow[dropped] if dropped else state.full
             if all(v.key != plan.variant.key for v in variants):
                 variants.append(plan.variant)
+        for child, rule, parent in bypassed_children(planner):
+            self.ledger.note_part(self.states[child].name, rule, self.states[parent].name)
         for module in {m for m, _ in planner.plans if self.states[m].runs} | planner.passing:
             try:
                 self.install(module)
@@ -179,10 +193,21 @@ class Session:
         if verdict.reason:
             self.ledger.roll_back(verdict.reason, {self.states[m].name for m in verdict.taken_back})
 
-    def note(self, sites: Iterable[SiteReport]) -> None:
-        """Add to the report."""
-        for site in sites:
-            self.ledger.note(site)
+    def compile(self, model: nn.Module, choice: CompileChoice) -> None:
+        """Have the modules that were chosen run compiled; as they were written where that is faster."""
+        self.compile_choice = choice
+        if choice.chosen == "compiled original":
+            fused = tuple(m for m, s in self.states.items() if s.full or s.narrow)
+            why = because(outcomes.COMPILED_IS_FASTER, ratio=choice.original)
+            self.take_back(ModelVerdict(taken_back=fused))
+            self.ledger.roll_back(why, {self.states[m].name for m in fused}, status="declined")
+        if choice.chosen != "eager":
+            self.compiled_modules.compile(model, choice.modules)
+
+    def note_slower(self, places: Iterable[SlowerPlace]) -> None:
+        """Add places that gain nothing to the report."""
+        for site, modes in places:
+            self.ledger.note_slower(site, modes)
 
     def note_unread(self, *reasons: Reason) -> None:
         """Note why the model, or a part of it, was not read or not checked."""
@@ -197,7 +222,7 @@ class Session:
             return
         narrow: Narrow = {k: tuple(v) for k, v in state.narrow.items()}
         install(module, tuple(state.full), narrow, self.missed, self._known, self.compiled, self.copied,
-                self.raised)  # fmt: skip
+                self.raised, state.closed)  # fmt: skip
 
     # At a call that no variant was made for.
 
@@ -351,10 +376,12 @@ class Session:
             state.full.clear()
             state.narrow.clear()
             state.nothing_found.clear()
+            state.slower_modes.clear()
             state.left, state.armed = PATTERNS, False
         for module in self.states:
             restore(module)
-        self.ledger = Ledger()
+        self.compiled_modules.restore()
+        self.ledger, self.steps = Ledger(), ()
 
 
 def _has_ranks() -> bool:

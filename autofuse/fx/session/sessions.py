@@ -69,7 +69,9 @@ def keep(model: nn.Module, session: Session) -> None:
 def drop(model: nn.Module) -> None:
     """Forget the sessions of `model` and of what is below it, and give every module its own forward back."""
     for module in model.modules():
-        _SESSIONS.pop(module, None)
+        session = _SESSIONS.pop(module, None)
+        if session is not None:
+            session.compiled_modules.restore()
     restore(model)
 
 

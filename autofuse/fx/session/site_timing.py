@@ -39,8 +39,8 @@ _LOG = logging.getLogger("autofuse")
 
 @dataclass(frozen=True)
 class SiteTiming:
-    """What weighing a place said. `kept`: the original stays. `words`: a clause for the report; `kernel` runs if fused.
-    `noisy`: the original stays because nothing could be told.
+    """What weighing a place said. `kept`: the original stays. `words`: a clause for the report; `kernel` runs if fused,
+    and `choice` says why, where several were timed. `noisy`: the original stays because nothing could be told.
 
     Where nothing was measured, `words` say why, and the fused operation with its default kernel is taken.
     """
@@ -49,6 +49,7 @@ class SiteTiming:
     words: str = ""
     kernel: str = ""
     noisy: bool = False
+    choice: str = ""
 
     @property
     def reason(self) -> Reason:
@@ -126,12 +127,12 @@ class _Site:
             taken.append(seconds_of(step, self.device))
         return taken[-1]
 
-    def weighed(self, kernel: str, chosen: str) -> SiteTiming:
+    def weighed(self, kernel: str, choice: str) -> SiteTiming:
         functions = {FUSED: self.after, ORIGINAL: self.before}
         steps = {name: self.step(function) for name, function in functions.items()}
         self.seconds(self.after)
         measured = raced(steps, [self.trial(name, f) for name, f in functions.items()], SECONDS, self.device)
-        return decided(measured, kernel, chosen)
+        return decided(measured, kernel, choice)
 
     def trial(self, name: str, function: fx.GraphModule) -> Trial:
         """What is known of it but its time."""
@@ -140,11 +141,11 @@ class _Site:
         return Trial(name, peak_bytes=peak, held_bytes=held)
 
 
-def decided(measured: CandidateTime, kernel: str, chosen: str) -> SiteTiming:
+def decided(measured: CandidateTime, kernel: str, choice: str) -> SiteTiming:
     """Whether a place is fused, by the times of what stood there (`ORIGINAL`) and of what would (`FUSED`).
 
     It is fused on evidence: where it is faster beyond the noise of identical runs, or as fast with less memory. Where
-    noise leaves that open, the original stays. `chosen` is a clause about the `kernel` that the fused operation runs.
+    noise leaves that open, the original stays. `choice` says why the fused operation runs `kernel`.
     """
     order, why = ranked(measured, settings().policy)
     fused, own = (milliseconds(t.seconds or 0.0) for t in measured.trials)
@@ -153,18 +154,18 @@ def decided(measured: CandidateTime, kernel: str, chosen: str) -> SiteTiming:
         words = f"too noisy to decide: {fused}, the original {own}, and {noise}; the original stays"
         return SiteTiming(True, words, noisy=True)
     if order[0] == ORIGINAL:
-        return SiteTiming(True, f"measured here, the original stays: {why[:1].lower()}{why[1:]}")
-    return SiteTiming(False, f"{fused}, the original {own}{chosen}", kernel)
+        return SiteTiming(True, f"measured here, the original stays: {why[:1].lower()}{why[1:].rstrip('.')}")
+    return SiteTiming(False, f"{fused}, the original {own}", kernel, choice=choice)
 
 
 def _best_kernel(excerpt: Excerpt, after: fx.GraphModule, values: Sequence[Any], training: bool) -> tuple[str, str]:
-    """Measure who computes the operation best, for these arguments: what will run it, and why as a clause."""
+    """Measure what computes the operation best for these arguments: the kernel, and why, "" where nothing was timed."""
     operation = OPERATIONS.get(excerpt.operation)
     if operation is None or not operation.has_choice:
         return excerpt.kernel, ""
     args, kwargs = _Arguments(after, getattr(ops, excerpt.operation)).of(values)
     result = tune(operation, args, kwargs, training=training, seconds=SECONDS)
-    why = f"; of the kernels here {result.winner} is taken: {result.why}" if result.measured else ""
+    why = f"{result.winner}: {result.why}" if result.measured else ""
     with torch.set_grad_enabled(training):
         return ops.kernel_of(excerpt.operation, *args, **kwargs), why
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -22,14 +22,26 @@ PATTERNS = 8  # how many kinds of call of one module are looked at after optimiz
 
 @dataclass(frozen=True)
 class Exclusions:
-    """What is not fused in a module: sites that failed a check, gained nothing or another rank left out, and rules."""
+    """What is not fused in a module: sites that failed a check, gained nothing or another rank left out, and rules.
+
+    slower: sites that are not fused in one mode only, training (True) or inference (False).
+    """
 
     sites: frozenset[SiteKey] = frozenset()
     rules: frozenset[str] = frozenset()
+    slower: frozenset[tuple[bool, SiteKey]] = frozenset()
 
     def plus(self, sites: Collection[SiteKey] = (), rules: Collection[str] = ()) -> Exclusions:
         """These and more."""
-        return Exclusions(self.sites | frozenset(sites), self.rules | frozenset(rules))
+        return replace(self, sites=self.sites | frozenset(sites), rules=self.rules | frozenset(rules))
+
+    def plus_in(self, training: bool, sites: Collection[SiteKey]) -> Exclusions:
+        """These, and `sites` in one mode."""
+        return replace(self, slower=self.slower | {(training, site) for site in sites})
+
+    def sites_in(self, training: bool) -> frozenset[SiteKey]:
+        """The sites that are not fused in that mode."""
+        return self.sites | {site for mode, site in self.slower if mode is training}
 
 
 class ModuleState:
@@ -43,15 +55,22 @@ class ModuleState:
         self.exclusions = Exclusions()
         self.armed = False  # whether other kinds of call are worth a look
         self.nothing_found: set[Hashable] = set()  # the kinds of call in which nothing was found
+        self.slower_modes: set[bool] = set()  # in which something was left out for it made a step slower
         self.is_a_copys = False
 
     def for_a_copy(self) -> ModuleState:
         """The same for a copy of the module, which goes its own way from here on."""
         made = copy.copy(self)
         made.full, made.nothing_found = list(self.full), set(self.nothing_found)
+        made.slower_modes = set(self.slower_modes)
         made.narrow = defaultdict(list, {unread: list(variants) for unread, variants in self.narrow.items()})
         made.is_a_copys = True
         return made
+
+    @property
+    def closed(self) -> frozenset[bool]:
+        """The modes (True is training) in which the original runs, for all that could be fused makes it slower."""
+        return frozenset(self.slower_modes - {v.training for v in self.full}) if self.full else frozenset()
 
     @property
     def variants(self) -> list[Variant]:

@@ -50,10 +50,10 @@ class ForwardTrial:
         """
         made: dict[nn.Module, nn.Module] = {}
         rewritten = copied(self._module, made, self._planner.sharded)
-        checked = self._module if running is None else None
-        for module in self._with_narrowed(self._module) if running is None else running:
+        for module in [self._module, *narrowed_below(self._planner, self._module)] if running is None else running:
             if module in made:
-                self._install(module, made[module], module is checked)
+                called = self._unread if running is None and module is self._module else None
+                install_plans(self._planner, module, made[module], called)
         try:
             with undisturbed_randomness(), unchanged_outside() as outside:
                 for cls in {type(m) for m in made}:  # a rewritten forward writes there without running the user's code
@@ -64,34 +64,40 @@ class ForwardTrial:
             for module in made.values():  # copies may lie about for a while, and their classes would dispatch
                 restore_one(module)
 
-    def _with_narrowed(self, module: nn.Module) -> list[nn.Module]:
-        """`module`, the children of which its plans call narrow forwards, and theirs."""
-        found = [module]
-        for known in found:
-            plans = [p for _, p in self._planned(known)]
-            found += [child for child in {c for p in plans for c, _ in p.narrowed} if child not in found]
-        return found
 
-    def _planned(self, module: nn.Module) -> list[tuple[frozenset[Path], ModulePlan]]:
-        plans = self._planner.plans.items()
-        return [(dropped, p) for (m, (_, dropped)), p in plans if m is module and p.variant is not None]
+def narrowed_below(planner: Planner, module: nn.Module) -> list[nn.Module]:
+    """The children of `module` the narrow forwards of which its plans call, and theirs."""
+    found = [module]
+    for known in found:
+        children = {child for _, plan in _planned(planner, known) for child, _ in plan.narrowed}
+        found += [child for child in children if child not in found]
+    return found[1:]
 
-    def _install(self, module: nn.Module, copy: nn.Module, checked: bool) -> None:
-        """Give a copy the planned forwards of `module`, with guards that hold for the copy.
 
-        `checked`: it is called itself, as it was planned. Any other may be called in several ways on the way, and only
-        one of them was planned, so it keeps the guards that tell its calls apart.
-        """
-        called = self._unread if checked else frozenset()
-        forwards: dict[frozenset[Path], list[Variant]] = {}
-        for dropped, plan in self._planned(module):
-            assert plan.variant is not None
-            alone = checked and dropped == called
-            forwards.setdefault(dropped, []).append(plan.variant.relaxed if alone else plan.variant.loosened)
-        full = tuple(forwards.pop(called, ()))
-        forwards.pop(frozenset(), None)
-        if full or forwards:
-            install(copy, full, {dropped: tuple(made) for dropped, made in forwards.items()}, _original, {})
+def install_plans(
+    planner: Planner, module: nn.Module, copy: nn.Module, called: frozenset[Path] | None = None
+) -> bool:  # fmt: skip
+    """Give a copy the planned forwards of `module`, with guards that hold for the copy; whether there are any.
+
+    called: what the caller does not read, where the copy is called itself, as it was planned. Any other copy may be
+    called in several ways, and only one of them was planned, so it keeps the guards that tell its calls apart.
+    """
+    whole = called or frozenset()
+    forwards: dict[frozenset[Path], list[Variant]] = {}
+    for dropped, plan in _planned(planner, module):
+        assert plan.variant is not None
+        alone = called is not None and dropped == called
+        forwards.setdefault(dropped, []).append(plan.variant.relaxed if alone else plan.variant.loosened)
+    full = tuple(forwards.pop(whole, ()))
+    forwards.pop(frozenset(), None)
+    if full or forwards:
+        install(copy, full, {dropped: tuple(made) for dropped, made in forwards.items()}, _original, {})
+    return bool(full or forwards)
+
+
+def _planned(planner: Planner, module: nn.Module) -> list[tuple[frozenset[Path], ModulePlan]]:
+    plans = planner.plans.items()
+    return [(dropped, p) for (m, (_, dropped)), p in plans if m is module and p.variant is not None]
 
 
 def copied(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Forms | None = None) -> nn.Module:

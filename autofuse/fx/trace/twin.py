@@ -52,6 +52,7 @@ _HOOKS = frozenset(k for k in vars(nn.Module()) if "hook" in k and isinstance(va
 _STATE = frozenset(vars(nn.Module()))
 _TABLES = _HOOKS | {"_parameters", "_buffers", "_modules"}  # what loops over children and parameters go through
 _ORIGINAL = "__autofuse_original"  # under which a twin keeps a weak reference to its module
+_NOT_COPIED = (ENTRY, _ORIGINAL, "_compiled_call_impl")  # what Module.compile makes runs the module that it is made of
 _COMPOSED = "__composable_api"  # how torch.distributed calls what it keeps on a user's module
 MACHINERY = (_STATE | {*dir(nn.Module), ENTRY}) - {"training"}  # names that are torch's own business, or autofuse's
 
@@ -152,7 +153,7 @@ class Twins:
         if self._watched:
             twin.__dict__[_ORIGINAL] = weakref.ref(module)
         for name, value in vars(module).items():
-            if wraps and name not in _STATE or name.startswith(_COMPOSED) or name in (ENTRY, _ORIGINAL):
+            if wraps and name not in _STATE or name.startswith(_COMPOSED) or name in _NOT_COPIED:
                 continue  # what a wrapper keeps for its own work, and fully_shard, which cannot be copied
             twin.__dict__[name] = self._attribute(name, value)
         return twin

@@ -7,7 +7,7 @@ import types
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.trace.twin import watched_module, watched_object
+from autofuse.fx.trace.twin import Twins, watched_module, watched_object
 from tests.fx.conftest import assert_same, fused_rules, optimized
 
 
@@ -47,3 +47,11 @@ def test_a_forward_that_goes_by_its_class_takes_the_branch_that_it_takes() -> No
         fused = optimized(model, q)
         assert fused_rules(fused) == {"AF101"}
         assert_same(model, fused, q)
+
+
+def test_a_copy_of_a_compiled_module_runs_its_own_code() -> None:
+    module, calls = nn.Linear(2, 2), list[int]()
+    module._compiled_call_impl = lambda x: calls.append(1) or module._call_impl(x)  # type: ignore[func-returns-value,assignment]
+    copied = Twins(lambda t: t.detach().clone(), watched=False).of(module)
+    assert torch.equal(copied(torch.ones(2)), nn.Linear.forward(module, torch.ones(2)))
+    assert calls == [] and module._compiled_call_impl is not None

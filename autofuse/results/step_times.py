@@ -1,0 +1,60 @@
+"""What a whole step of a model takes with its fused places and without. Plain data; it knows no torch and no clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from autofuse.results.comparison import Estimate, Interval, Verdict, milliseconds
+
+StepMode = Literal["training", "inference"]
+_STEPS: dict[StepMode, str] = {"training": "training step", "inference": "inference"}
+
+
+def step_mode(training: bool) -> StepMode:
+    """The word for a mode."""
+    return "training" if training else "inference"
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step of the whole model, with what was fused in it and as it was written, timed in interleaved pairs.
+
+    mode: "training" (forward, the loss of `autofuse.compare`, backward) or "inference" (the forward without gradients).
+    before_seconds, after_seconds: the median step as it was written, and with the fused places; None where not timed.
+    ratio: the median of the pairs' ratios before / after, above 1 where the fused model is faster; interval: its 95 %
+    interval. verdict, pairs, clock: as those of a `Comparison`.
+    not_timed: why there are no numbers, as a clause.
+    """
+
+    mode: StepMode
+    before_seconds: float | None = None
+    after_seconds: float | None = None
+    ratio: float | None = None
+    interval: Interval | None = None
+    verdict: Verdict | None = None
+    pairs: int = 0
+    clock: Literal["wall", "core"] = "wall"
+    not_timed: str = ""
+
+    def __str__(self) -> str:
+        """One line, e.g. "training step 1.54x (1.48 to 1.60): 110 ms, the original 170 ms"."""
+        name = _STEPS[self.mode]
+        if self.ratio is None or self.interval is None:
+            return f"{name} not timed: {self.not_timed}"
+        after, before = milliseconds(self.after_seconds or 0.0), milliseconds(self.before_seconds or 0.0)
+        return f"{name} {Estimate(self.ratio, self.interval)}: {after}, the original {before}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field under its own name. See docs/json.md."""
+        return {
+            "mode": self.mode,
+            "before_seconds": self.before_seconds,
+            "after_seconds": self.after_seconds,
+            "ratio": self.ratio,
+            "interval": list(self.interval) if self.interval else None,
+            "verdict": self.verdict,
+            "pairs": self.pairs,
+            "clock": self.clock,
+            "not_timed": self.not_timed,
+        }

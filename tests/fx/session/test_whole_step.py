@@ -1,0 +1,176 @@
+"""A whole step is timed at the end; what makes it slower is found, and the original stays there."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autofuse
+from autofuse import ops
+from autofuse.fx.session import model_steps, whole_step
+from autofuse.fx.session.site_timing import SiteTimer, SiteTiming
+from autofuse.kernels.policy import using
+from autofuse.results.sites import SiteReport
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(32, 96)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.qkv(x).chunk(3, -1)
+        return torch.softmax(query @ key.transpose(-2, -1) / query.size(-1) ** 0.5, dim=-1) @ value
+
+
+class Norm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(32)), nn.Parameter(torch.zeros(32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = x.mean(-1, keepdim=True), x.var(-1, unbiased=False, keepdim=True)
+        return (x - mean) / torch.sqrt(variance + 1e-5) * self.weight + self.bias
+
+
+class Model(nn.Module):
+    def __init__(self, layers: int = 2) -> None:
+        super().__init__()
+        self.attention = nn.ModuleList(Attention() for _ in range(layers))
+        self.norm = nn.ModuleList(Norm() for _ in range(layers))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        for attention, norm in zip(self.attention, self.norm, strict=True):
+            x = norm(attention(x))
+        return x
+
+
+SEEN: list[int] = []
+
+
+class Counts(Model):
+    """Changes what lies outside of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        SEEN.append(1)
+        return super().forward(x)
+
+
+@pytest.fixture(autouse=True)
+def _measuring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whole steps are timed; places by themselves always win."""
+    monkeypatch.setattr(SiteTimer, "weigh", lambda *_: SiteTiming(words="1 ms, the original 2 ms"))
+    monkeypatch.setattr(whole_step, "SHORTEST", 0.0)
+    with using(measured=True):
+        yield
+
+
+def _slow(monkeypatch: pytest.MonkeyPatch, name: str, *, training: bool) -> None:
+    """Have an operation take ten milliseconds longer, in one mode."""
+    quick = getattr(ops, name)
+
+    def slow(*args: object, **kwargs: object) -> Tensor:
+        if torch.is_grad_enabled() is training:
+            time.sleep(0.01)
+        return quick(*args, **kwargs)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(ops, name, slow)
+
+
+def _sites(model: nn.Module, rule: str) -> list[SiteReport]:
+    return [s for s in autofuse.report(model) if s.rule == rule]
+
+
+def _x() -> Tensor:
+    return torch.randn(4, 128, 32)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_what_makes_a_step_slower_is_left_out_in_that_mode(monkeypatch: pytest.MonkeyPatch, training: bool) -> None:
+    _slow(monkeypatch, "attention", training=training)
+    model, x = Model(), _x()
+    expected = copy.deepcopy(model).train(training)(x)
+    autofuse.optimize(model, x)
+    mode = "training" if training else "inference"
+    for site in _sites(model, "AF101"):
+        assert site.status == "fused", site.reason
+        assert f"{mode}: a whole" in site.reason and "is slower with it" in site.reason
+    assert [s.status for s in _sites(model, "AF201")] == ["fused", "fused"]
+    assert all("slower" not in s.reason for s in _sites(model, "AF201"))
+    model.train(training)
+    with torch.set_grad_enabled(training):
+        began = time.perf_counter()
+        result = model(x)
+        assert time.perf_counter() - began < 0.5
+    torch.testing.assert_close(result, expected)
+    assert autofuse.report(model).fallbacks == (), "the original runs there, and nothing is asked"
+
+
+def test_what_is_slower_in_both_modes_is_declined_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    for training in (True, False):
+        _slow(monkeypatch, "attention", training=training)
+    model = Model()
+    autofuse.optimize(model, _x())
+    sites = _sites(model, "AF101")
+    assert [s.status for s in sites] == ["declined", "declined"]
+    assert {s.reason_code for s in sites} == {"slows-step"}
+    assert "the original stays" in sites[0].reason
+
+
+def test_the_report_begins_with_what_a_step_takes() -> None:
+    model = Model()
+    autofuse.optimize(model.eval(), _x())
+    report = autofuse.report(model)
+    first, second = report.steps
+    assert (first.mode, second.mode) == ("inference", "training"), "the mode that the model is in comes first"
+    assert str(report).lstrip().startswith("inference ")
+    assert report.to_dict()["steps"][0]["ratio"] == first.ratio
+
+
+def test_nothing_is_timed_without_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_steps, "timed_steps", None)  # whoever times anything fails
+    model = Model()
+    autofuse.optimize(model, _x(), tune=False)
+    assert autofuse.report(model).steps == () and _sites(model, "AF101")[0].status == "fused"
+
+
+def test_a_step_that_is_mostly_python_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_step, "SHORTEST", 10.0)
+    model = Model()
+    autofuse.optimize(model, _x())
+    assert all(s.ratio is None and "Python" in s.not_timed for s in autofuse.report(model).steps)
+    assert _sites(model, "AF101")[0].status == "fused"
+
+
+def test_steps_leave_no_trace() -> None:
+    model, x = Counts(), _x()
+    x.requires_grad_()
+    SEEN.clear()
+    torch.manual_seed(3)
+    random.seed(3)
+    before = copy.deepcopy(model.state_dict()), torch.get_rng_state(), random.getstate()
+    autofuse.optimize(model, x)
+    assert autofuse.report(model).steps[0].ratio is not None
+    assert SEEN == []
+    torch.testing.assert_close(model.state_dict(), before[0])
+    assert torch.equal(torch.get_rng_state(), before[1]) and random.getstate() == before[2]
+    assert x.grad is None and all(p.grad is None for p in model.parameters()) and model.training
+
+
+def test_a_step_that_raises_leaves_the_places_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(*_: object) -> None:
+        raise RuntimeError("no step")
+
+    monkeypatch.setattr(model_steps, "timed_steps", raising)
+    model = Model()
+    autofuse.optimize(model, _x())
+    assert _sites(model, "AF101")[0].status == "fused"
+    assert autofuse.report(model).steps[0].not_timed == "it raised RuntimeError on a copy"

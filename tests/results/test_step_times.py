@@ -1,0 +1,35 @@
+"""What a step takes reads as one line."""
+
+from __future__ import annotations
+
+from autofuse.results.comparison import Interval
+from autofuse.results.sites import Report
+from autofuse.results.step_times import StepTime, step_mode
+
+TIMED = StepTime("training", 0.17, 0.11, 1.54, Interval(1.48, 1.6), "confirmed", 8)
+UNTIMED = StepTime("inference", not_timed="a step takes 0.2 ms")
+
+
+def test_the_line_has_the_ratio_its_interval_and_both_times() -> None:
+    assert str(TIMED) == "training step 1.54x (1.48 to 1.60): 110 ms, the original 170 ms"
+
+
+def test_what_was_not_timed_says_why() -> None:
+    assert str(UNTIMED) == "inference not timed: a step takes 0.2 ms"
+
+
+def test_a_report_begins_with_the_steps() -> None:
+    assert Report(steps=(TIMED, UNTIMED)).headline == f"{TIMED}; {UNTIMED}"
+    assert Report().headline == "autofuse"
+
+
+def test_the_dictionary_has_every_field() -> None:
+    assert TIMED.to_dict() == {
+        "mode": "training", "before_seconds": 0.17, "after_seconds": 0.11, "ratio": 1.54, "interval": [1.48, 1.6],
+        "verdict": "confirmed", "pairs": 8, "clock": "wall", "not_timed": "",
+    }  # fmt: skip
+    assert UNTIMED.to_dict()["interval"] is None
+
+
+def test_modes_have_words() -> None:
+    assert (step_mode(True), step_mode(False)) == ("training", "inference")
