@@ -108,10 +108,17 @@ def place_of(function: Callable[..., Any], args: Sequence[Any], key: str) -> Pla
     threads = torch.get_num_threads()
     module, name = getattr(function, "__module__", "") or "", getattr(function, "__qualname__", "")
     tensors = [x for x in args if isinstance(x, Tensor)]
-    plain = all(isinstance(x, Tensor | int | float | str | type(None)) for x in args)
+    plain = all(isinstance(x, Tensor) or _is_plain(x) for x in args)
     if not (module.startswith(_OWN) and name.isidentifier() and plain) or any(x.device.type != "cpu" for x in tensors):
         return Place("", threads, None)
     return Place(f"{module}.{name} {torch.get_default_dtype()} {key}", threads, _cache(threads))
+
+
+def _is_plain(value: object) -> bool:
+    """Whether its text says all that there is to it."""
+    if type(value) is tuple:
+        return all(map(_is_plain, value))
+    return type(value) in (bool, int, float, str, type(None))
 
 
 def _cache(threads: int) -> Cache | None:
