@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import update_wrapper
 from typing import Any, NamedTuple
 
@@ -59,18 +60,30 @@ class CompiledRegion:
         key = (torch.get_num_threads(), *exactly)
         runs = self._seen.get(key)
         if runs is None:
-            if len(self._seen) >= _SEEN:
-                self._seen.clear()
-            runs = self._seen[key] = self._for(args)
+            runs = self._for(args)
+            if not _sharing:
+                if len(self._seen) >= _SEEN:
+                    self._seen.clear()
+                self._seen[key] = runs
         return runs(*args)
 
     def _for(self, args: Sequence[Any]) -> Callable[..., Any]:
         """What runs for such arguments: the compiled loop, or the function itself where that does not hold for them."""
         key = self._key(args)
         if key not in self._made:
+            if _sharing and (other := self._made_for_more_rows(args, key)) is not None:
+                return other
             self._made[key] = self._compiled(args, key)
         found = self._made[key]
         return self.function if found is None or not found.made.serves(args) else found.run
+
+    def _made_for_more_rows(self, args: Sequence[Any], key: tuple[Any, ...]) -> Callable[..., Any] | None:
+        """What was compiled for calls that differ in the number of rows alone, if it holds for these."""
+        alike = _without_rows(key)
+        for known, found in self._made.items():
+            if found is not None and _without_rows(known) == alike and found.made.serves(args):
+                return found.run
+        return None
 
     def _key(self, args: Sequence[Any]) -> tuple[Any, ...]:
         parts: list[Any] = [torch.get_num_threads()]
@@ -79,7 +92,7 @@ class CompiledRegion:
                 parts.append(x)
             elif by_row:
                 rows = x.shape[0]
-                parts += x.dtype, rows if rows < 2 else -(rows.bit_length() // _BUCKET), x.shape[1:], x.stride()
+                parts += x.dtype, _Rows(rows if rows < 2 else -(rows.bit_length() // _BUCKET)), x.shape[1:], x.stride()
             else:
                 parts += x.dtype, x.shape, x.stride()
         return tuple(parts)
@@ -95,6 +108,30 @@ class CompiledRegion:
                 _LOG.warning("autofuse: %s could not be compiled and runs as it is: %s", self.function.__name__, why)
                 give_up("compiled", f"A region could not be compiled: {why}")
                 return None
+
+
+class _Rows(int):
+    """A range of numbers of rows, in a key."""
+
+
+def _without_rows(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(None if isinstance(part, _Rows) and part < 0 else part for part in key)
+
+
+_sharing: list[None] = []
+
+
+@contextmanager
+def shared_regions() -> Iterator[None]:
+    """In this block a region runs what was compiled for another number of rows, where that holds.
+
+    So what is checked on a part of a call is the very code that runs for all of it, and nothing is compiled for a part.
+    """
+    _sharing.append(None)
+    try:
+        yield
+    finally:
+        _sharing.pop()
 
 
 class _Compiled(NamedTuple):

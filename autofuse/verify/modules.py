@@ -46,6 +46,7 @@ class Verification:
     bound: float = 0.0
     reason: str = ""
     culprit: str = ""
+    size: str = ""  # on which part of the call this was asked, "" for all of it
 
 
 def verify(
@@ -101,10 +102,49 @@ class ModuleReference:
                 False, reason=f"The original does not run on the example inputs: {self._in_evaluation}."
             )
         nearest = max((c.outcome for c in checks), key=lambda o: o.max_error / o.bound if o.bound else 0.0)
-        return (self._on_other_inputs(rewritten) if other_inputs else None) or nearest
+        return (self.check_other_inputs(rewritten) if other_inputs else None) or nearest
 
-    def _on_other_inputs(self, rewritten: nn.Module) -> Verification | None:
-        """What differs on them; None where nothing does."""
+    @property
+    def original(self) -> nn.Module:
+        """The module that is rewritten."""
+        return self._original
+
+    @property
+    def call(self) -> ModuleCall:
+        """The call by which it is judged."""
+        return self._call
+
+    def on(self, call: ModuleCall) -> ModuleReference:
+        """The same original, judged by another call."""
+        return ModuleReference(self._original, call.args, call.kwargs, unread=call.unread, copy_object=call.copy_object,
+                               copy_module=call.copy_module)  # fmt: skip
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the original runs on this call in each mode that it has, and in double."""
+        runs = [e for e in (self._in_training, self._in_evaluation) if not isinstance(e, str)]
+        return bool(runs) and all(e.exact is not None for e in runs)
+
+    @property
+    def unit(self) -> float:
+        """The unit of rounding of the coarsest dtype on the way."""
+        return max(e.unit for e in (self._in_training, self._in_evaluation) if not isinstance(e, str))
+
+    def error_of(self, name: str) -> float | None:
+        """What the original errs by in a result or gradient, of its largest entry; None where there is none.
+
+        The largest of what was found so far: its own error, and that of the runs that were rounded at random.
+        """
+        errors = [
+            _error(r.named(name), e.exact.named(name))
+            for e in (self._in_training, self._in_evaluation)
+            if not isinstance(e, str) and e.exact is not None
+            for r in (e.own, *e.rounded_so_far)
+        ]
+        return max((e for e in errors if e is not None), default=None)
+
+    def check_other_inputs(self, rewritten: nn.Module) -> Verification | None:
+        """What differs, in double, on calls that the example leads to; None where nothing does."""
         for what, call, wanted in self._others:
             found = self._other(rewritten, call)
             if isinstance(wanted, type) or isinstance(found, type):
@@ -185,6 +225,11 @@ class _Expected:
     def depends_on_mode(self) -> bool:
         """Whether this mode differs from the other in more than dropout."""
         return self._other is None
+
+    @property
+    def rounded_so_far(self) -> list[ModuleRun]:
+        """The runs rounded at random that somebody has asked for."""
+        return self._other.rounded_so_far if self._other else [r for runs in self._rounded.values() for r in runs]
 
     def rounded(self, unit: float) -> list[ModuleRun]:
         """Some runs in which each step is rounded at random to `unit`."""
@@ -299,6 +344,17 @@ def _terms(name: str, exact: Tensor, run: ModuleRun) -> int:
 def _tensor(run: ModuleRun, name: str, like: Tensor) -> Tensor:
     t = run.named(name)
     return torch.zeros_like(like) if t is None else t
+
+
+def _error(found: Tensor | None, exact: Tensor | None) -> float | None:
+    """The largest error of a tensor, of its largest entry."""
+    if found is None or exact is None or found.shape != exact.shape:
+        return None
+    off = (found.detach() - exact.detach()).abs().nan_to_num(0.0, 0.0, 0.0)
+    size = exact.detach().abs().nan_to_num(0.0, 0.0, 0.0)
+    if not size.numel():
+        return 0.0
+    return float(off.max()) / (float(size.max()) or 1.0)
 
 
 def _run_in_double(module: nn.Module, expected: _Expected) -> ModuleRun | None:

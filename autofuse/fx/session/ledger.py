@@ -125,6 +125,14 @@ def _site_report(
     told = found.refusal or Refusal("")
     code = why.code.name if why else told.code
     return SiteReport(
-        found.rule, name, status, str(why or found.reason), found.kernel, error, file, line,  # type: ignore[arg-type]
+        found.rule, name, status, _reason_of(found, verdict, why), found.kernel, error, file, line,  # type: ignore[arg-type]
         told.advice, told.value, told.line, found.mask, code,
     )  # fmt: skip
+
+
+def _reason_of(found: Found, verdict: Verdict | None, why: Reason | None) -> str:
+    """The words about a place; of what is fused, also on which part of the call it was checked in double."""
+    words = str(why or found.reason)
+    if why is not None or not found.fused or verdict is None or not verdict.size:
+        return words
+    return "; ".join(part for part in (words, f"checked in double on {verdict.size}, in its own dtype on all") if part)

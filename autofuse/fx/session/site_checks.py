@@ -6,7 +6,7 @@ Knows how to make the copies and whom to blame; verify/modules.py judges.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -33,6 +33,7 @@ class Verdict:
 
     max_error: float | None = None
     failed: tuple[tuple[Found, Reason], ...] = ()
+    size: str = ""  # the part of the call that was checked in double, "" for all of it
 
 
 class Checker:
@@ -56,7 +57,7 @@ class Checker:
                 planner.plan_again(module, _without(planner, module, self._known[key]))
             verdicts[module] = self._known[key]
             for child in planner.narrowed(plans.values()):
-                verdicts.setdefault(child, Verdict(self._known[key].max_error))
+                verdicts.setdefault(child, replace(self._known[key], failed=()))
         return verdicts
 
     def check_part(
@@ -95,7 +96,7 @@ class Checker:
             return Verdict(None, tuple((f, because(outcomes.NOT_VERIFIED, why=why)) for f in found))
         trial = ForwardTrial(module, call, planner)
         outcome = trial.outcome()
-        return Verdict(outcome.max_error) if outcome.ok else _blame(planner, module, trial, outcome)
+        return Verdict(outcome.max_error, size=outcome.size) if outcome.ok else _blame(planner, module, trial, outcome)
 
 
 def _blame(planner: Planner, module: nn.Module, trial: ForwardTrial, outcome: Verification) -> Verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from autofuse.fx.trace.sharding import register_views
 from autofuse.fx.trace.stand_ins import Forms, filled, local
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import Twins, copied_object, plain_class
+from autofuse.kernels.compiled_regions import shared_regions
+from autofuse.verify.in_parts import PartwiseReference
 from autofuse.verify.modules import ModuleReference, Verification
 
 
@@ -43,55 +45,82 @@ class ForwardTrial:
         return ModuleReference(original, *self._call, unread=places, copy_object=copied_object,
                                copy_module=copied_with_forwards)  # fmt: skip
 
+    @cached_property
+    def _parts(self) -> PartwiseReference:
+        return PartwiseReference(self._reference, shared_regions)
+
     def outcome(self, running: Iterable[nn.Module] | None = None) -> Verification:
         """Whether a copy computes the same in which these modules run their plans, and all others their originals.
 
-        By default the module itself runs its plan for this very call, and so do the children that it narrows.
+        By default the module itself runs its plan for this very call, and so do the children that it narrows. A large
+        call is checked on a part of it where a part can tell (verify/in_parts.py); `size` says which.
         """
+        if running is None:
+            running, only_this = [self._module, *narrowed_below(self._planner, self._module)], True
+        else:
+            running, only_this = list(running), False
+        found = self._tried(running, only_this, in_parts=True) if not self._unread else None
+        return found or self._tried(running, only_this, in_parts=False) or Verification(False)
+
+    def _tried(self, running: list[nn.Module], only_this: bool, in_parts: bool) -> Verification | None:
         made: dict[nn.Module, nn.Module] = {}
+        if in_parts and not self._parts.can_tell:
+            return None
         rewritten = copied(self._module, made, self._planner.sharded)
-        checked = self._module if running is None else None
-        for module in self._with_narrowed(self._module) if running is None else running:
+        misses: list[nn.Module] = []
+        for module in running:
             if module in made:
-                self._install(module, made[module], module is checked)
+                alone = only_this and module is self._module and not in_parts
+                install_plans(self._planner, module, made[module], self._unread if alone else None, misses)
         try:
             with undisturbed_randomness(), unchanged_outside() as outside:
                 for cls in {type(m) for m in made}:  # a rewritten forward writes there without running the user's code
                     outside.note_defaults(own_forward(plain_class(cls)))
                     outside.note_class(plain_class(cls))
-                return self._reference.check(rewritten, other_inputs=running is None)
+                if in_parts:
+                    return self._parts.check(rewritten, misses, other_inputs=only_this)
+                return self._reference.check(rewritten, other_inputs=only_this)
         finally:
             for module in made.values():  # copies may lie about for a while, and their classes would dispatch
                 restore_one(module)
 
-    def _with_narrowed(self, module: nn.Module) -> list[nn.Module]:
-        """`module`, the children of which its plans call narrow forwards, and theirs."""
-        found = [module]
-        for known in found:
-            plans = [p for _, p in self._planned(known)]
-            found += [child for child in {c for p in plans for c, _ in p.narrowed} if child not in found]
-        return found
 
-    def _planned(self, module: nn.Module) -> list[tuple[frozenset[Path], ModulePlan]]:
-        plans = self._planner.plans.items()
-        return [(dropped, p) for (m, (_, dropped)), p in plans if m is module and p.variant is not None]
+def narrowed_below(planner: Planner, module: nn.Module) -> list[nn.Module]:
+    """The children of `module` the narrow forwards of which its plans call, and theirs."""
+    found = [module]
+    for known in found:
+        children = {child for _, plan in _planned(planner, known) for child, _ in plan.narrowed}
+        found += [child for child in children if child not in found]
+    return found[1:]
 
-    def _install(self, module: nn.Module, copy: nn.Module, checked: bool) -> None:
-        """Give a copy the planned forwards of `module`, with guards that hold for the copy.
 
-        `checked`: it is called itself, as it was planned. Any other may be called in several ways on the way, and only
-        one of them was planned, so it keeps the guards that tell its calls apart.
-        """
-        called = self._unread if checked else frozenset()
-        forwards: dict[frozenset[Path], list[Variant]] = {}
-        for dropped, plan in self._planned(module):
-            assert plan.variant is not None
-            alone = checked and dropped == called
-            forwards.setdefault(dropped, []).append(plan.variant.relaxed if alone else plan.variant.loosened)
-        full = tuple(forwards.pop(called, ()))
-        forwards.pop(frozenset(), None)
-        if full or forwards:
-            install(copy, full, {dropped: tuple(made) for dropped, made in forwards.items()}, _original, {})
+def install_plans(
+    planner: Planner, module: nn.Module, copy: nn.Module, called: frozenset[Path] | None = None,
+    misses: list[nn.Module] | None = None,
+) -> bool:  # fmt: skip
+    """Give a copy the planned forwards of `module`, with guards that hold for the copy; whether there are any.
+
+    called: what the caller does not read, where the copy is called itself, as it was planned. Any other copy may be
+    called in several ways, and only one of them was planned, so it keeps the guards that tell its calls apart.
+    misses: is told the module of each call that none of the planned forwards stands in for.
+    """
+    whole = called or frozenset()
+    forwards: dict[frozenset[Path], list[Variant]] = {}
+    for dropped, plan in _planned(planner, module):
+        assert plan.variant is not None
+        alone = called is not None and dropped == called
+        forwards.setdefault(dropped, []).append(plan.variant.relaxed if alone else plan.variant.loosened)
+    full = tuple(forwards.pop(whole, ()))
+    forwards.pop(frozenset(), None)
+    if full or forwards:
+        missed = _original if misses is None else partial(_noted, misses)
+        install(copy, full, {dropped: tuple(made) for dropped, made in forwards.items()}, missed, {})
+    return bool(full or forwards)
+
+
+def _planned(planner: Planner, module: nn.Module) -> list[tuple[frozenset[Path], ModulePlan]]:
+    plans = planner.plans.items()
+    return [(dropped, p) for (m, (_, dropped)), p in plans if m is module and p.variant is not None]
 
 
 def copied(module: nn.Module, made: dict[nn.Module, nn.Module], sharded: Forms | None = None) -> nn.Module:
@@ -129,3 +158,11 @@ def _original(
     of: Forward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], unread: frozenset[Path]
 ) -> object:  # fmt: skip
     return module(*args, **kwargs) if unread else of(module, *args, **kwargs)
+
+
+def _noted(
+    misses: list[nn.Module], of: Forward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object],
+    unread: frozenset[Path],
+) -> object:  # fmt: skip
+    misses.append(module)
+    return _original(of, module, args, kwargs, unread)
