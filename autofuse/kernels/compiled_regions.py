@@ -1,7 +1,8 @@
 """Compiled regions: a plain function of tensors, compiled by Inductor into one loop and called without Dynamo.
 
-Knows how often a region has to be compiled; must not know what regions compute, nor how (region_compiler.py). A call costs about three
-microseconds, where a function under torch.compile costs twenty. Sizes are compiled in, but for the number of rows.
+Knows how often a region has to be compiled; must not know what regions compute, nor how one is (region_compiler.py). A
+call costs about three microseconds, where a function under torch.compile costs twenty. Sizes are compiled in, but for
+the number of rows.
 Where compiling fails (no compiler, another Inductor), the function itself runs, slower and the same, and no operation
 asks for regions any more.
 """

@@ -240,4 +240,3 @@ def _loaded(path: Path) -> Any:
             loader.exec_module(module)
             _modules[path.name] = module
         return _modules[path.name].kernel
-

@@ -20,7 +20,7 @@ from autofuse.verify.arithmetic import AsWritten
 from autofuse.verify.differences import difference_in_kind
 from autofuse.verify.modules import ModuleReference, Verification
 from autofuse.verify.runs import ModuleCall, ModuleRun, run
-from autofuse.verify.slices import elements, slices
+from autofuse.verify.slices import LENGTH, elements, slices
 
 _WORTH = 2  # times as many entries as in a part; below that the whole call is checked at once
 
@@ -29,15 +29,16 @@ class PartwiseReference:
     """What an original computes on parts of a call, and of the whole call in the dtypes as written."""
 
     def __init__(
-        self, whole: ModuleReference, aside: Callable[[], AbstractContextManager[object]] = nullcontext
-    ) -> None:
-        """aside: a context for the runs of a part of the call."""
-        self._whole, self._aside = whole, aside
+        self, whole: ModuleReference, aside: Callable[[], AbstractContextManager[object]] = nullcontext,
+        length: int = LENGTH,
+    ) -> None:  # fmt: skip
+        """aside: a context for the runs of a part of the call. length: of a sequence in a part, at most."""
+        self._whole, self._aside, self._length = whole, aside, length
         self._known: dict[str, ModuleReference | None] = {}
 
     @cached_property
     def _smaller(self) -> list[tuple[str, ModuleCall]]:
-        return [(words, call) for words, call in slices(self._whole.call) if self._is_worth(call)]
+        return [(words, call) for words, call in slices(self._whole.call, self._length) if self._is_worth(call)]
 
     @property
     def can_tell(self) -> bool:
@@ -112,16 +113,14 @@ def _is_near_in(name: str, mine: ModuleRun, own: ModuleRun, part: ModuleReferenc
     if a is None or b is None:
         return a is b
     a, b = (torch.view_as_real(t) if t.is_complex() else t for t in (a.detach(), b.detach()))
-    if not torch.equal(a.isnan(), b.isnan()) or not torch.equal(a.isinf(), b.isinf()):
-        return False
+    off, size = _largest(a - b), _largest(b)
+    if not math.isfinite(off + size):
+        return bool(torch.equal(a, b))  # infinities and NaN are for the whole check, unless all is the same
     found = part.error_of(name)
-    if found is None:
-        return bool(torch.equal(a, b))
-    unit = part.unit
-    bound = growth * (6.0 * (1.0 + 4.0 / max(1, b.numel())) * found + 4.0 * unit)
-    return _largest(a.double() - b.double()) <= bound * max(_largest(b), 1e-300)
+    if found is None or not size:
+        return off == 0.0
+    return off <= growth * (6.0 * (1.0 + 4.0 / b.numel()) * found + 4.0 * part.unit) * size
 
 
 def _largest(x: Tensor) -> float:
-    x = x.nan_to_num(0.0, 0.0, 0.0)
     return float(torch.linalg.vector_norm(x.flatten(), math.inf)) if x.numel() else 0.0

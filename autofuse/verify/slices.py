@@ -18,16 +18,20 @@ from torch import Tensor
 from autofuse.verify.runs import ModuleCall
 
 ROWS, LENGTH = 2, 128  # two rows tell a batch from none; masks and blocks of kernels need some length
+SHORT = 64  # for a whole model, of which each part has been checked by itself
 
 
-def slices(call: ModuleCall) -> Iterator[tuple[str, ModuleCall]]:
-    """Smaller calls with their sizes in words, the smallest first; none where the arguments cannot be cut."""
+def slices(call: ModuleCall, at_most: int = LENGTH) -> Iterator[tuple[str, ModuleCall]]:
+    """Smaller calls with their sizes in words, the smallest first; none where the arguments cannot be cut.
+
+    at_most: the length of a sequence.
+    """
     found = list(_tensors((call.args, call.kwargs)))
     if not found or not _is_plain((call.args, call.kwargs)):
         return
     batch, length = found[0].shape[0] if found[0].ndim > 1 else 0, _length(found[0])
     rows, words = (ROWS if batch > ROWS else batch), f"{batch} rows"
-    shorter = LENGTH if length > LENGTH and length != batch else length
+    shorter = at_most if length > at_most and length != batch else length
     for to in dict.fromkeys((shorter, length)):
         if (rows, to) == (batch, length):
             continue

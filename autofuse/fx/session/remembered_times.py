@@ -8,8 +8,9 @@ Knows excerpts and files; must not know how a place is timed, nor what is conclu
 
 from __future__ import annotations
 
-import importlib
+import marshal
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from hashlib import sha256
@@ -106,35 +107,27 @@ def _target(node: fx.Node) -> str:
         return ""
     if isinstance(node.target, str):
         return node.target
-    module, name = getattr(node.target, "__module__", None) or "", getattr(node.target, "__qualname__", "")
-    text = f"{module}.{name}"
-    if module.partition(".")[0] not in _OF_TORCH and not (not module and name):
+    module = getattr(node.target, "__module__", None) or ""
+    names = {getattr(node.target, n, "") for n in ("__qualname__", "__name__")}
+    found = [n for n in sorted(names) if module.partition(".")[0] in _OF_TORCH and _is_found(node.target, module, n)]
+    if not found:
         raise _Unknown
-    if not name or "<" in name or not _is_found(node.target, module, name):
-        text = repr(node.target)
-        if _ADDRESS.search(text) or "<locals>" in text:
-            raise _Unknown
-    return text
+    return f"{module}.{found[0]}"
 
 
 def _is_found(target: Any, module: str, name: str) -> bool:
-    """Whether the name leads to it: another version of the module may hold another thing."""
-    try:
-        value: Any = importlib.import_module(module)
-        for part in name.split("."):
-            value = getattr(value, part)
-    except (ImportError, AttributeError, ValueError):
-        return False
-    return value is target
+    """Whether the name leads to it."""
+    value: Any = sys.modules.get(module)
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value is not None and (value is target or value == target)
 
 
 def _parameters(excerpt: Excerpt, module: nn.Module) -> list[str]:
-    """The forms of what the code reads of its module."""
-    names = {str(n.target) for g in (excerpt.before, excerpt.after) for n in g.nodes if n.op == "get_attr"}
-    calls = {str(n.target) for g in (excerpt.before, excerpt.after) for n in g.nodes if n.op == "call_module"}
-    if calls:  # what a child computes is code of its own
-        raise _Unknown
-    return [f"{name} {_form(_attribute(module, name))}" for name in sorted(names)]
+    """The forms of what the code reads of its module, and the children that it calls, which have to be torch's own."""
+    nodes = [n for g in (excerpt.before, excerpt.after) for n in g.nodes]
+    read = {str(n.target): _attribute(module, str(n.target)) for n in nodes if n.op in ("get_attr", "call_module")}
+    return [f"{name} {_form(value)}" for name, value in sorted(read.items())]
 
 
 def _attribute(module: nn.Module, name: str) -> Any:
@@ -149,10 +142,22 @@ def _form(value: Any) -> str:
     if isinstance(value, Tensor):
         about = tuple(value.shape), tuple(value.stride()), value.dtype, value.device.type, value.requires_grad
         return repr(about)
+    if isinstance(value, nn.Module):
+        tensors = (*value.parameters(), *value.buffers())
+        return f"{value!r} {[_code(m) for m in value.modules()]} {[_form(t) for t in tensors]}"
     text = repr(value)
     if _ADDRESS.search(text):
         raise _Unknown
     return text
+
+
+def _code(module: nn.Module) -> str:
+    """The code of a forward and the plain values that its module holds: a time may be wrong by what is missing here."""
+    code = getattr(type(module).forward, "__code__", None)
+    plain = {k: v for k, v in vars(module).items() if isinstance(v, bool | int | float | str)}
+    return (
+        f"{type(module).__qualname__} {sha256(marshal.dumps(code)).hexdigest() if code else ''} {sorted(plain.items())}"
+    )
 
 
 def _state() -> str:
@@ -160,6 +165,6 @@ def _state() -> str:
     wishes = settings()
     return repr((
         wishes.policy, wishes.repeatable, sorted(wishes.providers) if wishes.providers is not None else None,
-        torch.get_float32_matmul_precision(), torch.get_default_dtype(), torch.backends.mkldnn.is_available(),
+        torch.get_float32_matmul_precision(), torch.get_default_dtype(), torch.backends.mkldnn.enabled,
         torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda"),
     ))  # fmt: skip

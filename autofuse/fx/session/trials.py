@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
 
 from autofuse.fx.install.codegen import Forward, Variant
-from autofuse.fx.install.dispatch import install, install_alike, restore_one
+from autofuse.fx.install.dispatch import Missed, RewrittenForward, install, install_alike, restore_one
 from autofuse.fx.rewrite.module_plan import ModulePlan
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
@@ -24,6 +24,7 @@ from autofuse.fx.trace.twin import Twins, copied_object, plain_class
 from autofuse.kernels.compiled_regions import shared_regions
 from autofuse.verify.in_parts import PartwiseReference
 from autofuse.verify.modules import ModuleReference, Verification
+from autofuse.verify.slices import LENGTH
 
 
 class ForwardTrial:
@@ -33,9 +34,13 @@ class ForwardTrial:
     """
 
     def __init__(
-        self, module: nn.Module, call: ForwardArguments, planner: Planner, unread: frozenset[Path] = frozenset()
-    ) -> None:
-        """`unread`: the places in the returned tuple that the caller does not read; they are not compared."""
+        self, module: nn.Module, call: ForwardArguments, planner: Planner, unread: frozenset[Path] = frozenset(),
+        length: int = LENGTH,
+    ) -> None:  # fmt: skip
+        """`unread`: the places in the returned tuple that the caller does not read; they are not compared.
+        length: of a sequence in the part of the call that is checked in double, at most.
+        """
+        self._length = length
         self._module, self._call, self._planner, self._unread = module, call, planner, unread
 
     @cached_property
@@ -47,7 +52,7 @@ class ForwardTrial:
 
     @cached_property
     def _parts(self) -> PartwiseReference:
-        return PartwiseReference(self._reference, shared_regions)
+        return PartwiseReference(self._reference, shared_regions, self._length)
 
     def outcome(self, running: Iterable[nn.Module] | None = None) -> Verification:
         """Whether a copy computes the same in which these modules run their plans, and all others their originals.
@@ -67,11 +72,12 @@ class ForwardTrial:
         if in_parts and not self._parts.can_tell:
             return None
         rewritten = copied(self._module, made, self._planner.sharded)
-        misses: list[nn.Module] = []
+        misses, known = list[nn.Module](), dict[Hashable, RewrittenForward]()
+        missed = partial(_noted, misses)
         for module in running:
             if module in made:
                 alone = only_this and module is self._module and not in_parts
-                install_plans(self._planner, module, made[module], self._unread if alone else None, misses)
+                install_plans(self._planner, module, made[module], self._unread if alone else None, missed, known)
         try:
             with undisturbed_randomness(), unchanged_outside() as outside:
                 for cls in {type(m) for m in made}:  # a rewritten forward writes there without running the user's code
@@ -96,13 +102,13 @@ def narrowed_below(planner: Planner, module: nn.Module) -> list[nn.Module]:
 
 def install_plans(
     planner: Planner, module: nn.Module, copy: nn.Module, called: frozenset[Path] | None = None,
-    misses: list[nn.Module] | None = None,
+    missed: Missed | None = None, known: dict[Hashable, RewrittenForward] | None = None,
 ) -> bool:  # fmt: skip
     """Give a copy the planned forwards of `module`, with guards that hold for the copy; whether there are any.
 
     called: what the caller does not read, where the copy is called itself, as it was planned. Any other copy may be
     called in several ways, and only one of them was planned, so it keeps the guards that tell its calls apart.
-    misses: is told the module of each call that none of the planned forwards stands in for.
+    missed: runs the calls that no planned forward stands in for. known: the forwards of modules that are alike.
     """
     whole = called or frozenset()
     forwards: dict[frozenset[Path], list[Variant]] = {}
@@ -113,8 +119,8 @@ def install_plans(
     full = tuple(forwards.pop(whole, ()))
     forwards.pop(frozenset(), None)
     if full or forwards:
-        missed = _original if misses is None else partial(_noted, misses)
-        install(copy, full, {dropped: tuple(made) for dropped, made in forwards.items()}, missed, {})
+        narrow = {dropped: tuple(made) for dropped, made in forwards.items()}
+        install(copy, full, narrow, missed or _original, {} if known is None else known)
     return bool(full or forwards)
 
 
