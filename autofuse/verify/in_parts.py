@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from autofuse.verify.arithmetic import AsWritten
 from autofuse.verify.differences import difference_in_kind
 from autofuse.verify.modules import ModuleReference, Verification
+from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
 from autofuse.verify.runs import ModuleCall, ModuleRun, run
 from autofuse.verify.slices import LENGTH, elements, slices
 
@@ -46,15 +47,16 @@ class PartwiseReference:
         return bool(self._smaller) and self._own is not None
 
     def check(
-        self, rewritten: nn.Module, misses: Sequence[object], *, other_inputs: bool = False
+        self, rewritten: nn.Module, misses: Sequence[object], *, other_inputs: bool = False, alone: bool = False
     ) -> Verification | None:
         """Whether `rewritten` may stand for the original; None where no part of the call can tell.
 
         misses: grows with each call that no rewritten forward stands in for. What runs for the whole call has to run
         for its part, or nothing is shown: with any miss there is no answer.
+        alone: the whole call is not made; for where memory has run out.
         """
-        mine = _runs(rewritten, self._whole.call)
-        if mine is None or self._own is None or misses:
+        mine = None if alone else _runs(rewritten, self._whole.call)
+        if not alone and (mine is None or self._own is None) or misses:
             return None
         for words, call in self._smaller:
             if (part := self._part(words, call)) is None:
@@ -67,6 +69,8 @@ class PartwiseReference:
                     outcome = part.check_other_inputs(rewritten) or outcome
             if not outcome.ok:
                 return replace(outcome, reason=f"{outcome.reason.rstrip('.')} (on {words}).")
+            if mine is None or self._own is None:
+                return replace(outcome, size=words)
             growth = math.sqrt(max(1.0, elements(self._whole.call) / max(1, elements(call))))
             alike = all(_is_near(a, b, part, growth) for a, b in zip(mine, self._own, strict=True))
             return replace(outcome, size=words) if alike else None
@@ -93,10 +97,8 @@ def _runs(module: nn.Module, call: ModuleCall) -> list[ModuleRun] | None:
         calls = (replace(call, gradients=gradients), True), (replace(call, gradients="none"), False)
         try:
             return [run(module, call, training, AsWritten(), masks_too=False) for call, training in calls]
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # what is written in place may have no gradient
-            continue
+        except Exception as error:  # what is written in place may have no gradient
+            pass_on_if_out_of_memory(error)
     return None
 
 

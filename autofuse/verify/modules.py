@@ -25,6 +25,7 @@ from autofuse.verify.draws import DRAWS, Draw, difference, draw
 from autofuse.verify.judging import Compared, capital, judged
 from autofuse.verify.other_calls import difference as difference_on_other_inputs
 from autofuse.verify.other_calls import other_calls
+from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
 from autofuse.verify.runs import SEED, ModuleCall, ModuleRun, drawn, in_double, run
 
 # Constants that are one number in single precision are one constant: a traced tensor may have been made in it. In a
@@ -175,6 +176,7 @@ class ModuleReference:
         try:
             return run(in_double(module, call.copy_module), call, known.training, InDouble(known.dtype))
         except Exception as error:
+            pass_on_if_out_of_memory(error)
             return type(error)
 
     @cached_property
@@ -192,6 +194,7 @@ class ModuleReference:
             try:
                 return _Expected(self._original, call, training, other)
             except Exception as error:  # a model of one mode only, or not for these inputs
+                pass_on_if_out_of_memory(error)
                 why = f"{type(error).__name__}: {error}"
         return why
 
@@ -251,6 +254,7 @@ class _Check:
         try:
             self._own = run(rewritten, expected.call, expected.training, AsWritten(), masks_too=False)
         except Exception as error:
+            pass_on_if_out_of_memory(error)
             reason = f"The rewritten forward raises {type(error).__name__} {self._mode}: {error}"
             self.outcome = Verification(False, math.inf, reason=reason)
             return
@@ -299,6 +303,7 @@ class _Check:
             drawn = (_drawn(self._rewritten, self._expected, s) for s in seeds)
             reason = difference(self._expected.draws(), drawn, self._expected.unit)
         except Exception as error:
+            pass_on_if_out_of_memory(error)
             reason = f"With dropout, the rewritten forward raises {type(error).__name__}: {error}"
         return Verification(False, math.inf, reason=f"{reason} ({self._mode})", culprit="dropout") if reason else None
 
@@ -362,7 +367,8 @@ def _run_in_double(module: nn.Module, expected: _Expected) -> ModuleRun | None:
         return run(
             in_double(module, expected.call.copy_module), expected.call, expected.training, InDouble(expected.dtype)
         )
-    except Exception:  # a kernel or a check that has no double
+    except Exception as error:  # a kernel or a check that has no double
+        pass_on_if_out_of_memory(error)
         return None
 
 

@@ -43,10 +43,8 @@ def check_model(model: nn.Module, call: ForwardArguments, planner: Planner) -> M
 
 
 def _checked(model: nn.Module, call: ForwardArguments, planner: Planner) -> ModelVerdict:
-    trial, running = (
-        ForwardTrial(model, call, planner, length=SHORT),
-        [m for m, s in planner.states.items() if s.full or s.narrow],
-    )
+    trial = ForwardTrial(model, call, planner, length=SHORT)
+    running = [m for m, s in planner.states.items() if s.full or s.narrow]
     outcome = trial.outcome(running)
     if outcome.ok:
         return ModelVerdict()

@@ -17,10 +17,10 @@ from torch import nn
 from autofuse.display.progress import Tell
 from autofuse.fx.install.codegen import Variant
 from autofuse.fx.rewrite.module_plan import Found, ModulePlan, SiteKey, plan_of
-from autofuse.fx.session.equal_modules import Structure, held_once
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.options import likeness
 from autofuse.fx.session.state import Exclusions, ModuleState
+from autofuse.fx.trace.equal_modules import Structure, held_once
 from autofuse.fx.trace.module_calls import Calls
 from autofuse.fx.trace.own_forward import why_kept
 from autofuse.fx.trace.paths import Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 from functools import cached_property, partial
 
 import torch
@@ -24,6 +25,7 @@ from autofuse.fx.trace.twin import Twins, copied_object, plain_class
 from autofuse.kernels.compiled_regions import shared_regions
 from autofuse.verify.in_parts import PartwiseReference
 from autofuse.verify.modules import ModuleReference, Verification
+from autofuse.verify.out_of_memory import is_out_of_memory
 from autofuse.verify.slices import LENGTH
 
 
@@ -64,27 +66,40 @@ class ForwardTrial:
             running, only_this = [self._module, *narrowed_below(self._planner, self._module)], True
         else:
             running, only_this = list(running), False
-        found = self._tried(running, only_this, in_parts=True) if not self._unread else None
-        return found or self._tried(running, only_this, in_parts=False) or Verification(False)
+        try:
+            found = self._tried(running, only_this, in_parts=True) if not self._unread else None
+            return found or self._tried(running, only_this, in_parts=False) or Verification(False)
+        except Exception as error:
+            if not is_out_of_memory(error) or self._unread:
+                raise
+            self.__dict__.pop("_parts", None)  # with what it holds
+            self.__dict__.pop("_reference", None)
+            error.__traceback__ = None
+            smaller = self._tried(running, only_this, in_parts=True, alone=True)
+            if smaller is None:
+                raise
+            return replace(smaller, size=f"{smaller.size} alone, for memory ran out") if smaller.ok else smaller
 
-    def _tried(self, running: list[nn.Module], only_this: bool, in_parts: bool) -> Verification | None:
+    def _tried(
+        self, running: list[nn.Module], only_this: bool, in_parts: bool, alone: bool = False
+    ) -> Verification | None:
         made: dict[nn.Module, nn.Module] = {}
-        if in_parts and not self._parts.can_tell:
+        if in_parts and not alone and not self._parts.can_tell:
             return None
         rewritten = copied(self._module, made, self._planner.sharded)
         misses, known = list[nn.Module](), dict[Hashable, RewrittenForward]()
         missed = partial(_noted, misses)
         for module in running:
             if module in made:
-                alone = only_this and module is self._module and not in_parts
-                install_plans(self._planner, module, made[module], self._unread if alone else None, missed, known)
+                itself = only_this and module is self._module and not in_parts
+                install_plans(self._planner, module, made[module], self._unread if itself else None, missed, known)
         try:
             with undisturbed_randomness(), unchanged_outside() as outside:
                 for cls in {type(m) for m in made}:  # a rewritten forward writes there without running the user's code
                     outside.note_defaults(own_forward(plain_class(cls)))
                     outside.note_class(plain_class(cls))
                 if in_parts:
-                    return self._parts.check(rewritten, misses, other_inputs=only_this)
+                    return self._parts.check(rewritten, misses, other_inputs=only_this, alone=alone)
                 return self._reference.check(rewritten, other_inputs=only_this)
         finally:
             for module in made.values():  # copies may lie about for a while, and their classes would dispatch

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.torch_private import FakeTensor
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, slice)
@@ -32,7 +31,7 @@ class _Alone(Exception):
 class Structure:
     """What a module and its call are like. Equal `key`s, and there is one: a plan for one is a plan for the other."""
 
-    def __init__(self, module: nn.Module, call: ForwardArguments, once: frozenset[int]) -> None:
+    def __init__(self, module: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]], once: frozenset[int]) -> None:
         """`once`: the ids of the parameters and buffers that belong to one module of the model only."""
         self._once = once
         self._numbers: dict[int, int] = {}
