@@ -29,6 +29,7 @@ from autofuse.kernels.cache import LIBRARY, Cache, keep_file, kept_file
 from autofuse.kernels.decisions import hardware, versions
 from autofuse.kernels.size_conditions import Plain
 from autofuse.torch_private import on_demand
+from autofuse.torch_private.names import NAMES
 
 _LOG = logging.getLogger("autofuse")
 _LOCK = RLock()
@@ -36,7 +37,7 @@ _MOST = 8  # compilations of one region that are kept for calls of one kind
 _OWN = ("autofuse.kernels.", "autofuse.ops.")
 _SET_BY = ("TORCHINDUCTOR_", "TORCH_COMPILE_", "ATEN_CPU_CAPABILITY", "CXX", "CFLAGS", "CPATH")
 _NOT_COUNTED = "TORCHINDUCTOR_CACHE_DIR"
-_HEADER = "from torch._inductor"
+_HEADER = f"from {NAMES['compile_fx'].paths[0].rpartition('.')[0]}"  # what Inductor's code begins with
 
 
 @dataclass(frozen=True)

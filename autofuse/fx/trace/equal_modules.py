@@ -91,12 +91,7 @@ class Structure:
     def _tensor(self, x: Tensor, contents: bool) -> Hashable:
         if type(x) not in (Tensor, nn.Parameter, nn.Buffer, FakeTensor) or x.layout is not torch.strided:
             raise _Alone
-        if (
-            x._backward_hooks
-            or getattr(x, "_post_accumulate_grad_hooks", None)
-            or vars(x)
-            and type(x) is not FakeTensor
-        ):
+        if x._backward_hooks or vars(x) and type(x) is not FakeTensor:
             raise _Alone
         storage = x.untyped_storage()._cdata
         self._numbers.setdefault(storage, len(self._numbers))
