@@ -58,7 +58,8 @@ class Attention(nn.Module):
         b, t, c = x.shape
         q, k, v = (p.view(b, t, HEADS, c // HEADS).transpose(1, 2) for p in self.joint(x).split(c, 2))
         scores = q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))
-        scores = scores.masked_fill(self.mask[:, :, :t, :t] == 0, float("-inf"))
+        mask: Tensor = self.get_buffer("mask")
+        scores = scores.masked_fill(mask[:, :, :t, :t] == 0, float("-inf"))
         y = self.dropout(torch.softmax(scores, -1)) @ v
         made: Tensor = self.out(y.transpose(1, 2).contiguous().view(b, t, c))
         return made

@@ -128,7 +128,7 @@ def _cache(threads: int) -> Cache | None:
 
 
 _caches: dict[tuple[Any, ...], Cache] = {}
-_read: dict[Cache, dict[str, Any]] = {}
+_read: dict[object, dict[str, Any]] = {}  # by the path of the file
 
 
 def _cache_for(threads: int, settings: tuple[tuple[str, str], ...]) -> Cache:
@@ -141,9 +141,10 @@ def _cache_for(threads: int, settings: tuple[tuple[str, str], ...]) -> Cache:
 
 def _entries(cache: Cache) -> dict[str, Any]:
     with _LOCK:
-        if cache not in _read:
-            _read[cache] = {k: v for k, v in cache.read().items() if isinstance(v, list)}
-        return _read[cache]
+        path = cache.path
+        if path not in _read:
+            _read[path] = {k: v for k, v in cache.read().items() if isinstance(v, list)}
+        return _read[path]
 
 
 def forget() -> None:

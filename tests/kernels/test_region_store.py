@@ -69,12 +69,17 @@ def test_another_call_is_not_served(folder: Path, no_compiler: list[str], other:
 def test_a_damaged_library_counts_as_absent(folder: Path, no_compiler: list[str], damage: bytes) -> None:
     for path in folder.glob("*.so"):
         before = path.read_bytes()
-        path.write_bytes(damage)
+        _put(path, damage)  # a library that is loaded must not change in its place
         try:
             torch.testing.assert_close(fresh()(*ARGS), mlp.forward_alone.function(*ARGS))
         finally:
-            path.write_bytes(before)
+            _put(path, before)
     assert no_compiler
+
+
+def _put(path: Path, content: bytes) -> None:
+    path.unlink()
+    path.write_bytes(content)
 
 
 def test_a_function_that_is_not_ours_is_not_kept() -> None:

@@ -27,7 +27,7 @@ from autofuse.kernels.policy import settings
 _T = TypeVar("_T")
 _OF_TORCH = ("torch", "autofuse", "operator", "_operator", "math", "builtins")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_read: dict[Cache, dict[str, Any]] = {}
+_read: dict[object, dict[str, Any]] = {}  # by the path of the file
 
 
 class _Unknown(Exception):
@@ -78,9 +78,10 @@ def _cache(device: torch.device) -> Cache:
 
 
 def _entries(cache: Cache) -> dict[str, Any]:
-    if cache not in _read:
-        _read[cache] = dict(cache.read())
-    return _read[cache]
+    path = cache.path
+    if path not in _read:
+        _read[path] = dict(cache.read())
+    return _read[path]
 
 
 def _text_of(graph: fx.Graph) -> str:
