@@ -82,7 +82,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
-        return x + self.down(self.gelu(self.up(self.norm2(x))))
+        made: Tensor = x + self.down(self.gelu(self.up(self.norm2(x))))
+        return made
 
 
 class Model(nn.Module):

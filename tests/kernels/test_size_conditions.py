@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import sympy
+import sympy  # type: ignore[import-untyped]
 
 from autofuse.kernels.size_conditions import Sizes, size_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,17 @@ def _excerpt(given: Tensor, function: object = torch.sqrt) -> Excerpt:
 
 
 @pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path))
+    with using(measured=True):
+        yield
+
+
+def test_where_nothing_is_to_be_measured_nothing_is_found() -> None:
+    place = place_of(_excerpt(torch.ones(2, 4)), Scaled(), True)
+    keep(place, CPU, SiteTiming())
+    with using(measured=False):
+        assert found(place, CPU, SiteTiming) is None
 
 
 def test_an_equal_place_is_found_by_the_next_process() -> None:

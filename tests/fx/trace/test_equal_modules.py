@@ -52,8 +52,8 @@ def test_modules_with_other_numbers_in_their_parameters_are_equal() -> None:
 
 CHANGES: dict[str, Callable[[Pair], object]] = {
     "a constant": lambda m: setattr(m.two[0], "eps", 1e-6),
-    "the sign of zero": lambda m: (setattr(m.one[0], "eps", 0.0), setattr(m.two[0], "eps", -0.0)),
-    "the type of a constant": lambda m: (setattr(m.one[0], "eps", 1), setattr(m.two[0], "eps", True)),
+    "the sign of zero": lambda m: (vars(m.one[0]).update(eps=0.0), vars(m.two[0]).update(eps=-0.0)),
+    "the type of a constant": lambda m: (vars(m.one[0]).update(eps=1), vars(m.two[0]).update(eps=True)),
     "what a buffer holds": _set_mask,
     "a dtype": lambda m: m.two.double(),
     "requires_grad": lambda m: m.two[0].weight.requires_grad_(False),
@@ -65,8 +65,8 @@ CHANGES: dict[str, Callable[[Pair], object]] = {
     "the mode of a child": lambda m: m.two[0].eval(),
     "a shared parameter": lambda m: setattr(m.two[0], "weight", m.one[0].weight),
     "parameters that are one": lambda m: setattr(m.two[1], "bias", m.two[0].weight),
-    "an object": lambda m: (setattr(m.one[0], "config", object()), setattr(m.two[0], "config", object())),
-    "a list": lambda m: m.two[0].sizes.append(3),  # type: ignore[operator, union-attr]
+    "an object": lambda m: [setattr(n[0], "config", object()) for n in (m.one, m.two)],
+    "a list": lambda m: setattr(m.two[0], "sizes", [1, 2, 3]),  # type: ignore[operator, union-attr]
     "no bias": lambda m: setattr(m.two[1], "bias", None),
     "strides": lambda m: setattr(m.two[0], "weight", nn.Parameter(torch.ones(4, 2)[:, 0])),
     "an attribute more": lambda m: setattr(m.two[0], "more", 1),
