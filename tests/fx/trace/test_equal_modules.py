@@ -58,7 +58,7 @@ CHANGES: dict[str, Callable[[Pair], object]] = {
     "a dtype": lambda m: m.two.double(),
     "requires_grad": lambda m: m.two[0].get_parameter("weight").requires_grad_(False),
     "a hook": lambda m: m.two[0].register_forward_hook(lambda *_: None),
-    "a hook on a gradient": lambda m: m.two[0].get_parameter("weight").register_hook(lambda g: g),
+    "a hook on a gradient": lambda m: m.two[0].get_parameter("weight").register_hook(lambda g: g),  # type: ignore[no-untyped-call]
     "a method of its own": lambda m: setattr(m.two[0], "forward", types.MethodType(Norm.forward, m.two[0])),
     "a subclass": lambda m: m.two.register_module("0", Other()),
     "a class that was changed": lambda m: setattr(m.two[0], "__class__", Other),
