@@ -5,7 +5,10 @@ rich is imported where something is shown: the live door imports this, and shows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -30,20 +33,66 @@ def quietly(stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
 @contextmanager
 def told(title: str, console: Console | None = None) -> Iterator[Tell]:
     """Show a bar on standard error, if that is a terminal, and take it away at the end."""
+    if console is None and not _may_be_a_terminal():
+        yield quietly
+        return
     console, rich = console or _standard_error(), import_module("rich.progress")
     columns = (
         rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeElapsedColumn()
     )  # fmt: skip
     with rich.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=None)
+        task, told_last = bar.add_task(title, total=None), [title]
 
         def tell(stage: str, parts: Iterable[_T], total: int, /) -> Iterator[_T]:
-            bar.reset(task, description=f"{title}: {stage}", total=total)
+            told_last[0] = f"{title}: {stage}"
+            bar.reset(task, description=told_last[0], total=total)
             for part in parts:
                 yield part
                 bar.advance(task)
 
-        yield tell
+        def beside(what: str) -> None:
+            bar.update(task, description=f"{told_last[0]} ({what})" if what else told_last[0])
+
+        _bars.append(beside)
+        try:
+            yield tell
+        finally:
+            _bars.remove(beside)
+
+
+_AFTER = 1.0  # seconds after which work that goes on is worth a line
+_bars: list[Callable[[str], None]] = []  # what shows a text beside a bar; the innermost bar is the last
+
+
+@contextmanager
+def busy_with(what: str, console: Console | None = None, after: float = _AFTER) -> Iterator[None]:
+    """Say what the block is busy with, on standard error if that is a terminal, once it has taken `after` seconds.
+
+    Where a bar is shown, the words stand beside it until the block ends.
+    """
+    if not _bars and console is None and not _may_be_a_terminal():
+        yield
+        return
+    said = threading.Event()
+    timer = threading.Timer(after, _say, (what, console, said))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if said.is_set() and _bars:
+            _bars[-1]("")
+
+
+def _say(what: str, console: Console | None, said: threading.Event) -> None:
+    said.set()
+    if console is None and _bars:
+        _bars[-1](what)
+        return
+    console = console or _standard_error()
+    if console.is_terminal:
+        console.print(f"autofuse: {what} ...", style="dim", markup=False, highlight=False)
 
 
 def spoken(name: str, console: Console | None = None) -> Tell:
@@ -57,6 +106,15 @@ def spoken(name: str, console: Console | None = None) -> Tell:
         yield from parts
 
     return tell
+
+
+def _may_be_a_terminal() -> bool:
+    """Whether rich could take standard error for a terminal. It has the last word, and takes long to import."""
+    forced = any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"))
+    try:
+        return forced or sys.stderr.isatty() or "ipykernel" in sys.modules
+    except (AttributeError, ValueError):  # it was closed, or is none
+        return False
 
 
 def _standard_error() -> Any:

@@ -34,6 +34,8 @@ _fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows 
 _OPEN_LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _PATIENCE, _PAUSE = 20.0, 0.01  # seconds: a process that is stopped may hold a lock for ever
 _told: set[str] = set()
+LIBRARY = ".so"  # the ending of a compiled library
+_MOST_FILES = 1000  # of one ending, 50 to 100 KB each
 
 Entries = dict[str, Any]
 
@@ -53,12 +55,50 @@ def clear() -> list[Path]:
     for path in gone:
         path.unlink(missing_ok=True)
     here = folder()
-    for left in here.glob("*.lock") if gone and here else ():
+    for left in (*here.glob("*.lock"), *here.glob(f"*{LIBRARY}")) if gone and here else ():
         with suppress(OSError):
             left.unlink()
     if here is not None:
         remove_leftovers(str(here))
     return gone
+
+
+def keep_file(content: bytes, suffix: str) -> str | None:
+    """Keep bytes under the name of their digest, which is returned; None where that cannot be done."""
+    here, name = folder(), sha256(content).hexdigest() + suffix
+    if here is None:
+        return None
+    try:
+        make(here)
+        if kept_file(name) is None:
+            _make_room(here, suffix)
+            put_private(str(here / name), content)
+    except OSError as error:
+        _LOG.debug("%s cannot be kept: %s", name, error)
+        return None
+    return name
+
+
+def kept_file(name: str) -> Path | None:
+    """Where the bytes of that digest lie, if they are there, whole and the user's."""
+    here = folder()
+    if here is None or os.path.basename(name) != name:
+        return None
+    path = here / name
+    try:
+        require_own(here)
+        whole = sha256(read_own(str(path))).hexdigest() == path.stem
+    except OSError:
+        return None
+    return path if whole else None
+
+
+def _make_room(here: Path, suffix: str) -> None:
+    """Drop the oldest where there are too many; whoever has loaded one keeps it."""
+    found = sorted(here.glob(f"*{suffix}"), key=lambda p: p.stat().st_mtime)
+    for old in found[: max(0, len(found) - _MOST_FILES)]:
+        with suppress(OSError):
+            old.unlink()
 
 
 @dataclass(frozen=True)

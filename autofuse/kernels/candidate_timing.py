@@ -13,7 +13,7 @@ import torch
 from autofuse.kernels.ranking import CandidateTime, ranked
 from autofuse.measure.pair_count import warmed
 from autofuse.measure.race import Race, race, typical, typical_interval
-from autofuse.measure.timing import seconds_of
+from autofuse.measure.timing import seconds_of, without_garbage_collection
 from autofuse.results.tuning import Trial
 
 WARM = 3  # calls before the first that counts
@@ -29,7 +29,7 @@ def raced(steps: Mapping[str, Step], trials: Sequence[Trial], seconds: float, de
     """
     warm = {name: min(seconds_of(step, device) for _ in range(WARM)) for name, step in steps.items()}
     order = sorted(steps, key=lambda name: warm[name])  # the first is timed twice a round, and never let go
-    with warmed(steps[order[0]], steps[order[-1]], warmup=1, device=device):
+    with without_garbage_collection(), warmed(steps[order[0]], steps[order[-1]], warmup=1, device=device):
         times = race({name: steps[name] for name in order}, seconds=seconds, seed=0, device=device)
         measured = _summed(trials, times)
         for seed, longer in enumerate(_LONGER, 1):

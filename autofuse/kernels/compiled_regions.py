@@ -1,7 +1,8 @@
 """Compiled regions: a plain function of tensors, compiled by Inductor into one loop and called without Dynamo.
 
-Knows Inductor and how often a region has to be compiled; must not know what regions compute. A call costs about three
-microseconds, where a function under torch.compile costs twenty. Sizes are compiled in, but for the number of rows.
+Knows how often a region has to be compiled; must not know what regions compute, nor how one is (region_compiler.py). A
+call costs about three microseconds, where a function under torch.compile costs twenty. Sizes are compiled in, but for
+the number of rows.
 Where compiling fails (no compiler, another Inductor), the function itself runs, slower and the same, and no operation
 asks for regions any more.
 """
@@ -10,20 +11,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import update_wrapper
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from autofuse.kernels.packages import give_up, loaded
-from autofuse.torch_private import FakeTensorMode, on_demand
+from autofuse.kernels.packages import give_up
+from autofuse.kernels.region_compiler import Compilation, compilation
 
 _LOG = logging.getLogger("autofuse")
 _LOCK = threading.RLock()
-_SYMBOLS = "torch.fx.experimental.symbolic_shapes"  # imports sympy, which only compiling takes
 _SEEN = 4096  # different sizes that a region remembers
 _BUCKET = 3  # bits: one compilation serves row counts up to eight times each other
 
@@ -61,18 +61,30 @@ class CompiledRegion:
         key = (torch.get_num_threads(), *exactly)
         runs = self._seen.get(key)
         if runs is None:
-            if len(self._seen) >= _SEEN:
-                self._seen.clear()
-            runs = self._seen[key] = self._for(args)
+            runs = self._for(args)
+            if not _sharing:
+                if len(self._seen) >= _SEEN:
+                    self._seen.clear()
+                self._seen[key] = runs
         return runs(*args)
 
     def _for(self, args: Sequence[Any]) -> Callable[..., Any]:
         """What runs for such arguments: the compiled loop, or the function itself where that does not hold for them."""
         key = self._key(args)
         if key not in self._made:
-            self._made[key] = self._compiled(args)
-        made, rows = self._made[key], args[self._rows.index(True)].shape[0]
-        return self.function if made is None or not made.holds(rows) else made.run
+            if _sharing and (other := self._made_for_more_rows(args, key)) is not None:
+                return other
+            self._made[key] = self._compiled(args, key)
+        found = self._made[key]
+        return self.function if found is None or not found.made.serves(args) else found.run
+
+    def _made_for_more_rows(self, args: Sequence[Any], key: tuple[Any, ...]) -> Callable[..., Any] | None:
+        """What was compiled for calls that differ in the number of rows alone, if it holds for these."""
+        alike = _without_rows(key)
+        for known, found in self._made.items():
+            if found is not None and _without_rows(known) == alike and found.made.serves(args):
+                return found.run
+        return None
 
     def _key(self, args: Sequence[Any]) -> tuple[Any, ...]:
         parts: list[Any] = [torch.get_num_threads()]
@@ -81,15 +93,17 @@ class CompiledRegion:
                 parts.append(x)
             elif by_row:
                 rows = x.shape[0]
-                parts += x.dtype, rows if rows < 2 else -(rows.bit_length() // _BUCKET), x.shape[1:], x.stride()
+                parts += x.dtype, _Rows(rows if rows < 2 else -(rows.bit_length() // _BUCKET)), x.shape[1:], x.stride()
             else:
                 parts += x.dtype, x.shape, x.stride()
         return tuple(parts)
 
-    def _compiled(self, args: Sequence[Any]) -> _Compiled | None:
+    def _compiled(self, args: Sequence[Any], key: tuple[Any, ...]) -> _Compiled | None:
         with _LOCK:
             try:
-                return _compile(self.function, args, self._rows)
+                symbolic = [(0,) if by and x.shape[0] > 1 else () for x, by in zip(args, self._rows, strict=True)]
+                made = compilation(self.function, args, symbolic, repr(key))
+                return _Compiled(made, made.runner())
             except Exception as error:  # whatever a compiler may raise
                 why = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
                 _LOG.warning("autofuse: %s could not be compiled and runs as it is: %s", self.function.__name__, why)
@@ -97,59 +111,30 @@ class CompiledRegion:
                 return None
 
 
-def _compile(function: Callable[..., Any], args: Sequence[Any], by_row: Sequence[bool]) -> _Compiled:
-    """`function` for arguments like `args`, with any number of rows that the compiler's guards admit."""
-    inductor, config = on_demand.compile_fx, on_demand.inductor_config
-    spelled_out = on_demand.select_decomp_table()  # casts and ranges have no loop else
-    places = [i for i, x in enumerate(args) if isinstance(x, Tensor)]
-    shapes, single = loaded(_SYMBOLS).ShapeEnv(), list[bool]()
-    mode = FakeTensorMode(shape_env=shapes)
-    fakes = [_fake(mode, args[i].detach(), by_row[i]) for i in places]
-    with torch.no_grad(), torch.autocast("cpu", enabled=False), mode:  # what is compiled serves calls outside of it
-
-        def of_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
-            whole = list(args)
-            for i, x in zip(places, tensors, strict=True):
-                whole[i] = x
-            made = function(*whole)
-            single.append(not isinstance(made, tuple))
-            return (made,) if single[-1] else made
-
-        graph = make_fx(of_tensors, spelled_out)(*fakes)
-    settings = {"cpp.threads": torch.get_num_threads(), "compile_threads": 1}  # no pool of processes for one file
-    with torch.no_grad(), config.patch(settings):
-        compiled = inductor.compile_fx_inner(graph, fakes)
-    # What stands around the loop in Inductor's object serves profilers and accelerators.
-    loop = getattr(compiled, "current_callable", None) or compiled
-    return _Compiled(_caller(loop, tuple(places), single[0]), [guard.expr for guard in shapes.guards])
+class _Rows(int):
+    """A range of numbers of rows, in a key."""
 
 
-def _fake(mode: FakeTensorMode, x: Tensor, by_row: bool) -> Tensor:
-    symbolic = by_row and x.shape[0] > 1
-    symbols, kinds = loaded(_SYMBOLS), loaded(_SYMBOLS).DimDynamic
-    sizes = [kinds.DYNAMIC if symbolic and i == 0 else kinds.STATIC for i in range(x.ndim)]
-    made: Tensor = mode.from_tensor(x, symbolic_context=symbols.StatelessSymbolicContext(dynamic_sizes=sizes))
-    return made
+def _without_rows(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(None if isinstance(part, _Rows) and part < 0 else part for part in key)
 
 
-def _caller(loop: Callable[[list[Tensor]], Any], places: tuple[int, ...], single: bool) -> Callable[..., Any]:
-    """The loop, which takes a list of tensors and gives several results, as the function that it was made of."""
-
-    def run(*args: Any) -> Any:
-        return loop([args[i] for i in places])
-
-    def run_for_one(*args: Any) -> Any:
-        return loop([args[i] for i in places])[0]
-
-    return run_for_one if single else run
+_sharing: list[None] = []
 
 
-class _Compiled:
-    """What Inductor made, and what tracing and compiling assumed of the number of rows."""
+@contextmanager
+def shared_regions() -> Iterator[None]:
+    """In this block a region runs what was compiled for another number of rows, where that holds.
 
-    def __init__(self, run: Callable[..., Any], guards: Sequence[Any]) -> None:
-        self.run, self._guards = run, guards
+    So what is checked on a part of a call is the very code that runs for all of it, and nothing is compiled for a part.
+    """
+    _sharing.append(None)
+    try:
+        yield
+    finally:
+        _sharing.pop()
 
-    def holds(self, rows: int) -> bool:
-        """Whether it may run for that many."""
-        return all(bool(e.subs(dict.fromkeys(e.free_symbols, rows))) for e in self._guards)
+
+class _Compiled(NamedTuple):
+    made: Compilation
+    run: Callable[..., Any]

@@ -84,7 +84,7 @@ def race(actions: Mapping[str, Action], *, seconds: float, seed: int, device: to
         going = [*runners, control]
         until = time.perf_counter() + seconds * len(going)
         for done in range(MOST):
-            if done >= FEWEST and time.perf_counter() > until:
+            if done >= FEWEST and (time.perf_counter() > until or _is_decided(runners, control)):
                 break
             for runner in order.sample(going, len(going)):
                 runner.run()
@@ -96,6 +96,17 @@ def race(actions: Mapping[str, Action], *, seconds: float, seed: int, device: to
     if device.type == "cpu":
         return _by_clock({n: tuple(r.runs) for n, r in zip(actions, runners, strict=True)}, tuple(control.runs))
     return Race({name: tuple(r.seconds) for name, r in zip(actions, runners, strict=True)}, tuple(control.seconds))
+
+
+def _is_decided(runners: Sequence[_Runner], control: _Runner) -> bool:
+    """Whether no run of another action took as long as any run of the first, which ran twice a round.
+
+    Of 8 runs and 16 that differ in nothing, one in C(24, 8) = 735471 orders is such a one.
+    """
+    first = [*runners[0].seconds, *control.seconds]
+    least, most = min(first), max(first)
+    others = [r.seconds for r in runners[1:]]
+    return bool(others) and all(min(own) > most or max(own) < least for own in others)
 
 
 def _by_clock(runs: Mapping[str, Sequence[TimedRun]], control: Sequence[TimedRun]) -> Race:

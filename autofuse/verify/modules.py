@@ -25,6 +25,7 @@ from autofuse.verify.draws import DRAWS, Draw, difference, draw
 from autofuse.verify.judging import Compared, capital, judged
 from autofuse.verify.other_calls import difference as difference_on_other_inputs
 from autofuse.verify.other_calls import other_calls
+from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
 from autofuse.verify.runs import SEED, ModuleCall, ModuleRun, drawn, in_double, run
 
 # Constants that are one number in single precision are one constant: a traced tensor may have been made in it. In a
@@ -46,6 +47,7 @@ class Verification:
     bound: float = 0.0
     reason: str = ""
     culprit: str = ""
+    size: str = ""  # on which part of the call this was asked, "" for all of it
 
 
 def verify(
@@ -101,10 +103,49 @@ class ModuleReference:
                 False, reason=f"The original does not run on the example inputs: {self._in_evaluation}."
             )
         nearest = max((c.outcome for c in checks), key=lambda o: o.max_error / o.bound if o.bound else 0.0)
-        return (self._on_other_inputs(rewritten) if other_inputs else None) or nearest
+        return (self.check_other_inputs(rewritten) if other_inputs else None) or nearest
 
-    def _on_other_inputs(self, rewritten: nn.Module) -> Verification | None:
-        """What differs on them; None where nothing does."""
+    @property
+    def original(self) -> nn.Module:
+        """The module that is rewritten."""
+        return self._original
+
+    @property
+    def call(self) -> ModuleCall:
+        """The call by which it is judged."""
+        return self._call
+
+    def on(self, call: ModuleCall) -> ModuleReference:
+        """The same original, judged by another call."""
+        return ModuleReference(self._original, call.args, call.kwargs, unread=call.unread, copy_object=call.copy_object,
+                               copy_module=call.copy_module)  # fmt: skip
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the original runs on this call in each mode that it has, and in double."""
+        runs = [e for e in (self._in_training, self._in_evaluation) if not isinstance(e, str)]
+        return bool(runs) and all(e.exact is not None for e in runs)
+
+    @property
+    def unit(self) -> float:
+        """The unit of rounding of the coarsest dtype on the way."""
+        return max(e.unit for e in (self._in_training, self._in_evaluation) if not isinstance(e, str))
+
+    def error_of(self, name: str) -> float | None:
+        """What the original errs by in a result or gradient, of its largest entry; None where there is none.
+
+        The largest of what was found so far: its own error, and that of the runs that were rounded at random.
+        """
+        errors = [
+            _error(r.named(name), e.exact.named(name))
+            for e in (self._in_training, self._in_evaluation)
+            if not isinstance(e, str) and e.exact is not None
+            for r in (e.own, *e.rounded_so_far)
+        ]
+        return max((e for e in errors if e is not None), default=None)
+
+    def check_other_inputs(self, rewritten: nn.Module) -> Verification | None:
+        """What differs, in double, on calls that the example leads to; None where nothing does."""
         for what, call, wanted in self._others:
             found = self._other(rewritten, call)
             if isinstance(wanted, type) or isinstance(found, type):
@@ -135,6 +176,7 @@ class ModuleReference:
         try:
             return run(in_double(module, call.copy_module), call, known.training, InDouble(known.dtype))
         except Exception as error:
+            pass_on_if_out_of_memory(error)
             return type(error)
 
     @cached_property
@@ -152,6 +194,7 @@ class ModuleReference:
             try:
                 return _Expected(self._original, call, training, other)
             except Exception as error:  # a model of one mode only, or not for these inputs
+                pass_on_if_out_of_memory(error)
                 why = f"{type(error).__name__}: {error}"
         return why
 
@@ -186,6 +229,11 @@ class _Expected:
         """Whether this mode differs from the other in more than dropout."""
         return self._other is None
 
+    @property
+    def rounded_so_far(self) -> list[ModuleRun]:
+        """The runs rounded at random that somebody has asked for."""
+        return self._other.rounded_so_far if self._other else [r for runs in self._rounded.values() for r in runs]
+
     def rounded(self, unit: float) -> list[ModuleRun]:
         """Some runs in which each step is rounded at random to `unit`."""
         if self._other:
@@ -206,6 +254,7 @@ class _Check:
         try:
             self._own = run(rewritten, expected.call, expected.training, AsWritten(), masks_too=False)
         except Exception as error:
+            pass_on_if_out_of_memory(error)
             reason = f"The rewritten forward raises {type(error).__name__} {self._mode}: {error}"
             self.outcome = Verification(False, math.inf, reason=reason)
             return
@@ -254,6 +303,7 @@ class _Check:
             drawn = (_drawn(self._rewritten, self._expected, s) for s in seeds)
             reason = difference(self._expected.draws(), drawn, self._expected.unit)
         except Exception as error:
+            pass_on_if_out_of_memory(error)
             reason = f"With dropout, the rewritten forward raises {type(error).__name__}: {error}"
         return Verification(False, math.inf, reason=f"{reason} ({self._mode})", culprit="dropout") if reason else None
 
@@ -301,12 +351,24 @@ def _tensor(run: ModuleRun, name: str, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if t is None else t
 
 
+def _error(found: Tensor | None, exact: Tensor | None) -> float | None:
+    """The largest error of a tensor, of its largest entry."""
+    if found is None or exact is None or found.shape != exact.shape:
+        return None
+    off = (found.detach() - exact.detach()).abs().nan_to_num(0.0, 0.0, 0.0)
+    size = exact.detach().abs().nan_to_num(0.0, 0.0, 0.0)
+    if not size.numel():
+        return 0.0
+    return float(off.max()) / (float(size.max()) or 1.0)
+
+
 def _run_in_double(module: nn.Module, expected: _Expected) -> ModuleRun | None:
     try:
         return run(
             in_double(module, expected.call.copy_module), expected.call, expected.training, InDouble(expected.dtype)
         )
-    except Exception:  # a kernel or a check that has no double
+    except Exception as error:  # a kernel or a check that has no double
+        pass_on_if_out_of_memory(error)
         return None
 
 

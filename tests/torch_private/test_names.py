@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -198,6 +199,8 @@ RELIED_ON: dict[str, Callable[[Any], bool]] = {
     and reset(code) is None
     and not has("compiled_forms")(code),
     "OptimizedModule": lambda kind: isinstance(torch.compile(nn.Identity()), kind),
+    "sympy_printer": lambda printer: printer().doprint(sympy.Eq(sympy.Symbol("s0", integer=True), 1)) == "s0 == 1",
+    "tensor_data_pointer": lambda address: isinstance(address, int) and address > 0,
     "compile_fx": lambda module: callable(module.compile_fx_inner),
     "inductor_config": lambda config: under(config.patch({"cpp.threads": 1, "compile_threads": 1}), lambda: True),
     "select_decomp_table": lambda select: torch.ops.aten.native_dropout.default in select(),

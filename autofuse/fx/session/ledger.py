@@ -167,5 +167,14 @@ def _site_report(
     code = why.code.name if why else told.code
     return SiteReport(
         found.rule, name, status, str(why or found.reason), found.kernel, error, file, line,  # type: ignore[arg-type]
-        told.advice, told.value, told.line, found.mask, code, found.choice if found.fused else "",
+        told.advice, told.value, told.line, found.mask, code, _details_of(found, verdict, why),
     )  # fmt: skip
+
+
+def _details_of(found: Found, verdict: Verdict | None, why: Reason | None) -> str:
+    """Of what is fused, why its kernel was taken, and on which part of the call it was checked in double."""
+    if why is not None or not found.fused:
+        return ""
+    part = verdict.size if verdict is not None else ""
+    checked = f"checked in double on {part}, in its own dtype on all" if part else ""
+    return "; ".join(filter(None, (found.choice, checked)))

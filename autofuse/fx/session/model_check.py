@@ -18,6 +18,7 @@ from autofuse.fx.session.trials import ForwardTrial
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
+from autofuse.verify.slices import SHORT
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ def check_model(model: nn.Module, call: ForwardArguments, planner: Planner) -> M
 
 
 def _checked(model: nn.Module, call: ForwardArguments, planner: Planner) -> ModelVerdict:
-    trial, running = ForwardTrial(model, call, planner), [m for m, s in planner.states.items() if s.full or s.narrow]
+    trial = ForwardTrial(model, call, planner, length=SHORT)
+    running = [m for m, s in planner.states.items() if s.full or s.narrow]
     outcome = trial.outcome(running)
     if outcome.ok:
         return ModelVerdict()

@@ -6,18 +6,22 @@ Knows how calls become plans; whether a plan holds, and what is installed, is de
 from __future__ import annotations
 
 import copy
+import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import torch
 from torch import nn
 
 from autofuse.display.progress import Tell
+from autofuse.fx.install.codegen import Variant
 from autofuse.fx.rewrite.module_plan import Found, ModulePlan, SiteKey, plan_of
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.options import likeness
 from autofuse.fx.session.state import Exclusions, ModuleState
+from autofuse.fx.trace.equal_modules import Structure, held_once
 from autofuse.fx.trace.module_calls import Calls
 from autofuse.fx.trace.own_forward import why_kept
 from autofuse.fx.trace.paths import Path
@@ -33,6 +37,7 @@ from autofuse.torch_private import FakeTensorMode
 
 _Key = tuple[bool, frozenset[Path]]  # mode, what is left out
 Plans = dict[bool, ModulePlan]  # mode -> plan of the whole forward
+_ADDRESS = re.compile(r"\d{9}")
 
 
 class Planner:
@@ -55,11 +60,17 @@ class Planner:
         self.passing: set[nn.Module] = set()  # what stands in the way there may be over at the next call
         self._given: dict[tuple[nn.Module, bool], ForwardArguments] = {}  # calls that a caller's trace makes of a child
         self._inside: dict[Hashable, ForwardTrace | None] = {}
+        self._structures: dict[tuple[nn.Module, bool], Structure] = {}
+        self._first: dict[Hashable, nn.Module] = {}  # of the modules that are equal, the one that was planned
 
     @cached_property
     def sharded(self) -> Forms:
         """What the tensors that are elsewhere now will be."""
         return forms(m for mode in self.calls.values() for m in mode) | self._sharded
+
+    @cached_property
+    def _once(self) -> frozenset[int]:
+        return held_once(self.states)
 
     @cached_property
     def world(self) -> Twins:
@@ -71,6 +82,8 @@ class Planner:
     ) -> ModulePlan | None:
         """The plan for a call of `module`; None where its forward cannot be traced."""
         key = (module, (training, dropped))
+        if key not in self.plans and call is None and self._taken_over(module, training, dropped):
+            return self.plans[key]
         if key not in self.plans:
             if call is not None:
                 self._given.setdefault((module, training), call)
@@ -80,6 +93,63 @@ class Planner:
                 return None
             self.plans[key] = made
         return self.plans[key]
+
+    def _taken_over(self, module: nn.Module, training: bool, dropped: frozenset[Path]) -> bool:
+        """Whether an equal module was planned for an equal call: its plans are taken over."""
+        mine = self._structure(module, training)
+        if mine is None:
+            return False
+        other = self._first.setdefault((training, mine.key), module)
+        theirs = self._structure(other, training)
+        if other is module or theirs is None:
+            return False
+        double = {path: m for m, path in mine.paths.items()}
+        doubles = {m: double[path] for m, path in theirs.paths.items() if path in double}
+        if any(self._excluded(m) != self._excluded(d) for m, d in doubles.items()):
+            return False
+        made = self._doubled(other, training, dropped, theirs, doubles)
+        for key, plan in (made or {}).items():
+            self.plans.setdefault(key, plan)
+        return made is not None
+
+    def _excluded(self, module: nn.Module) -> Exclusions | None:
+        return self.states[module].exclusions if module in self.states else None
+
+    def _structure(self, module: nn.Module, training: bool) -> Structure | None:
+        """What a module and its call are like; None where it is equal to no other."""
+        call = self.calls[training].get(module)
+        if call is None or module not in self.states or len(self.calls[training]) < 2:
+            return None
+        if (module, training) not in self._structures:
+            self._structures[module, training] = Structure(module, call, self._once)
+        found = self._structures[module, training]
+        return found if found.key is not None else None
+
+    def _doubled(
+        self, module: nn.Module, training: bool, dropped: frozenset[Path], of: Structure,
+        doubles: Mapping[nn.Module, nn.Module],
+    ) -> dict[tuple[nn.Module, _Key], ModulePlan] | None:  # fmt: skip
+        """The plan of `module`, and of the children that it narrows, for those that are equal; None where one is not.
+
+        A guard that names something of the planned module itself would hold for that one alone.
+        """
+        plan = self.plans.get((module, (training, dropped)))
+        if plan is None or module not in doubles or any(child not in doubles for child, _ in plan.narrowed):
+            return None
+        named = () if plan.variant is None else (*plan.variant.names, *plan.variant.globals)
+        if any(of.may_own(value) for _, value in named) or plan.variant and _names_an_address(plan.variant):
+            return None
+        narrowed = [(doubles[child], left_out) for child, left_out in plan.narrowed]
+        made = {(doubles[module], (training, dropped)): replace(
+            plan, module=doubles[module], found=list(plan.found), narrowed=narrowed)}  # fmt: skip
+        for child, left_out in plan.narrowed:
+            below = self._doubled(child, training, left_out, of, doubles)
+            if below is None:
+                return None
+            if (given := self._given.get((child, training))) is not None:
+                self._given.setdefault((doubles[child], training), given)
+            made |= below
+        return made
 
     def plan_again(self, module: nn.Module, exclusions: Exclusions) -> None:
         """Plan every planned call of `module` anew, without what is excluded now."""
@@ -179,6 +249,11 @@ class Planner:
             except Untraceable:
                 self._inside[key] = None
         return self._inside[key]
+
+
+def _names_an_address(variant: Variant) -> bool:
+    """Whether a guard or the code holds a number that may be the id of an object: `SCALES[id(self)]`."""
+    return any(_ADDRESS.search(text) for text in (variant.source, *variant.tests, *variant.inputs))
 
 
 def refuse_where_kept(module: nn.Module) -> None:

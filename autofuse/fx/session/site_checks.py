@@ -6,7 +6,7 @@ Knows how to make the copies and whom to blame; verify/modules.py judges.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -33,6 +33,7 @@ class Verdict:
 
     max_error: float | None = None
     failed: tuple[tuple[Found, Reason], ...] = ()
+    size: str = ""  # the part of the call that was checked in double, "" for all of it
 
 
 class Checker:
@@ -44,19 +45,21 @@ class Checker:
     def check(self, planner: Planner, real: Calls, tell: Tell) -> Verdicts:
         """A verdict for each module that gained something; a plan that fails is made again without what fails."""
         verdicts: Verdicts = {}
-        modules = dict.fromkeys(m for m, _ in planner.plans if m in real)
+        modules = dict.fromkeys(m for m, _ in planner.plans)
         for module in tell("checking", list(modules), len(modules)):
             plans = planner.whole(module)
             if not any(p.variant for p in plans.values()):
                 continue
             key = _key(planner, module, plans)
+            if key not in self._known and module not in real:
+                continue  # nobody knows how it is called, nor is it equal to one that was checked
             if key not in self._known:
                 self._known[key] = self._judged_or_failed(planner, module, real[module])
             elif self._known[key].failed:
                 planner.plan_again(module, _without(planner, module, self._known[key]))
             verdicts[module] = self._known[key]
             for child in planner.narrowed(plans.values()):
-                verdicts.setdefault(child, Verdict(self._known[key].max_error))
+                verdicts.setdefault(child, replace(self._known[key], failed=()))
         return verdicts
 
     def check_part(
@@ -95,7 +98,7 @@ class Checker:
             return Verdict(None, tuple((f, because(outcomes.NOT_VERIFIED, why=why)) for f in found))
         trial = ForwardTrial(module, call, planner)
         outcome = trial.outcome()
-        return Verdict(outcome.max_error) if outcome.ok else _blame(planner, module, trial, outcome)
+        return Verdict(outcome.max_error, size=outcome.size) if outcome.ok else _blame(planner, module, trial, outcome)
 
 
 def _blame(planner: Planner, module: nn.Module, trial: ForwardTrial, outcome: Verification) -> Verdict:

@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 
 from autofuse import ops
 from autofuse.fx.rewrite.excerpt import Excerpt
+from autofuse.fx.session.remembered_times import found, keep, place_of
 from autofuse.kernels.candidate_timing import raced
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.policy import settings
@@ -34,6 +35,7 @@ from autofuse.torch_private import FakeTensor, pytree
 FUSED = "fused"
 SECONDS = 0.15  # for each candidate
 _WARM, _ENOUGH = 4, 0.05  # calls before the first that counts, and the seconds after which they are enough
+_UNMEASURED = "not measured"
 _LOG = logging.getLogger("autofuse")
 
 
@@ -69,8 +71,20 @@ class SiteTimer:
         """Weigh one place of `module`, which is a copy that may be run, in the mode that is asked about."""
         key = (excerpt.likeness, training, _shapes(module))
         if key not in self._known:
-            self._known[key] = _weighed(excerpt, module, training)
+            self._known[key] = _remembered_or_weighed(excerpt, module, training)
         return self._known[key]
+
+
+def _remembered_or_weighed(excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTiming:
+    """What an earlier process measured of an equal place, or what is measured now."""
+    device = next((v.device for v in pytree.tree_leaves(excerpt.given) if isinstance(v, Tensor)), None)
+    place = "" if device is None else place_of(excerpt, module, training)
+    if device is not None and (known := found(place, device, SiteTiming)) is not None:
+        return known
+    weighed = _weighed(excerpt, module, training)
+    if device is not None and not weighed.noisy and not weighed.words.startswith(_UNMEASURED):
+        keep(place, device, weighed)
+    return weighed
 
 
 def _weighed(excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTiming:
@@ -84,7 +98,7 @@ def _weighed(excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTiming:
         return site.weighed(kernel, why)
     except Exception as error:  # numbers that are made up may not be what a forward can take
         _LOG.debug("autofuse.ops.%s could not be weighed: %s: %s", excerpt.operation, type(error).__name__, error)
-        return SiteTiming(words=f"not measured ({type(error).__name__} on made-up numbers)")
+        return SiteTiming(words=f"{_UNMEASURED} ({type(error).__name__} on made-up numbers)")
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
 
 from autofuse.fx.install.codegen import Forward, Variant
-from autofuse.fx.install.dispatch import install, install_alike, restore_one
+from autofuse.fx.install.dispatch import Missed, RewrittenForward, install, install_alike, restore_one
 from autofuse.fx.rewrite.module_plan import ModulePlan
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.trace.ambient_state import undisturbed_randomness
@@ -21,7 +22,11 @@ from autofuse.fx.trace.sharding import register_views
 from autofuse.fx.trace.stand_ins import Forms, filled, local
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import Twins, copied_object, plain_class
+from autofuse.kernels.compiled_regions import shared_regions
+from autofuse.verify.in_parts import PartwiseReference
 from autofuse.verify.modules import ModuleReference, Verification
+from autofuse.verify.out_of_memory import is_out_of_memory
+from autofuse.verify.slices import LENGTH
 
 
 class ForwardTrial:
@@ -31,9 +36,13 @@ class ForwardTrial:
     """
 
     def __init__(
-        self, module: nn.Module, call: ForwardArguments, planner: Planner, unread: frozenset[Path] = frozenset()
-    ) -> None:
-        """`unread`: the places in the returned tuple that the caller does not read; they are not compared."""
+        self, module: nn.Module, call: ForwardArguments, planner: Planner, unread: frozenset[Path] = frozenset(),
+        length: int = LENGTH,
+    ) -> None:  # fmt: skip
+        """`unread`: the places in the returned tuple that the caller does not read; they are not compared.
+        length: of a sequence in the part of the call that is checked in double, at most.
+        """
+        self._length = length
         self._module, self._call, self._planner, self._unread = module, call, planner, unread
 
     @cached_property
@@ -43,23 +52,55 @@ class ForwardTrial:
         return ModuleReference(original, *self._call, unread=places, copy_object=copied_object,
                                copy_module=copied_with_forwards)  # fmt: skip
 
+    @cached_property
+    def _parts(self) -> PartwiseReference:
+        return PartwiseReference(self._reference, shared_regions, self._length)
+
     def outcome(self, running: Iterable[nn.Module] | None = None) -> Verification:
         """Whether a copy computes the same in which these modules run their plans, and all others their originals.
 
-        By default the module itself runs its plan for this very call, and so do the children that it narrows.
+        By default the module itself runs its plan for this very call, and so do the children that it narrows. A large
+        call is checked on a part of it where a part can tell (verify/in_parts.py); `size` says which.
         """
+        if running is None:
+            running, only_this = [self._module, *narrowed_below(self._planner, self._module)], True
+        else:
+            running, only_this = list(running), False
+        try:
+            found = self._tried(running, only_this, in_parts=True) if not self._unread else None
+            return found or self._tried(running, only_this, in_parts=False) or Verification(False)
+        except Exception as error:
+            if not is_out_of_memory(error) or self._unread:
+                raise
+            self.__dict__.pop("_parts", None)  # with what it holds
+            self.__dict__.pop("_reference", None)
+            error.__traceback__ = None
+            smaller = self._tried(running, only_this, in_parts=True, alone=True)
+            if smaller is None:
+                raise
+            return replace(smaller, size=f"{smaller.size} alone, for memory ran out") if smaller.ok else smaller
+
+    def _tried(
+        self, running: list[nn.Module], only_this: bool, in_parts: bool, alone: bool = False
+    ) -> Verification | None:
         made: dict[nn.Module, nn.Module] = {}
+        if in_parts and not alone and not self._parts.can_tell:
+            return None
         rewritten = copied(self._module, made, self._planner.sharded)
-        for module in [self._module, *narrowed_below(self._planner, self._module)] if running is None else running:
+        misses, known = list[nn.Module](), dict[Hashable, RewrittenForward]()
+        missed = partial(_noted, misses)
+        for module in running:
             if module in made:
-                called = self._unread if running is None and module is self._module else None
-                install_plans(self._planner, module, made[module], called)
+                itself = only_this and module is self._module and not in_parts
+                install_plans(self._planner, module, made[module], self._unread if itself else None, missed, known)
         try:
             with undisturbed_randomness(), unchanged_outside() as outside:
                 for cls in {type(m) for m in made}:  # a rewritten forward writes there without running the user's code
                     outside.note_defaults(own_forward(plain_class(cls)))
                     outside.note_class(plain_class(cls))
-                return self._reference.check(rewritten, other_inputs=running is None)
+                if in_parts:
+                    return self._parts.check(rewritten, misses, other_inputs=only_this, alone=alone)
+                return self._reference.check(rewritten, other_inputs=only_this)
         finally:
             for module in made.values():  # copies may lie about for a while, and their classes would dispatch
                 restore_one(module)
@@ -75,12 +116,14 @@ def narrowed_below(planner: Planner, module: nn.Module) -> list[nn.Module]:
 
 
 def install_plans(
-    planner: Planner, module: nn.Module, copy: nn.Module, called: frozenset[Path] | None = None
+    planner: Planner, module: nn.Module, copy: nn.Module, called: frozenset[Path] | None = None,
+    missed: Missed | None = None, known: dict[Hashable, RewrittenForward] | None = None,
 ) -> bool:  # fmt: skip
     """Give a copy the planned forwards of `module`, with guards that hold for the copy; whether there are any.
 
     called: what the caller does not read, where the copy is called itself, as it was planned. Any other copy may be
     called in several ways, and only one of them was planned, so it keeps the guards that tell its calls apart.
+    missed: runs the calls that no planned forward stands in for. known: the forwards of modules that are alike.
     """
     whole = called or frozenset()
     forwards: dict[frozenset[Path], list[Variant]] = {}
@@ -91,7 +134,8 @@ def install_plans(
     full = tuple(forwards.pop(whole, ()))
     forwards.pop(frozenset(), None)
     if full or forwards:
-        install(copy, full, {dropped: tuple(made) for dropped, made in forwards.items()}, _original, {})
+        narrow = {dropped: tuple(made) for dropped, made in forwards.items()}
+        install(copy, full, narrow, missed or _original, {} if known is None else known)
     return bool(full or forwards)
 
 
@@ -135,3 +179,11 @@ def _original(
     of: Forward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], unread: frozenset[Path]
 ) -> object:  # fmt: skip
     return module(*args, **kwargs) if unread else of(module, *args, **kwargs)
+
+
+def _noted(
+    misses: list[nn.Module], of: Forward, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object],
+    unread: frozenset[Path],
+) -> object:  # fmt: skip
+    misses.append(module)
+    return _original(of, module, args, kwargs, unread)

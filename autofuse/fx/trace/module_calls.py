@@ -10,7 +10,7 @@ import contextvars
 import functools
 import logging
 import types
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.ambient_state import autocast, undisturbed_randomness, without_cached_casts
+from autofuse.fx.trace.equal_modules import Structure, held_once
 from autofuse.fx.trace.external_state import ExternalState, unchanged_outside
 from autofuse.fx.trace.source_lines import user_place
 from autofuse.fx.trace.stand_ins import fake_world
@@ -149,10 +150,22 @@ def calls_of(model: nn.Module, call: ForwardArguments, to_check: Collection[nn.M
             problems.append(error.reason)
     real: Calls = {}
     try:
-        real = _silently(lambda: calls_for_real(model, call, False, frozenset(to_check))) if to_check else {}
+        wanted = _one_of_each_kind(model, to_check, by_mode)
+        real = _silently(lambda: calls_for_real(model, call, False, wanted)) if to_check else {}
     except Untraceable as error:  # each module waits for its first call
         problems.append(because(outcomes.NOT_VERIFIED_YET, why=error.reason))
     return ModelCalls(by_mode, real, tuple(problems))
+
+
+def _one_of_each_kind(model: nn.Module, modules: Collection[nn.Module], by_mode: Mapping[bool, Calls]
+                      ) -> frozenset[nn.Module]:  # fmt: skip
+    """Of modules that are equal, and are called alike in both modes, the first: a call holds copies of tensors."""
+    once, kept = held_once([model]), dict[Hashable, nn.Module]()
+    for module in modules:
+        calls = [by_mode[training].get(module) for training in (False, True)]
+        keys = [None if c is None else Structure(module, c, once).key for c in calls]
+        kept.setdefault(module if any(k is None for k in keys) else tuple(keys), module)
+    return frozenset(kept.values())
 
 
 def calls_in_mode(model: nn.Module, call: ForwardArguments, training: bool) -> Calls:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -92,7 +93,8 @@ def test_what_takes_microseconds_is_not_timed(monkeypatch: pytest.MonkeyPatch) -
     assert site.status == "fused" and not site.reason
 
 
-def test_equal_places_are_weighed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_places_are_weighed_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path))  # where no other test has weighed them
     weighed = []
     known = weighing._weighed
 

@@ -1,0 +1,128 @@
+"""A check of a large call: the whole proof on a part of it, and one look at all of it in the dtypes as written.
+
+In double and under random rounding a part is run (slices.py). What all of it may differ by follows from what the
+original errs by on the part: errors that add up grow at most as the square root of the number of entries. Where that
+does not explain a difference, or a part cannot tell, the answer is None, and the whole call has to be checked at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from autofuse.verify.arithmetic import AsWritten
+from autofuse.verify.differences import difference_in_kind
+from autofuse.verify.modules import ModuleReference, Verification
+from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
+from autofuse.verify.runs import ModuleCall, ModuleRun, run
+from autofuse.verify.slices import LENGTH, elements, slices
+
+_WORTH = 2  # times as many entries as in a part; below that the whole call is checked at once
+
+
+class PartwiseReference:
+    """What an original computes on parts of a call, and of the whole call in the dtypes as written."""
+
+    def __init__(
+        self, whole: ModuleReference, aside: Callable[[], AbstractContextManager[object]] = nullcontext,
+        length: int = LENGTH,
+    ) -> None:  # fmt: skip
+        """aside: a context for the runs of a part of the call. length: of a sequence in a part, at most."""
+        self._whole, self._aside, self._length = whole, aside, length
+        self._known: dict[str, ModuleReference | None] = {}
+
+    @cached_property
+    def _smaller(self) -> list[tuple[str, ModuleCall]]:
+        return [(words, call) for words, call in slices(self._whole.call, self._length) if self._is_worth(call)]
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether the call has parts that are worth it, and the original runs on the whole of it."""
+        return bool(self._smaller) and self._own is not None
+
+    def check(
+        self, rewritten: nn.Module, misses: Sequence[object], *, other_inputs: bool = False, alone: bool = False
+    ) -> Verification | None:
+        """Whether `rewritten` may stand for the original; None where no part of the call can tell.
+
+        misses: grows with each call that no rewritten forward stands in for. What runs for the whole call has to run
+        for its part, or nothing is shown: with any miss there is no answer.
+        alone: the whole call is not made; for where memory has run out.
+        """
+        mine = None if alone else _runs(rewritten, self._whole.call)
+        if not alone and (mine is None or self._own is None) or misses:
+            return None
+        for words, call in self._smaller:
+            if (part := self._part(words, call)) is None:
+                continue
+            with self._aside():
+                outcome = part.check(rewritten)
+                if misses:
+                    return None
+                if outcome.ok and other_inputs:
+                    outcome = part.check_other_inputs(rewritten) or outcome
+            if not outcome.ok:
+                return replace(outcome, reason=f"{outcome.reason.rstrip('.')} (on {words}).")
+            if mine is None or self._own is None:
+                return replace(outcome, size=words)
+            growth = math.sqrt(max(1.0, elements(self._whole.call) / max(1, elements(call))))
+            alike = all(_is_near(a, b, part, growth) for a, b in zip(mine, self._own, strict=True))
+            return replace(outcome, size=words) if alike else None
+        return None
+
+    def _is_worth(self, part: ModuleCall) -> bool:
+        return elements(part) * _WORTH <= elements(self._whole.call)
+
+    @cached_property
+    def _own(self) -> list[ModuleRun] | None:
+        return _runs(self._whole.original, self._whole.call)
+
+    def _part(self, words: str, call: ModuleCall) -> ModuleReference | None:
+        """The reference on a part; None where the original does not run on it in double."""
+        if words not in self._known:
+            part = self._whole.on(call)
+            self._known[words] = part if part.is_exact else None
+        return self._known[words]
+
+
+def _runs(module: nn.Module, call: ModuleCall) -> list[ModuleRun] | None:
+    """In training with gradients, and in evaluation without, in the dtypes as written; None where one raises."""
+    for gradients in ("every", "asked"):
+        calls = (replace(call, gradients=gradients), True), (replace(call, gradients="none"), False)
+        try:
+            return [run(module, call, training, AsWritten(), masks_too=False) for call, training in calls]
+        except Exception as error:  # what is written in place may have no gradient
+            pass_on_if_out_of_memory(error)
+    return None
+
+
+def _is_near(mine: ModuleRun, own: ModuleRun, part: ModuleReference, growth: float) -> bool:
+    """Whether two runs of the whole call differ by no more than the original errs by, and a fused forward may."""
+    if difference_in_kind(own, mine) is not None:
+        return False
+    names = (*own.tensors, *(f"gradient of {n}" for n in own.gradients))
+    return all(_is_near_in(name, mine, own, part, growth) for name in names)
+
+
+def _is_near_in(name: str, mine: ModuleRun, own: ModuleRun, part: ModuleReference, growth: float) -> bool:
+    a, b = mine.named(name), own.named(name)
+    if a is None or b is None:
+        return a is b
+    a, b = (torch.view_as_real(t) if t.is_complex() else t for t in (a.detach(), b.detach()))
+    off, size = _largest(a - b), _largest(b)
+    if not math.isfinite(off + size):
+        return bool(torch.equal(a, b))  # infinities and NaN are for the whole check, unless all is the same
+    found = part.error_of(name)
+    if found is None or not size:
+        return off == 0.0
+    return off <= growth * (6.0 * (1.0 + 4.0 / b.numel()) * found + 4.0 * part.unit) * size
+
+
+def _largest(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x.flatten(), math.inf)) if x.numel() else 0.0

@@ -1,0 +1,100 @@
+"""Two modules are equal only if a plan for one is a plan for the other."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autofuse.fx.trace.equal_modules import Structure, held_once
+
+
+class Norm(nn.Module):
+    def __init__(self, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps, self.sizes, self.weight = eps, [1, 2], nn.Parameter(torch.ones(4))
+        self.register_buffer("mask", torch.tril(torch.ones(3, 3)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+class Other(Norm):
+    pass
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Sequential(Norm(), nn.Linear(4, 4)), nn.Sequential(Norm(), nn.Linear(4, 4))
+
+
+def _set_mask(m: Pair) -> None:
+    assert isinstance(m.two[0].mask, Tensor)
+    m.two[0].mask[0, 0] = 0
+
+
+def _are_equal(pair: Pair, calls: tuple[Tensor, Tensor]) -> bool:
+    once = held_once([pair])
+    one, two = (Structure(m, ((x,), {}), once).key for m, x in zip((pair.one, pair.two), calls, strict=True))
+    return one is not None and one == two
+
+
+X = (torch.ones(2, 4), torch.zeros(2, 4))
+
+
+def test_modules_with_other_numbers_in_their_parameters_are_equal() -> None:
+    assert _are_equal(Pair(), X)
+
+
+CHANGES: dict[str, Callable[[Pair], object]] = {
+    "a constant": lambda m: setattr(m.two[0], "eps", 1e-6),
+    "the sign of zero": lambda m: (vars(m.one[0]).update(eps=0.0), vars(m.two[0]).update(eps=-0.0)),
+    "the type of a constant": lambda m: (vars(m.one[0]).update(eps=1), vars(m.two[0]).update(eps=True)),
+    "what a buffer holds": _set_mask,
+    "a dtype": lambda m: m.two.double(),
+    "requires_grad": lambda m: m.two[0].get_parameter("weight").requires_grad_(False),
+    "a hook": lambda m: m.two[0].register_forward_hook(lambda *_: None),
+    "a hook on a gradient": lambda m: m.two[0].get_parameter("weight").register_hook(lambda g: g),  # type: ignore[no-untyped-call]
+    "a method of its own": lambda m: setattr(m.two[0], "forward", types.MethodType(Norm.forward, m.two[0])),
+    "a subclass": lambda m: m.two.register_module("0", Other()),
+    "a class that was changed": lambda m: setattr(m.two[0], "__class__", Other),
+    "the mode of a child": lambda m: m.two[0].eval(),
+    "a shared parameter": lambda m: setattr(m.two[0], "weight", m.one[0].weight),
+    "parameters that are one": lambda m: setattr(m.two[1], "bias", m.two[0].weight),
+    "an object": lambda m: [vars(n[0]).update(config=object()) for n in (m.one, m.two)],
+    "a list": lambda m: setattr(m.two[0], "sizes", [1, 2, 3]),
+    "no bias": lambda m: setattr(m.two[1], "bias", None),
+    "strides": lambda m: setattr(m.two[0], "weight", nn.Parameter(torch.ones(4, 2)[:, 0])),
+    "an attribute more": lambda m: setattr(m.two[0], "more", 1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_modules_that_differ_in_more_are_not(change: str) -> None:
+    pair = Pair()
+    CHANGES[change](pair)
+    assert not _are_equal(pair, X)
+
+
+@pytest.mark.parametrize("other", [
+    torch.ones(3, 4), torch.ones(2, 4, dtype=torch.float64), torch.ones(2, 4, requires_grad=True), torch.ones(4, 2).t(),
+])  # fmt: skip
+def test_another_call_is_another_structure(other: Tensor) -> None:
+    assert not _are_equal(Pair(), (X[0], other))
+
+
+@pytest.mark.parametrize(("value", "expected"), [
+    (nn.Module, False), (1.5, False), (torch.float32, False), (torch, False), (vars(torch), False), (len, False),
+    (lambda: None, False), ([1], True), ({"a": 1}, True), (object(), True), (Norm(), True), (Norm().forward, True),
+])  # fmt: skip
+def test_only_code_classes_and_plain_values_belong_to_nobody(value: object, expected: bool) -> None:
+    assert Structure(Norm(), ((), {}), frozenset()).may_own(value) is expected
+
+
+def test_a_function_owns_what_it_closes_over() -> None:
+    owned = Norm()
+    assert Structure(owned, ((), {}), frozenset()).may_own(lambda: owned)

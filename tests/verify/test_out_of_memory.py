@@ -1,0 +1,46 @@
+"""Memory that runs out is told apart, and never taken for a difference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autofuse.verify.modules import verify
+from autofuse.verify.out_of_memory import is_out_of_memory
+
+
+@pytest.mark.parametrize(("error", "expected"), [
+    (torch.OutOfMemoryError("CUDA out of memory."), True),
+    (MemoryError(), True),
+    (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate"), True),
+    (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+    (ValueError("memory"), False),
+])  # fmt: skip
+def test_errors_of_memory(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
+
+
+class Runs(nn.Module):
+    """Runs out of memory at a call."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(4, 4), [at]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls[0] -= 1
+        if self.calls[0] == 0:
+            raise torch.OutOfMemoryError("out of memory")
+        made: Tensor = self.linear(x)
+        return made
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_check_that_runs_out_of_memory_says_nothing(at: int) -> None:
+    plain = Runs(0)
+    rewritten = Runs(at)
+    rewritten.linear = plain.linear
+    with pytest.raises(torch.OutOfMemoryError):
+        verify(plain, rewritten, (torch.randn(2, 4),))
+        verify(rewritten, plain, (torch.randn(2, 4),))
