@@ -34,6 +34,17 @@ class ParsedFiles:
 
     _size: int = 0
     _files: dict[str, _Parsed] = field(default_factory=dict)
+    _places: dict[str, bool] = field(default_factory=dict)
+
+    def is_file(self, path: str) -> bool:
+        """Whether there is a file at `path`: many ask for the same one."""
+        if path not in self._places:
+            self._places[path] = os.path.isfile(path)
+        return self._places[path]
+
+    def look_again(self) -> None:
+        """Forgets which files there are."""
+        self._places.clear()
 
     def tree(self, text: bytes, path: str) -> ast.Module:
         """The tree of the file at `path`, which holds `text`. Raises what parsing raises."""
@@ -62,6 +73,7 @@ class ParsedFiles:
         for parsed in self._files.values():
             roll_up(parsed.tree)
         self._files.clear()
+        self._places.clear()
         self._size = 0
 
     def _parsed(self, text: bytes, path: str) -> _Parsed:

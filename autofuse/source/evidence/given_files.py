@@ -45,6 +45,8 @@ class ProjectFiles:
     _sure: dict[str, list[str]] = field(default_factory=dict)
     _arriving: dict[tuple[Path, str], tuple[str, ...]] = field(default_factory=dict)
     _reached_at: dict[str, Reached] = field(default_factory=dict)
+    _looking: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _homes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         PARSED.forget()  # as of now, what files say is what they said when they were first read
@@ -74,7 +76,7 @@ class ProjectFiles:
             return ()
         if scope.file not in self._renewing:
             home = resolved(scope.file)
-            given = {resolved(p): p for p in self._mentioning("renews")}
+            given = self._by_home(self._mentioning("renews"))
             found: dict[str, None] = {}
             for path in self._importing(scope, scope.file, lambda _: True) if given else ():
                 user = self._scope(path)
@@ -144,12 +146,15 @@ class ProjectFiles:
 
     def looking_inside(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that look into functions, and that import the file of `scope`, or are imported by it."""
-        reading = {resolved(p): p for p in self._mentioning("looks_inside")}
-        if scope.file is None or len(self.paths) < 2 or not reading:
+        paths = self._mentioning("looks_inside")
+        if scope.file is None or len(self.paths) < 2 or not paths:
             return ()
-        used = {f for i in self._reached(str(scope.file)) for f in i.of(reading)} - {resolved(scope.file)}
+        if scope.file not in self._looking:
+            reading = self._by_home(paths)
+            used = {f for i in self._reached(str(scope.file)) for f in i.of(reading)} - {resolved(scope.file)}
+            self._looking[scope.file] = tuple(reading[f] for f in sorted(used))
         users = self._reaching(scope, "looks_inside", lambda _: True)
-        return (*users, *self._scopes_of(reading[f] for f in sorted(used)))
+        return (*users, *self._scopes_of(self._looking[scope.file]))
 
     def choosing_kernels(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that may restrict the kernels of attention, and import the file of `scope`."""
@@ -186,7 +191,7 @@ class ProjectFiles:
     def _reached(self, path: str) -> tuple[Import, ...]:
         """What a file imports, and what the files that it imports do, as far as they were given."""
         if path not in self._reaches:
-            given = {resolved(p): p for p in self.paths}
+            given = self._homes_of_given()
             todo, seen, found = [path], {path}, list[Import]()
             while todo and len(seen) < _MOST_REACHED:
                 at = todo.pop(0)
@@ -198,6 +203,17 @@ class ProjectFiles:
                 todo += new
             self._reaches[path] = tuple(found)
         return self._reaches[path]
+
+    def _homes_of_given(self) -> dict[str, str]:
+        """The given files by the paths that they really have."""
+        LOOKED_AT.questions += 1
+        if not self._homes:
+            self._homes = self._by_home(self.given)
+        return self._homes
+
+    @staticmethod
+    def _by_home(paths: Iterable[str]) -> dict[str, str]:
+        return {resolved(p): p for p in paths}
 
     def _mentioning(self, mention: str) -> tuple[str, ...]:
         """The files of whose bytes `mention` holds, a field of `Mentioned`."""

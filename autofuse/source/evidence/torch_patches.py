@@ -41,10 +41,11 @@ def patched(claim: Claim, read: NamesRead) -> Fails | dict[str, CodeChange]:
 
 def _replacements(scope: FileScope) -> list[tuple[CodeChange, str]]:
     """Every change of a file that replaces something of torch's, with its full name."""
-    return [(change, name) for change in scope.index(changes_in) for name in _replaced(change, scope)]
+    given = dict[tuple[Function, str], set[str]]()
+    return [(change, name) for change in scope.index(changes_in) for name in _replaced(change, scope, given)]
 
 
-def _replaced(change: CodeChange, scope: FileScope) -> list[str]:
+def _replaced(change: CodeChange, scope: FileScope, given: dict[tuple[Function, str], set[str]]) -> list[str]:
     """The full name of what a change replaces, if it is torch's; it ends in `*` where the name is computed."""
     if change.kind != "assigned":
         return []
@@ -52,7 +53,12 @@ def _replaced(change: CodeChange, scope: FileScope) -> list[str]:
         return [change.path] if change.path.startswith("torch.") else []
     inside = change.function is not None and _imports(change.function)
     seen = scope.within(change.function) if inside and change.function is not None else scope
-    owners = {seen.name_of(change.receiver) or _module_by_name(change.receiver), *_given_owners(change, scope)}
+    owners = {seen.name_of(change.receiver) or _module_by_name(change.receiver)}
+    if change.function is not None and isinstance(change.receiver, ast.Name):
+        key = change.function, change.receiver.id
+        if key not in given:
+            given[key] = _given_owners(*key, scope)
+        owners |= given[key]
     return [f"{o}.{change.name or '*'}" for o in sorted(owners) if o == "torch" or o.startswith("torch.")]
 
 
@@ -69,15 +75,13 @@ def _module_by_name(receiver: ast.expr) -> str:
     return ""
 
 
-def _given_owners(change: CodeChange, scope: FileScope) -> set[str]:
-    """What the calls of a function give to the argument that it changes: `patch(torch.Tensor)`."""
-    if change.function is None or not isinstance(change.receiver, ast.Name):
+def _given_owners(function: Function, name: str, scope: FileScope) -> set[str]:
+    """What the calls of a function give to the argument `name`, which it changes: `patch(torch.Tensor)`."""
+    arguments = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    if name not in arguments:
         return set()
-    arguments = [a.arg for a in (*change.function.args.posonlyargs, *change.function.args.args)]
-    if change.receiver.id not in arguments:
-        return set()
-    at, found = arguments.index(change.receiver.id), set[str]()
-    for called in scope.index(call_index).calls[change.function.name]:
+    at, found = arguments.index(name), set[str]()
+    for called in scope.index(call_index).calls[function.name]:
         given = [*called.node.args[at : at + 1], *(k.value for k in called.node.keywords if k.arg == arguments[at])]
         found |= {scope.name_of(g) or "" for g in given}
     return found
