@@ -73,7 +73,6 @@ class ParsedFiles:
         for parsed in self._files.values():
             roll_up(parsed.tree)
         self._files.clear()
-        self._places.clear()
         self._size = 0
 
     def _parsed(self, text: bytes, path: str) -> _Parsed:

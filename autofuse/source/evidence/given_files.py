@@ -46,9 +46,12 @@ class ProjectFiles:
     _arriving: dict[tuple[Path, str], tuple[str, ...]] = field(default_factory=dict)
     _reached_at: dict[str, Reached] = field(default_factory=dict)
     _looking: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _own_imports: dict[str, Reached] = field(default_factory=dict)
+    _giving: dict[Path, bool] = field(default_factory=dict)
     _homes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        PARSED.look_again()
         PARSED.forget()  # as of now, what files say is what they said when they were first read
 
     def make_room(self) -> None:
@@ -113,28 +116,37 @@ class ProjectFiles:
             self._using[scope.file] = tuple(self._importing(scope, scope.file, lambda _: True))
         return self._scopes_of(self._using[scope.file])
 
+    def may_give_dropout(self, scope: FileScope) -> bool:
+        """Whether a file that may import from that of `scope` has dropout layers at all."""
+        if scope.file is None or len(self.paths) < 2:
+            return True
+        if scope.file not in self._giving:
+            paths = self._naming(*_names_of(scope, scope.file))
+            self._giving[scope.file] = any(m.has_dropout for p in paths if (m := self._mentioned(p)) is not None)
+        return self._giving[scope.file]
+
     def _importing(self, scope: FileScope, file: Path, wanted: Callable[[Mentioned], bool]) -> Iterator[str]:
         """The files that import from `file`, of those whose bytes are `wanted`."""
-        names = {os.fsencode(n) for n in (*scope.classes, *scope.functions)}
-        names.add(os.fsencode(file.stem if file.stem != "__init__" else file.parent.name))
-        home, package, found = resolved(file), os.fsencode(file.parent.name), 0
+        home, found = resolved(file), 0
         LOOKED_AT.questions += 1
-        for path in self._naming(names, package):
+        for path in self._naming(*_names_of(scope, file)):
             mentioned = self._mentioned(path)
             if found >= _MOST or mentioned is None or not wanted(mentioned):
                 continue
             other = self._scope(path)
-            if other is None or not any(i.brings(home, scope.classes) for i in self._imports(path, other)):
+            if other is None or not self._bringing(path, other).brings(home, scope.classes):
                 continue
             if resolved(path) != home:
                 found += 1
                 yield path
 
-    def patching(self, scope: FileScope) -> tuple[FileScope, ...]:
-        """Other files that replace functions of torch's, which are one for the whole program."""
+    def patching(self, scope: FileScope, sure: Callable[[FileScope], bool]) -> tuple[FileScope, ...]:
+        """Other files that replace functions of torch's, which are one for the whole program; `sure`: by their tree."""
         here = resolved(scope.file) if scope.file is not None else None
         paths = self._mentioning("patches_torch")
-        return tuple(s for p in paths if resolved(p) != here and (s := self._scope(p)) is not None)
+        if "patches_torch" not in self._sure:
+            self._sure["patches_torch"] = [p for p in paths if (s := self._scope(p)) is not None and sure(s)]
+        return self._scopes_of(p for p in self._sure["patches_torch"] if resolved(p) != here)
 
     def differentiating(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that take derivatives of derivatives, and import the file of `scope`, by way of others too."""
@@ -165,7 +177,7 @@ class ProjectFiles:
         if user.file is None or scope.file is None:
             return False
         home = resolved(scope.file)
-        return any(i.brings(home, scope.classes) for i in self._imports(str(user.file), user))
+        return self._bringing(str(user.file), user).brings(home, scope.classes)
 
     def _reaching(self, scope: FileScope, mention: str, sure: Callable[[FileScope], bool]) -> tuple[FileScope, ...]:
         """The files that import that of `scope`, by way of others too, of those whose bytes and whose tree say so."""
@@ -182,6 +194,12 @@ class ProjectFiles:
                 p for p in paths if resolved(p) != home and self._reach(p).brings(home, classes)
             )
         return self._scopes_of(self._arriving[key])
+
+    def _bringing(self, path: str, scope: FileScope) -> Reached:
+        """What a file imports by itself."""
+        if path not in self._own_imports:
+            self._own_imports[path] = Reached(self._imports(path, scope))
+        return self._own_imports[path]
 
     def _reach(self, path: str) -> Reached:
         if path not in self._reached_at:
@@ -256,6 +274,13 @@ class ProjectFiles:
         if path not in self._imported:
             self._imported[path] = tuple(imports_of(scope.tree, Path(path), partial(self._scope, path)))
         return self._imported[path]
+
+
+def _names_of(scope: FileScope, file: Path) -> tuple[set[bytes], bytes]:
+    """The words of an import that brings something of a file, and those of one that brings all of its package."""
+    names = {os.fsencode(n) for n in (*scope.classes, *scope.functions)}
+    names.add(os.fsencode(file.stem if file.stem != "__init__" else file.parent.name))
+    return names, os.fsencode(file.parent.name)
 
 
 def _source(path: str) -> bytes | None:

@@ -27,6 +27,7 @@ class Mentioned:
     watches: bool
     looks_inside: bool
     chooses_kernels: bool
+    has_dropout: bool
 
 
 class _Words:
@@ -89,7 +90,7 @@ def mentioned(source: bytes) -> Mentioned:
     others = _INHERITS.search(source) is not None or _CHANGES.search(source) is not None
     patches = _patches_torch(source)
     asks, renews = _ASKS.search(source) is not None, _SETS(source) and _WALKS(source)
-    more = (_WATCHES(source), _LOOKS_INSIDE(source), _KERNELS(source))
+    more = (_WATCHES(source), _LOOKS_INSIDE(source), _KERNELS(source), b"Dropout" in source)
     return Mentioned(words, modules, others, patches, _DIFFERENTIATES(source), asks, renews, *more)
 
 

@@ -27,7 +27,8 @@ def patched(claim: Claim, read: NamesRead) -> Fails | dict[str, CodeChange]:
     """Fails where a function that is read or would be called is replaced; else the children whose class is."""
     found = dict[str, CodeChange]()
     scope = claim.defined.scope
-    for other in (scope, *(claim.files.patching(scope) if claim.files is not None else ())):
+    others = claim.files.patching(scope, _replaces) if claim.files is not None else ()
+    for other in (scope, *others):
         for change, name in other.derived(_replacements):
             if _is_read(name, claim, read):
                 where = f"in {other.file} " if other is not scope else ""
@@ -37,6 +38,10 @@ def patched(claim: Claim, read: NamesRead) -> Fails | dict[str, CodeChange]:
                 return Fails(why, enables=False, text=text, line=change.line)
             found |= dict.fromkeys(_made_of(name, read), change)
     return found
+
+
+def _replaces(scope: FileScope) -> bool:
+    return bool(scope.derived(_replacements))
 
 
 def _replacements(scope: FileScope) -> list[tuple[CodeChange, str]]:

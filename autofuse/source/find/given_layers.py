@@ -49,6 +49,12 @@ def given_layers(d: Defined, users: Users) -> Iterator[GivenLayer]:
             yield GivenLayer(name, tuple(dict.fromkeys(layers)))
 
 
+def has_dropout(tree: ast.Module) -> bool:
+    """Whether a file speaks of dropout layers."""
+    named = (n.attr if isinstance(n, ast.Attribute) else getattr(n, "name", getattr(n, "id", "")) for n in walk(tree))
+    return any("Dropout" in name for name in named if isinstance(name, str))
+
+
 def with_layers(d: Defined, layers: tuple[GivenLayer, ...]) -> Defined:
     """`d` as it is read where each of these parameters is an nn.Dropout or None."""
     layer = ast.IfExp(ast.Constant(True), ast.Call(ast.Name(_NAME, ast.Load()), [], []), ast.Constant(None))
