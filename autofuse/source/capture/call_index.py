@@ -34,7 +34,17 @@ _SAME_MODULE = frozenset(
 
 
 _READ = frozenset(
-    {*_FUNCTIONS, ast.Module, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.comprehension, ast.Return, ast.Call}
+    {
+        *_FUNCTIONS,
+        ast.Module,
+        ast.Assign,
+        ast.AnnAssign,
+        ast.NamedExpr,
+        ast.For,
+        ast.comprehension,
+        ast.Return,
+        ast.Call,
+    }
 )
 
 

@@ -59,6 +59,11 @@ class ProjectFiles:
         if PARSED.make_room():
             self._scopes.clear()  # all else that is kept are paths
 
+    def look_over(self) -> None:
+        """Searches the bytes of all files, before the work is shared between processes."""
+        for path in self.given:
+            self._mentioned(path)
+
     @property
     def paths(self) -> tuple[str, ...]:
         """The files. Who looks at them asks something of other files, though there be none."""

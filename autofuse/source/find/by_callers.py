@@ -145,7 +145,9 @@ def _holding_returns(function: Function) -> Iterator[int]:
     """The statements of a function that its `return` statements stand in."""
     own = {id(r) for r in returns(function)}
     for node in ast.walk(function):
-        if isinstance(node, _WITH_BODIES) and any(_holds(n, own) for field in _BODIES for n in getattr(node, field, ())):
+        if isinstance(node, _WITH_BODIES) and any(
+            _holds(n, own) for field in _BODIES for n in getattr(node, field, ())
+        ):
             yield id(node)
 
 
