@@ -7,6 +7,7 @@ others. Knows changes and what a function reads.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import lru_cache
 
 from autofuse.reasons import code_that_runs
@@ -17,9 +18,10 @@ from autofuse.source.capture.call_index import call_index
 from autofuse.source.capture.scope import FileScope
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.changes import CodeChange, changes_in
-from autofuse.source.evidence.claim import Claim
+from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.evidence.names_read import NamesRead
 
+_LONGEST = 60  # characters of the code that a message repeats
 _EVERY_MODULE = ("torch.nn.Module.", "torch.nn.modules.Module.", "torch.nn.modules.module.Module.")
 
 
@@ -27,9 +29,10 @@ def patched(claim: Claim, read: NamesRead) -> Fails | dict[str, CodeChange]:
     """Fails where a function that is read or would be called is replaced; else the children whose class is."""
     found = dict[str, CodeChange]()
     scope = claim.defined.scope
-    others = claim.files.patching(scope, _replaces) if claim.files is not None else ()
-    for other in (scope, *others):
+    for other in (scope, *_others(claim)):
         for change, name in other.derived(_replacements):
+            if name.endswith("*") and other is not scope:
+                continue  # it may be another name: that is assumed
             if _is_read(name, claim, read):
                 where = f"in {other.file} " if other is not scope else ""
                 text = ast.unparse(change.node).splitlines()[0]
@@ -38,6 +41,21 @@ def patched(claim: Claim, read: NamesRead) -> Fails | dict[str, CodeChange]:
                 return Fails(why, enables=False, text=text, line=change.line)
             found |= dict.fromkeys(_made_of(name, read), change)
     return found
+
+
+def may_be_patched(claim: Claim, read: NamesRead) -> Iterator[Missing]:
+    """What is assumed where another file gives something of torch's to a name that it computes."""
+    for other in _others(claim):
+        for change, name in other.derived(_replacements):
+            if name.endswith("*") and _is_read(name, claim, read):
+                text, file = ast.unparse(change.node).splitlines()[0], other.file.name if other.file is not None else ""
+                told = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+                yield Missing(f"assumes that `{told}` in {file}, line {change.line} replaces nothing that runs here")
+                return
+
+
+def _others(claim: Claim) -> tuple[FileScope, ...]:
+    return claim.files.patching(claim.defined.scope, _replaces) if claim.files is not None else ()
 
 
 def _replaces(scope: FileScope) -> bool:

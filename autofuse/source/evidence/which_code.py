@@ -31,7 +31,7 @@ from autofuse.source.evidence.families import (
 from autofuse.source.evidence.matching import OF_FUNCTIONS, concerns, whole_modules
 from autofuse.source.evidence.names_read import NamesRead, NameUse, names_read
 from autofuse.source.evidence.readings import as_method_of, with_value, without, without_helper
-from autofuse.source.evidence.torch_patches import patched
+from autofuse.source.evidence.torch_patches import may_be_patched, patched
 
 _ALWAYS = CODE_AND_SETTINGS.union(OF_FUNCTIONS)  # changes of them count, whatever is read
 _MOST = 24  # readings for the sake of one edit; where more would be needed, it is declined
@@ -58,6 +58,7 @@ def which_code(claim: Claim) -> Iterator[Missing | Fails]:
     if isinstance(patches, Fails):
         yield patches
         return
+    yield from may_be_patched(claim, read)
     others = _other_files(claim, read)
     if (fails := _new_name_is_bound_elsewhere(claim, others)) is not None:
         yield fails
