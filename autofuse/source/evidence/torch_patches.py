@@ -19,6 +19,7 @@ from autofuse.source.capture.scope import FileScope
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.changes import CodeChange, changes_in
 from autofuse.source.evidence.claim import Claim, Missing
+from autofuse.source.evidence.module_names import looked_up_by_modules
 from autofuse.source.evidence.names_read import NamesRead
 
 _LONGEST = 60  # characters of the code that a message repeats
@@ -39,7 +40,7 @@ def patched(claim: Claim, read: NamesRead) -> Fails | dict[str, CodeChange]:
                 how = f"{where}may replace" if name.endswith("*") else f"{where}replaces"
                 why = because(code_that_runs.OTHER_CODE_RUNS, name=_called(name, claim), how=how)
                 return Fails(why, enables=False, text=text, line=change.line)
-            found |= dict.fromkeys(_made_of(name, read), change)
+            found |= dict.fromkeys(sorted(_made_of(name, read)), change)
     return found
 
 
@@ -141,6 +142,8 @@ def _called(name: str, claim: Claim) -> str:
 def _made_of(name: str, read: NamesRead) -> set[str]:
     """The children that are made by a class that is replaced, or one of whose methods is."""
     if name.startswith(_EVERY_MODULE):
-        return {via for vias in read.torch.values() for via in vias}
+        last = name.rpartition(".")[2]
+        seen = looked_up_by_modules(last) or last == "*" or any(r.name == last for r in read.names)
+        return {via for vias in read.torch.values() for via in vias} if seen else set()
     owner = name.rpartition(".")[0]
     return {*read.torch.get(name, ()), *read.torch.get(owner, ())}

@@ -45,6 +45,28 @@ def test_a_patch_in_another_file_counts_by_the_name_that_it_gives(
     assert told in finding.message
 
 
+LAYER = """import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.down(torch.nn.functional.gelu(self.up(x)))
+"""
+
+
+@pytest.mark.parametrize(
+    "name, declined", [("shorthand", False), ("forward", True), ("__call__", True), ("bias", True)]
+)
+def test_a_name_given_to_every_module_counts_where_layers_look_it_up(name: str, declined: bool, tmp_path: Path) -> None:
+    finding = found_in(tmp_path, f"torch.nn.Module.{name} = print", LAYER)
+    assert (finding.status == "declined") is declined, finding.message
+
+
 def test_the_file_itself_is_declined_where_it_computes_the_name(tmp_path: Path) -> None:
     assert (
         found_in(tmp_path, "", MODEL + "\n\nfor name in load():\n    setattr(torch, name, print)\n").status
