@@ -18,7 +18,7 @@ from autofuse.reasons import matches
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import Defined, FileScope
 from autofuse.source.evidence.given_files import ProjectFiles
-from autofuse.source.find.given_layers import GivenLayer, given_layers, has_dropout, with_layers
+from autofuse.source.find.given_layers import GivenLayer, calls_parameters, given_layers, has_dropout, with_layers
 from autofuse.source.find.proposal import Proposal
 from autofuse.source.find.result_uses import ResultUse, Returned, Users, lengths_returned, returns, uses_of
 from autofuse.source.place.edits import NewText, TextSpan, is_inside, span_of
@@ -51,8 +51,7 @@ def read_by_callers(
     """
     users = files.using if files is not None else _nobody
     layered, assumed = d, tuple[str, ...]()
-    dropout = d.scope.index(has_dropout) or files is not None and files.may_give_dropout(d.scope)
-    if given := tuple(given_layers(d, users)) if dropout else ():
+    if given := tuple(given_layers(d, users)) if calls_parameters(d) and _dropout_is_given(d.scope, files) else ():
         layered, assumed = with_layers(d, given), tuple(_assumed_of_layer(g, d) for g in given)
         others = [p for p in read(layered) if not _among(p, found)]
         if any(p.edit is not None for p in others):
@@ -139,6 +138,11 @@ def _without(function: Function, at: int) -> Function:
     made = changed(function)
     assert isinstance(made, Function)
     return made
+
+
+def _dropout_is_given(scope: FileScope, files: ProjectFiles | None) -> bool:
+    """Whether the file, or one that may import from it, has dropout layers at all."""
+    return scope.index(has_dropout) or files is not None and files.may_give_dropout(scope)
 
 
 def _holding_returns(function: Function) -> Iterator[int]:
