@@ -12,7 +12,6 @@ import torch
 from autofuse.ir.vocabulary import MODULES
 from autofuse.source.evidence.module_names import looked_up_by_modules
 
-
 FUNCTIONS = {"hardswish"}  # looked up in torch.nn.functional
 
 
