@@ -13,6 +13,7 @@ from autofuse.project.run import Checked, RewriteRun
 from autofuse.project.survey import of_rules
 from autofuse.project.workers import each
 from autofuse.source.capture.looked_at import LOOKED_AT
+from autofuse.source.capture.parsed_files import PARSED
 
 _Done = TypeVar("_Done")
 
@@ -30,7 +31,12 @@ def answers(
         alone, looked_at = LOOKED_AT.questions == questions, tuple(LOOKED_AT.places)[places:]
         return Answer(found(checked), alone, looked_at), work(checked, file)
 
-    return each(done, files)
+    def begin(processes: int) -> None:
+        PARSED.share(processes)
+        if run.files is not None:
+            run.files.look_over()
+
+    return each(done, files, begin)
 
 
 def found(checked: Checked) -> FileFindings:

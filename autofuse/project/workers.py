@@ -28,12 +28,19 @@ _AT_ONCE = 8  # files that a process is handed together
 _shared: tuple[Callable[[Any], Any], Sequence[Any]] | None = None  # what forked processes inherit
 
 
-def each(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
-    """`work` done on each item. What it returns must be picklable, and it may not raise."""
+def each(
+    work: Callable[[_Item], _Result], items: Sequence[_Item], begin: Callable[[int], None] | None = None
+) -> Iterator[_Result]:
+    """`work` done on each item. What it returns must be picklable, and it may not raise.
+
+    `begin` is called with the number of processes, before they are forked: they share what it makes.
+    """
     global _shared
     done, processes = 0, _processes(len(items))
     if processes > 1:
         _shared = work, items
+        if begin is not None:
+            begin(processes)
         try:
             for result in _forked(processes, len(items)):
                 yield result

@@ -98,6 +98,15 @@ def test_a_file_has_an_end_of_its_steps_too(monkeypatch):
     assert spent <= 2_000 + 41 * budgets.LEAST_STEPS
 
 
+def test_a_function_has_an_end_of_its_steps_however_long_it_is(monkeypatch):
+    monkeypatch.setattr(budgets, "MOST_STEPS", 5_000)
+    long = "import torch\n\n\ndef long(x):\n" + "    x = x * torch.sigmoid(x)\n" * 400 + "    return x\n\n\n"
+    found, unread, spent = read(f"{long}def last(x):\n    x = x / 1\n    return x * torch.sigmoid(x)\n")
+    assert [u.symbol for u in unread] == ["long"]
+    assert in_last(found) == [("AF302", "safe")]
+    assert spent < 2 * 5_000
+
+
 def test_the_same_program_takes_the_same_steps():
     read(program("attention with a mask", 2))  # what is known of the rules is worked out once for a process
     assert len({read(program("attention with a mask", 8))[2] for _ in range(3)}) == 1

@@ -11,13 +11,12 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import TypeGuard
 
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import target_pairs
-from autofuse.source.capture.syntax import children, parts, walk
+from autofuse.source.capture.syntax import children, kept_with, parts, walk
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _GIVEN_NUMBERS = frozenset(
@@ -31,6 +30,21 @@ _CALLING = frozenset(
 _KEEPING = frozenset("append extend insert add_module register_module setattr".split())
 _SAME_MODULE = frozenset(
     "eval train to cuda cpu xpu half float double bfloat16 requires_grad_ compile apply share_memory".split()
+)
+
+
+_READ = frozenset(
+    {
+        *_FUNCTIONS,
+        ast.Module,
+        ast.Assign,
+        ast.AnnAssign,
+        ast.NamedExpr,
+        ast.For,
+        ast.comprehension,
+        ast.Return,
+        ast.Call,
+    }
 )
 
 
@@ -139,6 +153,9 @@ class CallIndex:
         todo: list[tuple[ast.AST, tuple[ast.AST, ...], frozenset[str]]] = [(tree, (), frozenset())]
         while todo:
             node, scopes, targets = todo.pop()
+            if node.__class__ not in _READ:
+                todo += [(child, scopes, targets) for child in parts(node)]
+                continue
             if isinstance(node, (*_FUNCTIONS, ast.Module)):
                 scopes, targets = (*scopes, node), frozenset()
                 if isinstance(node, _FUNCTIONS):
@@ -239,10 +256,10 @@ class CallIndex:
             yield from (ast.Name(a.value) for a in call.args if _is_text(a))
 
 
-@lru_cache(maxsize=64)
 def call_index(tree: ast.Module) -> CallIndex:
     """The calls of a file, found once for whatever asks for them."""
-    return CallIndex(tree)
+    found: CallIndex = kept_with(tree, "_calls", CallIndex)
+    return found
 
 
 def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:

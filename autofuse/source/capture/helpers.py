@@ -33,6 +33,8 @@ def inlinable(helper: Function) -> bool:
         return False
     if len(body) > _LONGEST or body[-1].value is None or helper.args.vararg or helper.args.kwarg:
         return False
+    if not all(isinstance(s, _STRAIGHT) for s in body):  # most are found out here
+        return False
     inside = [n for s in body for n in walk(s)]
     statements = [n for n in inside if isinstance(n, ast.stmt)]
     returns = sum(isinstance(n, ast.Return) for n in statements)

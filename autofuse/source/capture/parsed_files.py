@@ -18,6 +18,8 @@ from autofuse.source.capture.syntax import roll_up
 
 _MOST_BYTES = 32 << 20  # of the texts whose trees are kept; a tree takes about thirty times as much
 
+_LEAST_BYTES = 4 << 20  # of those that each of many processes keeps
+
 
 @dataclass(eq=False)
 class _Parsed:
@@ -32,8 +34,24 @@ class _Parsed:
 class ParsedFiles:
     """Files by the paths that they really have."""
 
+    most: int = _MOST_BYTES
     _size: int = 0
     _files: dict[str, _Parsed] = field(default_factory=dict)
+    _places: dict[str, bool] = field(default_factory=dict)
+
+    def is_file(self, path: str) -> bool:
+        """Whether there is a file at `path`: many ask for the same one."""
+        if path not in self._places:
+            self._places[path] = os.path.isfile(path)
+        return self._places[path]
+
+    def share(self, processes: int) -> None:
+        """Keeps the part of one process, of several that read files at once."""
+        self.most = max(_MOST_BYTES // processes, _LEAST_BYTES)
+
+    def look_again(self) -> None:
+        """Forgets which files there are."""
+        self._places.clear()
 
     def tree(self, text: bytes, path: str) -> ast.Module:
         """The tree of the file at `path`, which holds `text`. Raises what parsing raises."""
@@ -51,7 +69,7 @@ class ParsedFiles:
 
     def make_room(self) -> bool:
         """Forgets everything if it is too much, and says whether. Nobody may hold a scope then, or part of one."""
-        full = self._size > _MOST_BYTES
+        full = self._size > self.most
         if full:
             self.forget()
             gc.collect()  # scopes of files that import each other hold each other

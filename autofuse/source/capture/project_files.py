@@ -56,12 +56,18 @@ def _of_library(found: ast.ImportFrom) -> bool:
 def files_of(found: ast.ImportFrom, file: Path) -> Iterator[Path]:
     """Where the module of an import in `file` may stand, the nearest first."""
     LOOKED_AT.questions += 1
-    parts = found.module.split(".") if found.module else []
-    for start in starts_of(found.level, file.parent):
-        base = start.joinpath(*parts)
-        files = (*([base.with_name(base.name + ".py")] if parts else []), base / "__init__.py")
-        LOOKED_AT.places.update(dict.fromkeys(map(str, files)))
-        yield from (f for f in files if f.is_file())
+    for paths in _places_of(found.level, found.module or "", file.parent):
+        LOOKED_AT.places.update(dict.fromkeys(paths))
+        yield from (Path(p) for p in paths if PARSED.is_file(p))
+
+
+@lru_cache(maxsize=4096)
+def _places_of(level: int, module: str, folder: Path) -> tuple[tuple[str, ...], ...]:
+    """The paths at which a module may stand that a file in `folder` imports, for each folder that may hold it."""
+    parts = module.split(".") if module else []
+    bases = [start.joinpath(*parts) for start in starts_of(level, folder)]
+    own = [([base.with_name(base.name + ".py")] if parts else []) for base in bases]
+    return tuple(tuple(map(str, (*file, base / "__init__.py"))) for file, base in zip(own, bases, strict=True))
 
 
 def starts_of(level: int, folder: Path) -> list[Path]:

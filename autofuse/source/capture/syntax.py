@@ -9,7 +9,8 @@ nothing of what syntax means.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 _NO_NODES = frozenset(
     """
@@ -102,10 +103,21 @@ def lay_out(tree: ast.Module) -> None:
 
 
 def roll_up(tree: ast.Module) -> None:
-    """Forgets the row of a tree: each of its definitions holds all of it."""
+    """Forgets the row of a tree, which each of its definitions holds, and what is kept with it."""
     for node in walk(tree):
         if node.__class__ in _LAID_OUT:
             vars(node).pop("_row", None)
+    for name in [n for n in vars(tree) if n.startswith("_")]:
+        del vars(tree)[name]
+
+
+def kept_with(tree: ast.Module, name: str, make: Callable[[ast.Module], Any]) -> Any:
+    """What `make` finds in a tree, for as long as the tree is laid out; it is kept under `name`, with an underscore."""
+    if "_row" not in vars(tree):
+        return make(tree)
+    if name not in vars(tree):
+        vars(tree)[name] = make(tree)
+    return vars(tree)[name]
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:

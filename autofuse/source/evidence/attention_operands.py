@@ -17,6 +17,7 @@ from autofuse.rule import Fails
 from autofuse.source.capture.syntax import walk
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.evidence.given_arguments import GivenArguments
+from autofuse.source.evidence.given_operands import argument_of
 from autofuse.source.evidence.least_ranks import LeastRanks
 from autofuse.source.evidence.reached import attribute_of_self, named, programs_own
 
@@ -33,6 +34,7 @@ def operands_fit(claim: Claim) -> Iterator[Missing | Fails]:
         return
     given, least = claim.site.captures, LeastRanks(claim.captured, claim.view, claim.site.root)
     few = [] if _is_of_rows(claim) else [n for n in ("query", "key", "value") if least.of(given[n]) < _MATRIX]
+    few = [n for n in few if not _is_given_rows(claim, given[n])]
     if few:
         names = " and ".join(dict.fromkeys(named(claim, given[n], f"the {n}") for n in few))
         yield Missing(f"assumes that {names} {'have' if ' and ' in names else 'has'} two dimensions or more")
@@ -71,6 +73,16 @@ def _is_of_rows(claim: Claim) -> bool:
         return True
     scaled = (v for n in ("query", "key") for v in programs_own(claim, given[n]) if v.op in ("mul", "div"))
     return any(i.op != CONST and i.op not in _PRODUCTS for v in scaled for i in v.inputs[1:])
+
+
+def _is_given_rows(claim: Claim, operand: Value) -> bool:
+    """Whether an operand is an argument to which every call in the file gives two dimensions or more."""
+    d, index = claim.defined, claim.defined.scope.index(GivenArguments)
+    argument = argument_of(claim, operand)
+    if argument is None or index.is_tried(d):
+        return False
+    sizes = index.sizes_given(d, argument)
+    return bool(sizes) and all(len(s) >= _MATRIX for s in sizes)
 
 
 def _is_attribute(v: Value, name: str) -> bool:

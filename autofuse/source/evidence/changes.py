@@ -15,7 +15,7 @@ from typing import Literal
 
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import target_pairs
-from autofuse.source.capture.syntax import parts, walk
+from autofuse.source.capture.syntax import kept_with, parts, walk
 
 _OF_ITS_OWN = ("add_module", "register_module", "register_buffer", "register_parameter")
 _WITH_OBJECT = ("setattr", "delattr", "object", "__setattr__", "__delattr__", "wrap_function_wrapper")
@@ -69,7 +69,12 @@ class _Place:
 
 
 def changes_in(tree: ast.Module) -> tuple[CodeChange, ...]:
-    """Every change that a file makes to attributes, by line. `scope.index(changes_in)` keeps what is found."""
+    """Every change that a file makes to attributes, by line. It is found once."""
+    made: tuple[CodeChange, ...] = kept_with(tree, "_changes", _changes_in)
+    return made
+
+
+def _changes_in(tree: ast.Module) -> tuple[CodeChange, ...]:
     found = list[CodeChange]()
     todo: list[tuple[ast.AST, _Place]] = [(tree, _Place())]
     while todo:

@@ -27,6 +27,7 @@ _SETTINGS = frozenset(
     start_dim end_dim unflattened_size num_parameters lower_bound upper_bound
     """.split()
 )
+CODE_AND_SETTINGS = _CODE | _SETTINGS
 
 
 def changed_children(

@@ -17,7 +17,7 @@ from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.call_index import FORWARD, IndexedCall, call_index, decorated, name_called
 from autofuse.source.capture.scope import Defined, FileScope, file_scope, target_pairs
 from autofuse.source.capture.syntax import children, walk
-from autofuse.source.evidence.made_tensors import Made, Reader
+from autofuse.source.evidence.made_tensors import Made, Reader, Sizes
 
 _MOST_CALLS = 64  # of one function
 _DEEPEST = 4  # functions that hand an argument on
@@ -103,6 +103,36 @@ class GivenArguments:
     def made(self, given: GivenCall, argument: str, depth: int = _DEEPEST) -> list[Made]:
         """What a call gives to an argument."""
         return [m for e in given.arguments.get(argument, ()) if (m := self._made(e, given.scopes, depth)) is not None]
+
+    def sizes_given(self, d: Defined, argument: str) -> list[Sizes]:
+        """The sizes of what every call of the file gives to an argument; none where one of them does not show it."""
+        found = list[Sizes]()
+        for given in self.calls_of(d):
+            expressions = given.arguments.get(argument, [])
+            made = [self._made_at(e, given) for e in expressions if self._has_one_value(e, given.scopes)]
+            sizes = [m.sizes for m in made if m is not None and m.sizes is not None and not m.number]
+            if not sizes or len(sizes) != len(expressions):
+                return []
+            found += sizes
+        return found
+
+    def _made_at(self, node: ast.expr, given: GivenCall) -> Made | None:
+        return self._made(node, given.scopes, _DEEPEST)
+
+    def _has_one_value(self, node: ast.expr, scopes: tuple[ast.AST, ...], depth: int = _DEEPEST) -> bool:
+        """Whether an expression has one value by the text: each name in it has that of its only assignment."""
+        for n in walk(node):
+            if isinstance(n, ast.Attribute) and self._assigned_attributes()[n.attr]:
+                return False
+            if isinstance(n, ast.Name):
+                bound = [b for s in scopes for b in self._bindings(s).get(n.id, ())]
+                given = any(isinstance(s, Function) and n.id in _names_of_arguments(s) for s in scopes)
+                if given or len(bound) > 1 or depth == 0:
+                    return False
+                for _, value, each in bound:
+                    if value is None or each or not self._has_one_value(value, scopes, depth - 1):
+                        return False
+        return True
 
     def _made(self, node: ast.expr, scopes: tuple[ast.AST, ...], depth: int) -> Made | None:
         return Reader(self.scope, lambda n: self._held(n, scopes, depth)).read(node)

@@ -45,14 +45,24 @@ class ProjectFiles:
     _sure: dict[str, list[str]] = field(default_factory=dict)
     _arriving: dict[tuple[Path, str], tuple[str, ...]] = field(default_factory=dict)
     _reached_at: dict[str, Reached] = field(default_factory=dict)
+    _looking: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _own_imports: dict[str, Reached] = field(default_factory=dict)
+    _giving: dict[Path, bool] = field(default_factory=dict)
+    _homes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        PARSED.look_again()
         PARSED.forget()  # as of now, what files say is what they said when they were first read
 
     def make_room(self) -> None:
         """Forgets the trees of files where they are too many. Only between two files."""
         if PARSED.make_room():
             self._scopes.clear()  # all else that is kept are paths
+
+    def look_over(self) -> None:
+        """Searches the bytes of all files, before the work is shared between processes."""
+        for path in self.given:
+            self._mentioned(path)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -74,7 +84,7 @@ class ProjectFiles:
             return ()
         if scope.file not in self._renewing:
             home = resolved(scope.file)
-            given = {resolved(p): p for p in self._mentioning("renews")}
+            given = self._by_home(self._mentioning("renews"))
             found: dict[str, None] = {}
             for path in self._importing(scope, scope.file, lambda _: True) if given else ():
                 user = self._scope(path)
@@ -111,28 +121,37 @@ class ProjectFiles:
             self._using[scope.file] = tuple(self._importing(scope, scope.file, lambda _: True))
         return self._scopes_of(self._using[scope.file])
 
+    def may_give_dropout(self, scope: FileScope) -> bool:
+        """Whether a file that may import from that of `scope` has dropout layers at all."""
+        if scope.file is None or len(self.paths) < 2:
+            return True
+        if scope.file not in self._giving:
+            paths = self._naming(*_names_of(scope, scope.file))
+            self._giving[scope.file] = any(m.has_dropout for p in paths if (m := self._mentioned(p)) is not None)
+        return self._giving[scope.file]
+
     def _importing(self, scope: FileScope, file: Path, wanted: Callable[[Mentioned], bool]) -> Iterator[str]:
         """The files that import from `file`, of those whose bytes are `wanted`."""
-        names = {os.fsencode(n) for n in (*scope.classes, *scope.functions)}
-        names.add(os.fsencode(file.stem if file.stem != "__init__" else file.parent.name))
-        home, package, found = resolved(file), os.fsencode(file.parent.name), 0
+        home, found = resolved(file), 0
         LOOKED_AT.questions += 1
-        for path in self._naming(names, package):
+        for path in self._naming(*_names_of(scope, file)):
             mentioned = self._mentioned(path)
             if found >= _MOST or mentioned is None or not wanted(mentioned):
                 continue
             other = self._scope(path)
-            if other is None or not any(i.brings(home, scope.classes) for i in self._imports(path, other)):
+            if other is None or not self._bringing(path, other).brings(home, scope.classes):
                 continue
             if resolved(path) != home:
                 found += 1
                 yield path
 
-    def patching(self, scope: FileScope) -> tuple[FileScope, ...]:
-        """Other files that replace functions of torch's, which are one for the whole program."""
+    def patching(self, scope: FileScope, sure: Callable[[FileScope], bool]) -> tuple[FileScope, ...]:
+        """Other files that replace functions of torch's, which are one for the whole program; `sure`: by their tree."""
         here = resolved(scope.file) if scope.file is not None else None
         paths = self._mentioning("patches_torch")
-        return tuple(s for p in paths if resolved(p) != here and (s := self._scope(p)) is not None)
+        if "patches_torch" not in self._sure:
+            self._sure["patches_torch"] = [p for p in paths if (s := self._scope(p)) is not None and sure(s)]
+        return self._scopes_of(p for p in self._sure["patches_torch"] if resolved(p) != here)
 
     def differentiating(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that take derivatives of derivatives, and import the file of `scope`, by way of others too."""
@@ -144,12 +163,15 @@ class ProjectFiles:
 
     def looking_inside(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that look into functions, and that import the file of `scope`, or are imported by it."""
-        reading = {resolved(p): p for p in self._mentioning("looks_inside")}
-        if scope.file is None or len(self.paths) < 2 or not reading:
+        paths = self._mentioning("looks_inside")
+        if scope.file is None or len(self.paths) < 2 or not paths:
             return ()
-        used = {f for i in self._reached(str(scope.file)) for f in i.of(reading)} - {resolved(scope.file)}
+        if scope.file not in self._looking:
+            reading = self._by_home(paths)
+            used = {f for i in self._reached(str(scope.file)) for f in i.of(reading)} - {resolved(scope.file)}
+            self._looking[scope.file] = tuple(reading[f] for f in sorted(used))
         users = self._reaching(scope, "looks_inside", lambda _: True)
-        return (*users, *self._scopes_of(reading[f] for f in sorted(used)))
+        return (*users, *self._scopes_of(self._looking[scope.file]))
 
     def choosing_kernels(self, scope: FileScope) -> tuple[FileScope, ...]:
         """Other files that may restrict the kernels of attention, and import the file of `scope`."""
@@ -160,7 +182,7 @@ class ProjectFiles:
         if user.file is None or scope.file is None:
             return False
         home = resolved(scope.file)
-        return any(i.brings(home, scope.classes) for i in self._imports(str(user.file), user))
+        return self._bringing(str(user.file), user).brings(home, scope.classes)
 
     def _reaching(self, scope: FileScope, mention: str, sure: Callable[[FileScope], bool]) -> tuple[FileScope, ...]:
         """The files that import that of `scope`, by way of others too, of those whose bytes and whose tree say so."""
@@ -178,6 +200,12 @@ class ProjectFiles:
             )
         return self._scopes_of(self._arriving[key])
 
+    def _bringing(self, path: str, scope: FileScope) -> Reached:
+        """What a file imports by itself."""
+        if path not in self._own_imports:
+            self._own_imports[path] = Reached(self._imports(path, scope))
+        return self._own_imports[path]
+
     def _reach(self, path: str) -> Reached:
         if path not in self._reached_at:
             self._reached_at[path] = Reached(self._reached(path))
@@ -186,7 +214,7 @@ class ProjectFiles:
     def _reached(self, path: str) -> tuple[Import, ...]:
         """What a file imports, and what the files that it imports do, as far as they were given."""
         if path not in self._reaches:
-            given = {resolved(p): p for p in self.paths}
+            given = self._homes_of_given()
             todo, seen, found = [path], {path}, list[Import]()
             while todo and len(seen) < _MOST_REACHED:
                 at = todo.pop(0)
@@ -198,6 +226,17 @@ class ProjectFiles:
                 todo += new
             self._reaches[path] = tuple(found)
         return self._reaches[path]
+
+    def _homes_of_given(self) -> dict[str, str]:
+        """The given files by the paths that they really have."""
+        LOOKED_AT.questions += 1
+        if not self._homes:
+            self._homes = self._by_home(self.given)
+        return self._homes
+
+    @staticmethod
+    def _by_home(paths: Iterable[str]) -> dict[str, str]:
+        return {resolved(p): p for p in paths}
 
     def _mentioning(self, mention: str) -> tuple[str, ...]:
         """The files of whose bytes `mention` holds, a field of `Mentioned`."""
@@ -240,6 +279,13 @@ class ProjectFiles:
         if path not in self._imported:
             self._imported[path] = tuple(imports_of(scope.tree, Path(path), partial(self._scope, path)))
         return self._imported[path]
+
+
+def _names_of(scope: FileScope, file: Path) -> tuple[set[bytes], bytes]:
+    """The words of an import that brings something of a file, and those of one that brings all of its package."""
+    names = {os.fsencode(n) for n in (*scope.classes, *scope.functions)}
+    names.add(os.fsencode(file.stem if file.stem != "__init__" else file.parent.name))
+    return names, os.fsencode(file.parent.name)
 
 
 def _source(path: str) -> bytes | None:

@@ -109,8 +109,14 @@ def _sizes(made: list[Made]) -> Sizes | None:
     return next((m.sizes for m in made if m.sizes is not None and not m.number), None)
 
 
+def argument_of(claim: Claim, canonical: Value) -> str | None:
+    """The only argument that an operand is, in any layout and dtype, but with all of its dimensions."""
+    roots = _roots(claim, canonical, _KEEP, of_size=True)
+    return str(next(iter(roots)).data) if len(roots) == 1 else None
+
+
 def _argument(claim: Claim, canonical: Value) -> str | None:
-    """The argument that an operand is, in any layout and dtype, but with all of its dimensions."""
+    """An argument that an operand is, or one of those that are added up to it."""
     return next((str(v.data) for v in _roots(claim, canonical, _KEEP, of_size=True)), None)
 
 

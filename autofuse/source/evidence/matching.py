@@ -18,13 +18,13 @@ from autofuse.source.evidence.receivers import classes_of, is_self
 from autofuse.source.evidence.tested_kinds import kinds_of
 
 _CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
-_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")  # what runs, of a function that stays
+OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")  # what runs, of a function that stays
 _PARAMETERS = ("Parameter", "Buffer")
 
 
 def concerns(change: CodeChange, scope: FileScope, read: NameUse, family: frozenset[str]) -> bool:
     """Whether `change`, which the file of `scope` makes, may be one of `read`."""
-    if change.name in _OF_FUNCTIONS and change.kind == "assigned":
+    if change.name in OF_FUNCTIONS and change.kind == "assigned":
         named = change.receiver
         return read.name == (named.attr if isinstance(named, ast.Attribute) else getattr(named, "id", None))
     if change.name is None and change.kind == "hooked" or change.name not in (read.name, None):

@@ -108,30 +108,43 @@ def _given_to(scope: FileScope, owner: ast.ClassDef, name: str) -> list[ast.expr
 
 def _assigned(scope: FileScope, name: str, function: Function | None) -> Iterator[ast.expr | None]:
     """What a name is assigned, in the function or else in the file; None for what no expression gives."""
-    own = list(_stores(function, name)) if function is not None else []
+    stored = scope.index(_Stored)
+    own = stored.of(function).get(name, ()) if function is not None else ()
     if own:
         yield from own
     elif function is None or name not in {a.arg for a in ast.walk(function.args) if isinstance(a, ast.arg)}:
-        for statement in scope.tree.body:
-            yield from _stores(statement, name)
+        yield from stored.of(scope.tree).get(name, ())
 
 
-def _stores(node: ast.AST, name: str) -> Iterator[ast.expr | None]:
+class _Stored:
+    """What each function of a file, and the file itself, assigns to each name; None for what no expression gives."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._known: dict[ast.AST, dict[str, list[ast.expr | None]]] = {}
+
+    def of(self, node: ast.AST) -> dict[str, list[ast.expr | None]]:
+        """What is assigned inside of `node`, by name."""
+        if node not in self._known:
+            self._known[node] = {}
+            for target, value in _stores(node):
+                plain = isinstance(target, ast.Name)
+                for name in _bound_by(target):
+                    self._known[node].setdefault(name, []).append(value if plain else None)
+        return self._known[node]
+
+
+def _stores(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
     for n in walk(node):
         if isinstance(n, ast.Assign):
-            for target in n.targets:
-                if isinstance(target, ast.Name) and target.id == name:
-                    yield n.value
-                elif any(isinstance(t, ast.Name) and t.id == name for t in walk(target)) and _binds(target, name):
-                    yield None
-        elif isinstance(n, (ast.For, ast.comprehension)) and _binds(n.target, name):
-            yield None
-        elif isinstance(n, ast.withitem) and n.optional_vars is not None and _binds(n.optional_vars, name):
-            yield None
+            yield from ((target, n.value) for target in n.targets)
+        elif isinstance(n, (ast.For, ast.comprehension)):
+            yield n.target, None
+        elif isinstance(n, ast.withitem) and n.optional_vars is not None:
+            yield n.optional_vars, None
 
 
-def _binds(target: ast.expr, name: str) -> bool:
-    return any(isinstance(t, ast.Name) and t.id == name and isinstance(t.ctx, ast.Store) for t in walk(target))
+def _bound_by(target: ast.expr) -> set[str]:
+    return {t.id for t in walk(target) if isinstance(t, ast.Name) and isinstance(t.ctx, ast.Store)}
 
 
 def _annotation(function: Function | None, name: str) -> ast.expr | None:

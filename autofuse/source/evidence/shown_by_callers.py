@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import ast
 
-from autofuse.source.capture.syntax import children
+from autofuse.source.capture.syntax import parts
 from autofuse.source.place.layout_callers import LayoutIndex, Reads, starts
 
 _SHOWS = frozenset("print pprint str repr format debug info warning error critical log write".split())
 _MAKES_GRADIENTS = frozenset("requires_grad requires_grad_ Parameter backward grad Linear Embedding parameters".split())
+_SHOWING = frozenset({ast.Call, ast.FormattedValue, ast.Attribute, ast.BinOp})
 
 
 class ShownIndex(LayoutIndex):
@@ -26,11 +27,11 @@ class ShownIndex(LayoutIndex):
                 scopes = (*scopes, node)
             elif isinstance(node, ast.Return) and scopes:
                 starts(node.value, self.returned[scopes[-1]])
-            else:
-                for scope in scopes:
-                    for shown in _shown(node):
+            elif node.__class__ in _SHOWING:
+                for shown in _shown(node):
+                    for scope in scopes:
                         _whole(shown, self.asked[scope, True])
-            todo += [(child, scopes) for child in children(node)]
+            todo += [(child, scopes) for child in parts(node)]
 
 
 def gradients_are_made(tree: ast.Module) -> bool:

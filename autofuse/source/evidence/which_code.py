@@ -8,7 +8,7 @@ otherwise the files show that other code runs, and the edit is declined.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from autofuse.reasons import code_that_runs
@@ -17,7 +17,7 @@ from autofuse.rule import Fails
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import Defined, FileScope
 from autofuse.source.evidence.changes import CodeChange, changes_in
-from autofuse.source.evidence.child_changes import changed_children, may_change_children
+from autofuse.source.evidence.child_changes import CODE_AND_SETTINGS, changed_children, may_change_children
 from autofuse.source.evidence.claim import Claim, Missing
 from autofuse.source.evidence.families import (
     Subclass,
@@ -28,11 +28,12 @@ from autofuse.source.evidence.families import (
     subclasses,
     takes_all_of,
 )
-from autofuse.source.evidence.matching import concerns, whole_modules
+from autofuse.source.evidence.matching import OF_FUNCTIONS, concerns, whole_modules
 from autofuse.source.evidence.names_read import NamesRead, NameUse, names_read
 from autofuse.source.evidence.readings import as_method_of, with_value, without, without_helper
-from autofuse.source.evidence.torch_patches import patched
+from autofuse.source.evidence.torch_patches import may_be_patched, patched
 
+_ALWAYS = CODE_AND_SETTINGS.union(OF_FUNCTIONS)  # changes of them count, whatever is read
 _MOST = 24  # readings for the sake of one edit; where more would be needed, it is declined
 
 
@@ -57,6 +58,7 @@ def which_code(claim: Claim) -> Iterator[Missing | Fails]:
     if isinstance(patches, Fails):
         yield patches
         return
+    yield from may_be_patched(claim, read)
     others = _other_files(claim, read)
     if (fails := _new_name_is_bound_elsewhere(claim, others)) is not None:
         yield fails
@@ -174,7 +176,7 @@ def _changed(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> It
     renewing = [s for s in (claim.files.renewing(d.scope) if claim.files is not None else ()) if s not in others]
     families = _Families(d, others)
     for scope in (d.scope, *others, *renewing):
-        for change in scope.index(changes_in):
+        for change in scope.index(_ByName).of({r.name for r in read.names}):
             if scope in renewing and (change.kind != "assigned" or change.name is not None):
                 continue  # what it does to modules that it makes itself
             for r in read.names:
@@ -193,6 +195,20 @@ def _changed(claim: Claim, read: NamesRead, others: tuple[FileScope, ...]) -> It
 def _is_read_anew(claim: Claim, change: CodeChange, r: NameUse) -> bool:
     """Whether the new text reads the setting that is changed from the child itself: `self.drop.p`."""
     return any(f".{r.name}.{change.name}" in new.text for _, new in claim.edit.replacements)
+
+
+class _ByName:
+    """The changes of a file, by the name that is changed."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._known: dict[str | None, list[tuple[int, CodeChange]]] = {}
+        for at, change in enumerate(changes_in(tree)):
+            self._known.setdefault(change.name, []).append((at, change))
+
+    def of(self, names: Collection[str]) -> list[CodeChange]:
+        """Those that may be of one of `names`, or of the child that has one, in their order."""
+        asked = {*names, *_ALWAYS, None}
+        return [c for _, c in sorted((p for n in asked for p in self._known.get(n, ())), key=lambda p: p[0])]
 
 
 class _Families:

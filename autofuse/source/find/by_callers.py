@@ -18,13 +18,14 @@ from autofuse.reasons import matches
 from autofuse.source.capture.bindings import Function
 from autofuse.source.capture.scope import Defined, FileScope
 from autofuse.source.evidence.given_files import ProjectFiles
-from autofuse.source.find.given_layers import GivenLayer, given_layers, with_layers
+from autofuse.source.find.given_layers import GivenLayer, calls_parameters, given_layers, has_dropout, with_layers
 from autofuse.source.find.proposal import Proposal
 from autofuse.source.find.result_uses import ResultUse, Returned, Users, lengths_returned, returns, uses_of
 from autofuse.source.place.edits import NewText, TextSpan, is_inside, span_of
 
 _TOLD = 4  # callers that one message names
 _BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
+_WITH_BODIES = (ast.stmt, ast.ExceptHandler, ast.match_case)  # an expression's body is none: `a if b else c`
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def read_by_callers(
     """
     users = files.using if files is not None else _nobody
     layered, assumed = d, tuple[str, ...]()
-    if given := tuple(given_layers(d, users)):
+    if given := tuple(given_layers(d, users)) if calls_parameters(d) and _dropout_is_given(d.scope, files) else ():
         layered, assumed = with_layers(d, given), tuple(_assumed_of_layer(g, d) for g in given)
         others = [p for p in read(layered) if not _among(p, found)]
         if any(p.edit is not None for p in others):
@@ -125,7 +126,7 @@ def _without(function: Function, at: int) -> Function:
             whole.elts[at] = ast.copy_location(ast.Constant(None), whole.elts[at])
             new.value = whole
             return new
-        if not isinstance(node, (ast.stmt, ast.ExceptHandler, ast.match_case)) or id(node) not in around:
+        if not isinstance(node, _WITH_BODIES) or id(node) not in around:
             return node
         new_node = copy.copy(node)
         for field in _BODIES:
@@ -139,12 +140,18 @@ def _without(function: Function, at: int) -> Function:
     return made
 
 
+def _dropout_is_given(scope: FileScope, files: ProjectFiles | None) -> bool:
+    """Whether the file, or one that may import from it, has dropout layers at all."""
+    return scope.index(has_dropout) or files is not None and files.may_give_dropout(scope)
+
+
 def _holding_returns(function: Function) -> Iterator[int]:
     """The statements of a function that its `return` statements stand in."""
     own = {id(r) for r in returns(function)}
     for node in ast.walk(function):
-        inside = (n for field in _BODIES for n in getattr(node, field, ()) if isinstance(getattr(node, field), list))
-        if not isinstance(node, ast.Lambda) and any(id(n) in own or _holds(n, own) for n in inside):
+        if isinstance(node, _WITH_BODIES) and any(
+            _holds(n, own) for field in _BODIES for n in getattr(node, field, ())
+        ):
             yield id(node)
 
 

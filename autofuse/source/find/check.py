@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 from autofuse.canonical import PERMUTE, View
 from autofuse.ir.facts import Facts
@@ -72,6 +72,8 @@ def proposals(
         return []
     if files is not None:
         files.make_room()
+    else:
+        PARSED.look_again()
     tree = PARSED.tree(source, path) if path else ast.parse(source)  # so that a syntax error is told in any case
     if not imports_torch(tree):
         return []
@@ -209,11 +211,19 @@ def _as_it_stands(d: Defined, door: _Door) -> list[Proposal]:
         edits[_key(site)] = _edit(placement, site)
         return isinstance(edits[_key(site)], Edit)
 
+    made = dict[tuple[int, Value], Proposal]()
+
     def proposed(site: Site) -> Proposal:
+        key = _key(site)
+        if key not in made:
+            made[key] = _made(site)
+        return made[key]
+
+    def _made(site: Site) -> Proposal:
         outcome = edits.get(_key(site), site.verdict)
         assumed, through, helpers = tuple[str, ...](), "", tuple[tuple[str, int, int], ...]()
         if isinstance(outcome, Edit) and isinstance(site.verdict, Holds):
-            again = None if door.asked else partial(_comes_out_again, outcome, replace(door, rules=(site.rule,)), d)
+            again = None if door.asked else _Again(outcome, replace(door, rules=(site.rule,)), d)
             claim = Claim(site, outcome, captured, view, d, target, door.files, again)
             answer, through = examined(claim), read_as(claim)
             outcome, assumed = (answer, ()) if isinstance(answer, Fails) else (outcome, answer)
@@ -224,8 +234,8 @@ def _as_it_stands(d: Defined, door: _Door) -> list[Proposal]:
                 helpers = tuple((n, h.lineno, h.end_lineno or 0) for n in unused if (h := helper_of(n, d)) is not None)
                 through = "; ".join(filter(None, (through, _unused_from_now(unused))))
                 outcome = unwanted(door.about, outcome, d, operation, text, unused) or outcome
-        made = _proposal(path, d.symbol, captured, text, site, outcome, assumed, through)
-        return replace(made, helpers=helpers if made.edit is not None else ())
+        p = _proposal(path, d.symbol, captured, text, site, outcome, assumed, through)
+        return replace(p, helpers=helpers if p.edit is not None else ())
 
     every = every_site(captured.graph, view, rules)
     if door.asked is not None:
@@ -235,17 +245,25 @@ def _as_it_stands(d: Defined, door: _Door) -> list[Proposal]:
     return _taking_turns([*(p for _, p in found), *_within_unsafe(found, every, usable, proposed)], text)
 
 
-def _comes_out_again(edit: Edit, door: _Door, d: Defined, other: Defined) -> bool:
-    """Whether the same edit, that assumes no more, comes out where the function `d` is read as `other`."""
+@dataclass
+class _Again:
+    """Whether the same edit, that assumes no more, comes out where the function `d` is read as another one."""
 
-    def findings(each: Defined) -> list[Finding]:
-        return [p.finding for p in _in_function(each, replace(door, asked=edit)) if p.edit == edit]
+    edit: Edit
+    door: _Door
+    d: Defined
 
-    found = findings(other)
-    if any(f.status == "safe" for f in found):
-        return True
-    before = {f.reason for f in findings(d) if f.status == "unsafe"} if found else set()
-    return any(f.reason in before for f in found)
+    def __call__(self, other: Defined) -> bool:
+        found = self._findings(other)
+        return any(f.status == "safe" for f in found) or any(f.reason in self._before for f in found)
+
+    @cached_property
+    def _before(self) -> set[str]:
+        """The assumptions of the edit in the function as it stands, where it is read for its sake alone."""
+        return {f.reason for f in self._findings(self.d) if f.status == "unsafe"}
+
+    def _findings(self, each: Defined) -> list[Finding]:
+        return [p.finding for p in _in_function(each, replace(self.door, asked=self.edit)) if p.edit == self.edit]
 
 
 def _taking_turns(found: list[Proposal], text: SourceText) -> list[Proposal]:

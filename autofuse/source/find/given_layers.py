@@ -29,24 +29,35 @@ class GivenLayer:
     callers: tuple[tuple[str, int], ...]
 
 
+def calls_parameters(d: Defined) -> set[str]:
+    """The parameters of a function that it calls."""
+    if not isinstance(d.function, Function):
+        return set()
+    calls = (n.func for n in walk(d.function) if isinstance(n, ast.Call))
+    return {c.id for c in calls if isinstance(c, ast.Name)}.intersection(_parameters(d))
+
+
 def given_layers(d: Defined, users: Users) -> Iterator[GivenLayer]:
     """The parameters of a function that it calls, and that every caller gives an nn.Dropout or None."""
-    function = d.function
-    if not isinstance(function, Function):
-        return
-    parameters = [*function.args.posonlyargs, *function.args.args][d.owner is not None :]
-    names = [p.arg for p in parameters]
-    called = {n.func.id for n in walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
-    if not called.intersection(names):
-        return
+    function, names = d.function, _parameters(d)
     returned = Returned(function, d.owner.node.name if d.owner is not None else "", d.scope, 0)
     calls = [(s, c, handed) for s in (d.scope, *users(d.scope)) for c, handed in calls_of(returned, s)]
     defaults = dict(zip(reversed(names), reversed(function.args.defaults), strict=False))
-    for name in called.intersection(names):
+    for name in sorted(calls_parameters(d)):
         given = [(s, c, None if handed else _argument(c, names.index(name), name, defaults)) for s, c, handed in calls]
         layers = [(str(s.file or ""), c.lineno) for s, c, a in given if _is_layer(a, c, s)]
         if layers and all(_is_layer(a, c, s) or _is_none(a) for s, c, a in given):
             yield GivenLayer(name, tuple(dict.fromkeys(layers)))
+
+
+def _parameters(d: Defined) -> list[str]:
+    return [p.arg for p in [*d.function.args.posonlyargs, *d.function.args.args][d.owner is not None :]]
+
+
+def has_dropout(tree: ast.Module) -> bool:
+    """Whether a file speaks of dropout layers."""
+    named = (n.attr if isinstance(n, ast.Attribute) else getattr(n, "name", getattr(n, "id", "")) for n in walk(tree))
+    return any("Dropout" in name for name in named if isinstance(name, str))
 
 
 def with_layers(d: Defined, layers: tuple[GivenLayer, ...]) -> Defined:

@@ -31,23 +31,34 @@ class Hints:
     """Pairs of a word and of what must stand beside it, both as patterns; one pair suffices."""
 
     def __init__(self, *pairs: tuple[bytes, bytes]) -> None:
-        self._any = re.compile(b"|".join(word for word, _ in pairs))
-        self._pairs = [(re.compile(word), re.compile(beside)) for word, beside in pairs]
+        self._words = [[_with_literal(each) for each in word.split(b"|")] for word, _ in pairs]
+        self._beside = [re.compile(beside) for _, beside in pairs]
         self.all = frozenset(range(len(pairs)))
 
     def words_in(self, text: bytes) -> frozenset[int]:
         """The pairs whose word is in `text`, whatever stands beside it."""
-        if not self._any.search(text):
-            return _NONE
-        return frozenset(i for i, (word, _) in enumerate(self._pairs) if word.search(text))
+        return frozenset(
+            i
+            for i, words in enumerate(self._words)
+            if any(literal in text and (word is None or word.search(text)) for literal, word in words)
+        )
 
     def beside(self, pairs: Iterable[int], text: bytes) -> bool:
         """Whether for one of `pairs`, whose word is there, what must stand beside it is in `text`."""
-        return any(i == _WHOLE or self._pairs[i][1].search(text) for i in pairs)
+        return any(i == _WHOLE or self._beside[i].search(text) for i in pairs)
 
     def search(self, text: bytes) -> bool:
         """Whether `text` has a word with what must stand beside it."""
         return self.beside(self.words_in(text), text)
+
+
+def _with_literal(word: bytes) -> tuple[bytes, re.Pattern[bytes] | None]:
+    """The longest text that a word has for certain, which is found far sooner, and its pattern; None if that is all."""
+    plain = re.sub(rb"\\([^\w\s])", lambda m: m[1], word)
+    if re.escape(plain) == word:
+        return plain, None
+    runs = re.findall(rb"(?:(?<!\\)\w(?![?*+{]))+", re.sub(rb"\[[^]]*\][?*+]?|\{[^}]*\}", b" ", word))
+    return max(runs, key=len, default=b""), re.compile(word)
 
 
 _NONE: frozenset[int] = frozenset()

@@ -19,6 +19,7 @@ _Read = TypeVar("_Read")
 # A step takes about 5 microseconds. Real functions take up to 8 for each byte of their text; nothing but hand-written
 # norms, one after the other, take 100.
 STEPS, STEPS_A_BYTE = 2_000, 20  # that each function may take
+MOST_STEPS = 200_000  # that any function may take, however long it is: about a second
 LEAST_STEPS = 500  # that are left for a function of a file whose steps are spent
 SPARE_STEPS = 150_000  # that those functions of a file which need more share
 FILE_STEPS, FILE_STEPS_A_BYTE = 10_000_000, 2  # that a file may take, however many functions it has
@@ -47,9 +48,9 @@ class FileReading:
 
     def read(self, read: Callable[[], list[_Read]], line: int, symbol: str, size: int) -> list[_Read]:
         """What `read` makes of a function of `size` bytes; nothing where it cannot be read."""
-        own = STEPS + STEPS_A_BYTE * size
+        own = min(STEPS + STEPS_A_BYTE * size, MOST_STEPS)
         most = max(self.left // 2, LEAST_STEPS)  # no function takes what all after it need
-        with limited(min(own + self.spare, most)) as steps:
+        with limited(min(own + self.spare, most, MOST_STEPS)) as steps:
             try:
                 return read()
             except TooMuchWork as reason:

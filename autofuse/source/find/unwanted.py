@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePath
 
 from autofuse.reasons import writing
@@ -42,7 +43,7 @@ class FileOfEdits:
     path: str
     generated: str = ""
 
-    @property
+    @cached_property
     def of_tests(self) -> bool:
         """Whether the file holds tests, or what they compare with."""
         path = PurePath(self.path)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from autofuse.source.capture import parsed_files
 from autofuse.source.capture.parsed_files import ParsedFiles
 
 TEXT = b"import torch\n\n\nclass Gelu:\n    def forward(self, x):\n        return torch.relu(x)\n"
@@ -43,11 +42,19 @@ def test_a_text_with_a_syntax_error_is_not_kept(file: Path) -> None:
     assert parsed.scope(TEXT, str(file)).classes
 
 
-def test_trees_are_forgotten_once_there_are_too_many(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trees_are_forgotten_once_there_are_too_many(file: Path) -> None:
     parsed = ParsedFiles()
     first = parsed.tree(TEXT, str(file))
     assert not parsed.make_room()
     assert parsed.tree(TEXT, str(file)) is first
-    monkeypatch.setattr(parsed_files, "_MOST_BYTES", 10)
+    parsed.most = 10
     assert parsed.make_room()
     assert parsed.tree(TEXT, str(file)) is not first
+
+
+def test_processes_that_read_at_once_share_what_may_be_kept() -> None:
+    parsed, shared = ParsedFiles(), ParsedFiles()
+    shared.share(4)
+    assert shared.most == parsed.most // 4
+    shared.share(1000)
+    assert shared.most > parsed.most // 1000  # a few files are kept in any case

@@ -175,6 +175,29 @@ def test_a_scale_has_to_be_a_number(annotation: str, status: str) -> None:
     assert ("assumes that the scale is a number" in found.message) is (status == "unsafe")
 
 
+# What the file gives a function whose scale is a number, and whether that shows rows of queries and of values.
+GIVEN = {
+    "a matrix": ("attend(torch.randn(5, 8), x, x)", "safe"),
+    "a name with one value": ("y = torch.randn(2, 5, 8)\nattend(y, x, x)", "safe"),
+    "by keyword": ("attend(q=x, k=x, v=x)", "safe"),
+    "a copy of what has dimensions": ("attend(x.clone() * 2, x, x)", "safe"),
+    "nothing": ("", "assumes that `q` and `v` have two dimensions or more"),
+    "a matrix, and what is not known": ("attend(x, x, x)\nattend(load(), x, x)", "assumes that `q` has"),
+    "a name with two values": ("y = x\nif x.sum() > 0:\n    y = load()\nattend(y, x, x)", "assumes that `q` has"),
+    "elements of a list": ("for y in [x, x]:\n    attend(y, x, x)", "assumes that `q` has"),
+    "a matrix, where an error is caught": ("try:\n    attend(x, x, x)\nexcept RuntimeError:\n    pass", "assumes"),
+    "a vector": ("attend(torch.randn(8), x, x)", "tensor of less than two dimensions"),
+}
+
+
+@pytest.mark.parametrize("calls, expected", GIVEN.values(), ids=GIVEN)
+def test_calls_of_the_file_show_how_many_dimensions_an_argument_has(calls: str, expected: str) -> None:
+    head = "import torch\n\n\ndef load():\n    return torch.load('x')\n\n\n"
+    body = "def attend(q, k, v):\n    return torch.softmax(q @ k.transpose(-2, -1) * 0.125, dim=-1) @ v\n\n\n"
+    found = [f for f in findings(f"{head}{body}x = torch.randn(2, 5, 8)\n{calls}\n") if f.symbol == "attend"]
+    assert found[0].status == expected or expected in found[0].message, found[0].message
+
+
 def test_a_module_that_reads_a_matrix_of_its_own_may_be_given_a_vector() -> None:
     (found,) = findings("""
         import torch

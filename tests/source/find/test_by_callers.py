@@ -36,6 +36,17 @@ DEFINED = {
             def call(self, x):
                 return attend(x, x, x)
     """),
+    "a function with a choice": source("""
+        def attend(q, k, v, mask=None):
+            scale = math.sqrt(q.size(-1) if mask is None else q.size(-1))
+            weights = F.softmax(q @ k.transpose(-2, -1) / scale, dim=-1)
+            return weights @ v, weights
+
+
+        class Model(nn.Module):
+            def call(self, x):
+                return attend(x, x, x)
+    """),
     "a method": source("""
         class Model(nn.Module):
             def attend(self, q, k, v):

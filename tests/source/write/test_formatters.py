@@ -75,7 +75,7 @@ def formatted(text: str, formatter: str) -> str:
     return made.stdout
 
 
-@pytest.mark.parametrize("formatter", FORMATTERS)
+@pytest.mark.parametrize("formatter", ["ruff", pytest.param("black", marks=pytest.mark.night)])
 @pytest.mark.parametrize("name", TEXTS)
 def test_what_a_formatter_laid_out_stays_as_it_has_it(name: str, formatter: str) -> None:
     if not INSTALLED[formatter]:
