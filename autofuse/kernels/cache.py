@@ -35,19 +35,20 @@ _OPEN_LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os,
 _PATIENCE, _PAUSE = 20.0, 0.01  # seconds: a process that is stopped may hold a lock for ever
 _told: set[str] = set()
 LIBRARY = ".so"  # the ending of a compiled library
+KEPT = ".kept"  # the ending of what saves time at a second start, and decides nothing
 _MOST_FILES = 1000  # of one ending, 50 to 100 KB each
 
 Entries = dict[str, Any]
 
 
 def files() -> list[Path]:
-    """The cache's files that are there, by name."""
+    """The files of decisions that are there, by name."""
     here = folder()
     return sorted(here.glob("*.json")) if here is not None and here.is_dir() else []
 
 
 def clear() -> list[Path]:
-    """Delete the cache's files, and what an interrupted write left; returns the files that are gone.
+    """Delete all that is kept, and what an interrupted write left; returns the files of decisions that are gone.
 
     Raises OSError where one cannot be deleted.
     """
@@ -55,9 +56,10 @@ def clear() -> list[Path]:
     for path in gone:
         path.unlink(missing_ok=True)
     here = folder()
-    for left in (*here.glob("*.lock"), *here.glob(f"*{LIBRARY}")) if gone and here else ():
-        with suppress(OSError):
-            left.unlink()
+    for ending in (".lock", LIBRARY, KEPT) if here is not None else ():
+        for left in here.glob(f"*{ending}"):  # type: ignore[union-attr]
+            with suppress(OSError):
+                left.unlink()
     if here is not None:
         remove_leftovers(str(here))
     return gone
@@ -107,13 +109,14 @@ class Cache:
 
     name: str
     belongs_to: tuple[tuple[str, str], ...]
+    ending: str = ".json"  # of decisions, which `autofuse cache` lists
 
     @property
     def path(self) -> Path | None:
         """Where they are kept; None where there is no folder for them."""
         text = json.dumps(dict(self.belongs_to), sort_keys=True)
         here = folder()
-        return here and here / f"{self.name}-{sha256(text.encode()).hexdigest()[:16]}.json"
+        return here and here / f"{self.name}-{sha256(text.encode()).hexdigest()[:16]}{self.ending}"
 
     def read(self) -> Entries:
         """What is kept, by key; empty where nothing is, or nothing that can be used."""

@@ -101,7 +101,7 @@ class CompiledRegion:
     def _compiled(self, args: Sequence[Any], key: tuple[Any, ...]) -> _Compiled | None:
         with _LOCK:
             try:
-                symbolic = [(0,) if by and x.shape[0] > 1 else () for x, by in zip(args, self._rows, strict=True)]
+                symbolic = [_symbolic(x, by) for x, by in zip(args, self._rows, strict=True)]
                 made = compilation(self.function, args, symbolic, repr(key))
                 return _Compiled(made, made.runner())
             except Exception as error:  # whatever a compiler may raise
@@ -109,6 +109,11 @@ class CompiledRegion:
                 _LOG.warning("autofuse: %s could not be compiled and runs as it is: %s", self.function.__name__, why)
                 give_up("compiled", f"A region could not be compiled: {why}")
                 return None
+
+
+def _symbolic(x: Any, by_row: bool) -> tuple[int, ...]:
+    """The dimensions of an argument that are not compiled in: its first, if that is the number of rows."""
+    return (0,) if by_row and isinstance(x, Tensor) and x.shape[0] > 1 else ()
 
 
 class _Rows(int):

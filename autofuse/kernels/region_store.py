@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels.cache import LIBRARY, Cache, keep_file, kept_file
+from autofuse.kernels.cache import KEPT, LIBRARY, Cache, keep_file, kept_file
 from autofuse.kernels.decisions import hardware, versions
 from autofuse.kernels.size_conditions import Plain
 from autofuse.torch_private import on_demand
@@ -135,7 +135,7 @@ def _cache_for(threads: int, settings: tuple[tuple[str, str], ...]) -> Cache:
     if (threads, settings) not in _caches:
         python = {"python": sys.version, "torch at": os.path.dirname(torch.__file__)}
         belongs = hardware("cpu") | versions() | python | {"threads": str(threads), "settings": repr(settings)}
-        _caches[threads, settings] = Cache("regions", tuple(sorted(belongs.items())))
+        _caches[threads, settings] = Cache("regions", tuple(sorted(belongs.items())), KEPT)
     return _caches[threads, settings]
 
 

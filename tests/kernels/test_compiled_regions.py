@@ -44,6 +44,17 @@ def test_an_argument_may_be_none_and_rows_may_lie_apart(scaled: CompiledRegion) 
     _check(scaled, torch.randn(70, 80)[:, :40], None)
 
 
+def test_a_tensor_that_tells_the_rows_may_be_none() -> None:
+    def added(x: Tensor, residual: Tensor | None) -> Tensor:
+        return x * 2 if residual is None else x * 2 + residual
+
+    made = region(rows="x residual")(added)
+    x = torch.randn(64, 40)
+    torch.testing.assert_close(made(x, None), x * 2)
+    torch.testing.assert_close(made(x, x), x * 3)
+    assert not packages.COMPILER.missing()
+
+
 def test_as_many_rows_as_columns(scaled: CompiledRegion) -> None:
     _check(scaled, torch.randn(40, 40), torch.randn(40))
     _check(scaled, torch.randn(41, 40), torch.randn(40))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from autofuse.fx.rewrite.excerpt import Excerpt
-from autofuse.kernels.cache import Cache
+from autofuse.kernels.cache import KEPT, Cache
 from autofuse.kernels.decisions import hardware, versions
 from autofuse.kernels.policy import settings
 
@@ -74,7 +74,7 @@ def forget() -> None:
 def _cache(device: torch.device) -> Cache:
     threads = {"threads": str(torch.get_num_threads())} if device.type == "cpu" else {}
     belongs = hardware(device.type) | versions() | threads | {"of": "places of models"}
-    return Cache(f"places-{device.type}", tuple(sorted(belongs.items())))
+    return Cache(f"places-{device.type}", tuple(sorted(belongs.items())), KEPT)
 
 
 def _entries(cache: Cache) -> dict[str, Any]:

@@ -84,8 +84,6 @@ class ForwardTrial:
         self, running: list[nn.Module], only_this: bool, in_parts: bool, alone: bool = False
     ) -> Verification | None:
         made: dict[nn.Module, nn.Module] = {}
-        if in_parts and not alone and not self._parts.can_tell:
-            return None
         rewritten = copied(self._module, made, self._planner.sharded)
         misses, known = list[nn.Module](), dict[Hashable, RewrittenForward]()
         missed = partial(_noted, misses)
@@ -98,6 +96,8 @@ class ForwardTrial:
                 for cls in {type(m) for m in made}:  # a rewritten forward writes there without running the user's code
                     outside.note_defaults(own_forward(plain_class(cls)))
                     outside.note_class(plain_class(cls))
+                if in_parts and not alone and not self._parts.can_tell:
+                    return None
                 if in_parts:
                     return self._parts.check(rewritten, misses, other_inputs=only_this, alone=alone)
                 return self._reference.check(rewritten, other_inputs=only_this)
