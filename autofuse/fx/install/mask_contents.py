@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -188,24 +189,34 @@ def holds_form(x: Tensor | None, form: str) -> bool:
                 return True
         elif known.state == _state(x):
             return True
-    real = _with_numbers(x)
-    found = buffer_form(real)
-    if real is None or found is None:
-        return False
-    now = told(real, found)
+    with _untraced():
+        real = _with_numbers(x)
+        found = buffer_form(real)
+        if real is None or found is None:
+            return False
+        now = told(real, found)
     return form in (found, now) or _is_at_least(now, form)
+
+
+@contextmanager
+def _untraced() -> Iterator[None]:
+    """torch.jit hears nothing of this block: it would note what is asked, and sizes would be tensors."""
+    state = get_tracing_state()
+    if state is not None:
+        set_tracing_state(None)
+    try:
+        yield
+    finally:
+        if state is not None:
+            set_tracing_state(state)
 
 
 def _lies(x: Tensor) -> tuple[tuple[int, ...], torch.Size]:
     """The strides and the shape of a tensor, of which torch.jit hears nothing."""
-    state = get_tracing_state()
-    if state is None:
+    if get_tracing_state() is None:
         return x.stride(), x.shape
-    set_tracing_state(None)
-    try:
+    with _untraced():
         return x.stride(), x.shape
-    finally:
-        set_tracing_state(state)
 
 
 def _lies_alike(x: Tensor) -> Callable[[Tensor], bool]:
