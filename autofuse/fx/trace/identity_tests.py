@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dis
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -30,6 +30,45 @@ def outsiders(code: types.CodeType) -> frozenset[str]:
 
 
 @cache
+def compared_with_others(code: types.CodeType) -> Mapping[str, int]:
+    """The names of arguments and free variables that code compares by `is` with what may come from outside, and where.
+
+    Constants, other local names, and attributes of local names come from where the name does.
+    """
+    found = dict[str, int]()
+    steps = _steps(code)
+    for place, step in enumerate(steps):
+        if step.opname != "IS_OP":
+            continue
+        right, before = _operand(steps, place - 1)
+        left, _ = _operand(steps, before)
+        ends = (left, steps[max(before, 0)]), (right, steps[place - 1])
+        for (one, _), (other, last) in (ends, ends[::-1]):
+            inside = _is_own(other[0], code) if other else last.opname == "LOAD_CONST"
+            if len(one) == 1 and one[0].opname in ("LOAD_FAST", "LOAD_DEREF") and not inside:
+                line = one[0].positions.lineno if one[0].positions else None
+                found.setdefault(one[0].argval, line or code.co_firstlineno)
+    return found
+
+
+@cache
+def compares_objects(code: types.CodeType) -> bool:
+    """Whether code compares two things by identity of which neither is a constant."""
+    steps = _steps(code)
+    for place, step in enumerate(steps):
+        if step.opname == "IS_OP" and steps[place - 1].opname != "LOAD_CONST":
+            right, before = _operand(steps, place - 1)
+            if not right or steps[max(before, 0)].opname != "LOAD_CONST":
+                return True
+    return False
+
+
+def _is_own(load: dis.Instruction, code: types.CodeType) -> bool:
+    """Whether a variable is one of the function itself, and none around it."""
+    return load.opname == "LOAD_FAST" or load.opname == "LOAD_DEREF" and load.argval in code.co_cellvars
+
+
+@cache
 def compares_arguments(cls: type[nn.Module]) -> bool:
     """Whether some function of a module's class compares two local names by identity."""
     functions = [
@@ -45,13 +84,17 @@ def _is_local(operand: _Operand) -> bool:
 
 def _compared(code: types.CodeType) -> Iterator[tuple[_Operand, _Operand]]:
     """The operands of each `is`, () for one that is no name."""
-    steps = [s for s in dis.get_instructions(code) if s.opname not in ("CACHE", "EXTENDED_ARG", "PUSH_NULL")]
+    steps = _steps(code)
     for place, step in enumerate(steps):
         if step.opname == "IS_OP":
             right, before = _operand(steps, place - 1)
             left, _ = _operand(steps, before)
             if right or left:
                 yield left, right
+
+
+def _steps(code: types.CodeType) -> list[dis.Instruction]:
+    return [s for s in dis.get_instructions(code) if s.opname not in ("CACHE", "EXTENDED_ARG", "PUSH_NULL")]
 
 
 def _operand(steps: list[Any], last: int) -> tuple[_Operand, int]:

@@ -32,6 +32,7 @@ from autofuse.fx.trace.code_facts import Load, facts_of, nested
 from autofuse.fx.trace.contents import is_sentinel
 from autofuse.fx.trace.functions_found import FunctionsFound, receiving_class, unwrapped
 from autofuse.fx.trace.guards import Guards
+from autofuse.fx.trace.identity_tests import compared_with_others, compares_objects
 from autofuse.fx.trace.own_forward import own_forward, own_function
 from autofuse.fx.trace.roots import NOTHING, imported_names, root_of
 from autofuse.fx.trace.same_values import equals_others, is_same_value
@@ -81,6 +82,7 @@ class ReadSet:
         self._ran: dict[int, types.FunctionType] = {}
         self._computed = False  # whether attributes are read by names that the code does not write out
         self._upwards = False  # whether `super` is used
+        self._compares = False  # whether two objects are compared by identity
         self._asks = False  # whether it is of consequence that an object lacks an attribute
         self._literal: frozenset[str] = frozenset()  # the names that are written out
         self._of_values: frozenset[str] = frozenset()  # those that may be asked of something else than a module
@@ -120,6 +122,7 @@ class ReadSet:
         self._literal = frozenset(n for r in every for n in facts_of(r.code).attribute_names(r.lines))
         self._of_values = frozenset(n for r in every for n in _asked_of_values(r))
         self._asks = any(facts_of(r.code).by_name or r.code.co_exceptiontable for r in every)
+        self._compares = any(compares_objects(r.code) for r in every)
         self._upwards = any(load.name == "super" for r in every for load in r.loads())
         if self._computed:
             self._names = EVERYTHING
@@ -136,10 +139,18 @@ class ReadSet:
             for load in each.loads():
                 self._place = SourceLine(each.code.co_filename, load.line)
                 self._load(each, load)
+            self._identities(each)
             self._place = None
             self._function(each, ran)
             self._given(each)
         return len(ran) + len(self._more), self._computed
+
+    def _identities(self, ran: Ran) -> None:
+        """A stand-in is not the object that the program may compare it with by `is`."""
+        for name, line in compared_with_others(ran.code).items():
+            if is_twin(ran.arguments.get(name, ran.free.get(name))):
+                self._place = SourceLine(ran.code.co_filename, line)
+                self._refuse(because(forwards.COMPARES_ARGUMENT, name=name))
 
     def _given(self, ran: Ran) -> None:
         """Classes among the arguments: that which a class method is called on."""
@@ -389,6 +400,8 @@ class ReadSet:
         if value is None or is_plain(value) or id(value) in self._seen or is_twin(value):
             return
         self._seen[id(value)] = value
+        if self._compares and isinstance(value, nn.Module):  # what is compared with it may be a stand-in for it
+            self._refuse(because(forwards.COMPARES_ARGUMENT, name=name))
         if isinstance(value, (operator.attrgetter, operator.methodcaller)):
             self._computed = True
         if isinstance(value, enum.Enum):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+import pytest
+import torch
+from torch import Tensor, nn
 
-from autofuse.fx.trace.identity_tests import compares_arguments, outsiders
+import autofuse
+from autofuse.fx.trace.identity_tests import compares_arguments, compares_objects, outsiders
 
 MISSING = object()
 
@@ -37,3 +40,101 @@ def test_names_that_are_compared_with_something_from_outside_are_told() -> None:
 def test_a_class_that_compares_two_arguments_is_told() -> None:
     assert compares_arguments(Compares)
     assert not compares_arguments(ComparesWithNone)
+
+
+class ComparesWithConstants(nn.Module):
+    def forward(self, a: Any, b: Any) -> bool:
+        return a is None or b is not None
+
+
+def test_objects_that_are_compared_with_each_other_are_told() -> None:
+    assert compares_objects(Compares.forward.__code__)
+    assert not compares_objects(ComparesWithConstants.forward.__code__)
+
+
+SPECIAL: list[nn.Module] = []
+
+
+def first() -> nn.Module:
+    return SPECIAL[0]
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.child: nn.Module | None = None
+
+    def scale(self) -> float:
+        return 1.0
+
+    def forward(self, q: Tensor) -> Tensor:
+        return torch.softmax(q @ q.transpose(-2, -1) * self.scale(), -1) @ q
+
+
+class BySubscript(Attends):
+    def scale(self) -> float:
+        return 2.0 if self is SPECIAL[0] else 1.0
+
+
+class Reversed(Attends):
+    def scale(self) -> float:
+        return 1.0 if SPECIAL[0] is not self else 2.0
+
+
+class ByCall(Attends):
+    def scale(self) -> float:
+        return 2.0 if first() is self else 1.0
+
+
+class ByLoop(Attends):
+    def scale(self) -> float:
+        for module in SPECIAL:
+            if module is self:
+                return 2.0
+        return 1.0
+
+
+class ByGenerator(Attends):
+    def scale(self) -> float:
+        return 2.0 if any(module is self for module in SPECIAL) else 1.0
+
+
+class ByName(Attends):
+    def scale(self) -> float:
+        one, other = self, SPECIAL[0]
+        return 2.0 if one is other else 1.0
+
+
+class ByEquality(Attends):
+    def scale(self) -> float:
+        return 2.0 if self == SPECIAL[0] else 1.0
+
+
+class ByMembership(Attends):
+    def scale(self) -> float:
+        return 2.0 if self in SPECIAL else 1.0
+
+
+class OfItsOwn(Attends):
+    def scale(self) -> float:
+        return 1.0 if self.child is None else 3.0
+
+
+BY_IDENTITY = (BySubscript, Reversed, ByCall, ByLoop, ByGenerator, ByName)
+OTHERWISE = (ByEquality, ByMembership, OfItsOwn)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("kind", BY_IDENTITY + OTHERWISE)
+def test_a_module_that_looks_for_itself_outside_computes_what_it_did(kind: type[Attends], verify: bool) -> None:
+    model, x = nn.Sequential(kind(), kind()), torch.randn(2, 3, 4, dtype=torch.float64)
+    SPECIAL[:] = [model[1]]
+    expected = model(x)
+    autofuse.optimize(model, x, tune=False, verify=verify)
+    torch.testing.assert_close(model(x), expected, rtol=1e-12, atol=0)
+    if kind in BY_IDENTITY:
+        codes = {s.reason_code for s in autofuse.report(model)}
+        assert codes == {"forward-compares-argument"}
+    if kind is OfItsOwn:
+        assert all(s.status == "fused" for s in autofuse.report(model))
+    SPECIAL.clear()
