@@ -24,7 +24,7 @@ class StepTime:
     before_seconds, after_seconds: the median step as it was written, and with the fused places; None where not timed.
     ratio: the median of the pairs' ratios before / after, above 1 where the fused model is faster; interval: its 95 %
     interval. verdict, pairs, clock: as those of a `Comparison`.
-    not_timed: why there are no numbers, as a clause.
+    not_timed: why there are no numbers, as a clause. remembered: an earlier process timed an equal step.
     """
 
     mode: StepMode
@@ -36,6 +36,7 @@ class StepTime:
     pairs: int = 0
     clock: Literal["wall", "core"] = "wall"
     not_timed: str = ""
+    remembered: bool = False
 
     def __str__(self) -> str:
         """One line, e.g. "training step 1.54x (1.48 to 1.60): 110 ms, the original 170 ms"."""
@@ -43,7 +44,8 @@ class StepTime:
         if self.ratio is None or self.interval is None:
             return f"{name} not timed: {self.not_timed}"
         after, before = milliseconds(self.after_seconds or 0.0), milliseconds(self.before_seconds or 0.0)
-        return f"{name} {Estimate(self.ratio, self.interval)}: {after}, the original {before}"
+        earlier = " (timed by an earlier process)" if self.remembered else ""
+        return f"{name} {Estimate(self.ratio, self.interval)}: {after}, the original {before}{earlier}"
 
     def to_dict(self) -> dict[str, Any]:
         """Every field under its own name. See docs/json.md."""
@@ -57,4 +59,5 @@ class StepTime:
             "pairs": self.pairs,
             "clock": self.clock,
             "not_timed": self.not_timed,
+            "remembered": self.remembered,
         }

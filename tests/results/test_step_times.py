@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autofuse.results.comparison import Interval
 from autofuse.results.sites import Report
 from autofuse.results.step_times import StepTime, step_mode
@@ -26,10 +28,14 @@ def test_a_report_begins_with_the_steps() -> None:
 def test_the_dictionary_has_every_field() -> None:
     assert TIMED.to_dict() == {
         "mode": "training", "before_seconds": 0.17, "after_seconds": 0.11, "ratio": 1.54, "interval": [1.48, 1.6],
-        "verdict": "confirmed", "pairs": 8, "clock": "wall", "not_timed": "",
+        "verdict": "confirmed", "pairs": 8, "clock": "wall", "not_timed": "", "remembered": False,
     }  # fmt: skip
     assert UNTIMED.to_dict()["interval"] is None
 
 
 def test_modes_have_words() -> None:
     assert (step_mode(True), step_mode(False)) == ("training", "inference")
+
+
+def test_what_an_earlier_process_timed_says_so() -> None:
+    assert str(replace(TIMED, remembered=True)).endswith("(timed by an earlier process)")

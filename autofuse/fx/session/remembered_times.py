@@ -1,4 +1,4 @@
-"""What timing a place said, kept on the disk: the next process that meets an equal place does not time it again.
+"""What timing said, kept on the disk: the next process that meets an equal place, or step, does not time it again.
 
 An entry belongs to a machine, its number of threads, and versions (kernels/decisions.py), and is found by all that a
 time depends on: the code before and after, the forms of what it is given and of the parameters, the mode and the
@@ -8,10 +8,10 @@ Knows excerpts and files; must not know how a place is timed, nor what is conclu
 
 from __future__ import annotations
 
-import marshal
 import re
 import sys
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -20,9 +20,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from autofuse.fx.rewrite.excerpt import Excerpt
+from autofuse.fx.trace.own_forward import own_forward
+from autofuse.fx.trace.twin import plain_class
 from autofuse.kernels.cache import KEPT, Cache
 from autofuse.kernels.decisions import hardware, versions
 from autofuse.kernels.policy import settings
+from autofuse.torch_private import pytree
 
 _T = TypeVar("_T")
 _OF_TORCH = ("torch", "autofuse", "operator", "_operator", "math", "builtins")
@@ -43,6 +46,19 @@ def place_of(excerpt: Excerpt, module: nn.Module, training: bool) -> str:
             *_parameters(excerpt, module),
             excerpt.operation, excerpt.kernel, f"{training}", _state(),
         ]  # fmt: skip
+    except _Unknown:
+        return ""
+    return sha256("\n".join(parts).encode()).hexdigest()
+
+
+def step_of(model: nn.Module, given: object, forwards: Iterable[str], training: bool) -> str:
+    """What an entry of a whole step is found by, "" for one that is not kept.
+
+    given: what `model` is called with. forwards: the code of each rewritten forward, with the name of its module.
+    """
+    try:
+        values = [_form(leaf) for leaf in pytree.tree_leaves(given)]
+        parts = ["step", _form(model), *values, *forwards, f"{training}", _state()]
     except _Unknown:
         return ""
     return sha256("\n".join(parts).encode()).hexdigest()
@@ -154,11 +170,16 @@ def _form(value: Any) -> str:
 
 def _code(module: nn.Module) -> str:
     """The code of a forward and the plain values that its module holds: a time may be wrong by what is missing here."""
-    code = getattr(type(module).forward, "__code__", None)
+    code = getattr(own_forward(plain_class(type(module))), "__code__", None)
     plain = {k: v for k, v in vars(module).items() if isinstance(v, bool | int | float | str)}
-    return (
-        f"{type(module).__qualname__} {sha256(marshal.dumps(code)).hexdigest() if code else ''} {sorted(plain.items())}"
-    )
+    digest = sha256(_written(code).encode()).hexdigest() if code else ""
+    return f"{type(module).__qualname__} {digest} {sorted(plain.items())}"
+
+
+def _written(code: types.CodeType) -> str:
+    """All that a code object does, as a text: what marshal makes of one differs with who holds its parts."""
+    constants = [_written(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    return f"{code.co_code!r} {code.co_names} {code.co_varnames} {code.co_freevars} {constants}"
 
 
 def _state() -> str:

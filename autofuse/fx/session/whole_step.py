@@ -10,6 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -17,22 +18,48 @@ from torch import nn
 
 from autofuse.display.progress import Tell
 from autofuse.fx.rewrite.module_plan import Found
+from autofuse.fx.session import remembered_times
 from autofuse.fx.session.gain_checks import SlowerPlace, declined_site, leave_out
 from autofuse.fx.session.memory_room import lack_of_room
 from autofuse.fx.session.model_steps import ModelSteps, Modules, undisturbed
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.site_checks import Verdicts
 from autofuse.fx.trace.tracer import ForwardArguments
+from autofuse.measure.compare import device_of
 from autofuse.measure.pair_count import Decided
 from autofuse.measure.step_pairs import is_slower, longest_step, roughly
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import because
-from autofuse.results.comparison import Estimate, milliseconds
-from autofuse.results.step_times import StepTime, step_mode
+from autofuse.results.comparison import Estimate, Interval, milliseconds
+from autofuse.results.step_times import StepMode, StepTime, step_mode
 
 SHORTEST = 1e-3  # seconds: a shorter step is mostly the time in which Python calls operators
 _MOST_PLACES = 4  # of one kind of module that are tried one by one
 _LOG = logging.getLogger("autofuse")
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A step that was not slower, as it is kept for processes to come."""
+
+    before: float = 0.0
+    after: float = 0.0
+    ratio: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    verdict: str = ""
+    pairs: int = 0
+    clock: str = "wall"
+
+    @classmethod
+    def of(cls, time: StepTime) -> _Kept:
+        low, high = time.interval or (0.0, 0.0)
+        return cls(time.before_seconds or 0.0, time.after_seconds or 0.0, time.ratio or 0.0, low, high,
+                   str(time.verdict), time.pairs, time.clock)  # fmt: skip
+
+    def time(self, mode: StepMode) -> StepTime:
+        return StepTime(mode, self.before, self.after, self.ratio, Interval(self.low, self.high), self.verdict,  # type: ignore[arg-type]
+                        self.pairs, self.clock, remembered=True)  # type: ignore[arg-type] # fmt: skip
 
 
 class StepCheck(NamedTuple):
@@ -83,6 +110,9 @@ class _Weighing:
         mode = step_mode(self._training)
         if why := self._why_not():
             return StepTime(mode, not_timed=why)
+        place, device = self._place(), device_of(self._model, ())
+        if (kept := remembered_times.found(place, device, _Kept)) is not None:
+            return kept.time(mode)
         with self._steps() as steps:
             if why := _out_of_range(steps):
                 return StepTime(mode, not_timed=why)
@@ -94,7 +124,20 @@ class _Weighing:
         left = self._again() if guilty else found
         if left is None:
             return StepTime(mode, not_timed="nothing is fused in it, as it was slower fused")
-        return _step_time(mode, left)
+        time = _step_time(mode, left)
+        if not guilty:
+            remembered_times.keep(place, device, _Kept.of(time))
+        return time
+
+    def _place(self) -> str:
+        names = {module: state.name for module, state in self._planner.states.items()}
+        forwards = [
+            f"{names[module]} {sorted(map(str, dropped))} {plan.variant.source}"
+            for module in self._running()
+            for dropped, plan in self._planner.in_mode(module, self._training).items()
+            if plan.variant is not None
+        ]
+        return remembered_times.step_of(self._model, self._call, forwards, self._training)
 
     def _why_not(self) -> str:
         if self._planner.sharded:

@@ -6,6 +6,7 @@ import copy
 import random
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse import ops
-from autofuse.fx.session import model_steps, whole_step
+from autofuse.fx.session import model_steps, remembered_times, whole_step
 from autofuse.fx.session.site_timing import SiteTimer, SiteTiming
 from autofuse.kernels.policy import using
 from autofuse.results.sites import SiteReport
@@ -65,8 +66,9 @@ class Counts(Model):
 
 
 @pytest.fixture(autouse=True)
-def _measuring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whole steps are timed; places by themselves always win."""
+def _measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Whole steps are timed, and none is remembered; places by themselves always win."""
+    monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(SiteTimer, "weigh", lambda *_: SiteTiming(words="1 ms, the original 2 ms"))
     monkeypatch.setattr(whole_step, "SHORTEST", 0.0)
     with using(measured=True):
@@ -174,3 +176,21 @@ def test_a_step_that_raises_leaves_the_places_fused(monkeypatch: pytest.MonkeyPa
     autofuse.optimize(model, _x())
     assert _sites(model, "AF101")[0].status == "fused"
     assert autofuse.report(model).steps[0].not_timed == "it raised RuntimeError on a copy"
+
+
+def test_a_step_that_an_earlier_process_timed_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = _x()
+    autofuse.optimize(Model(), x)
+    remembered_times.forget()  # as in another process
+    monkeypatch.setattr(model_steps, "timed_steps", None)  # whoever times anything fails
+    model = autofuse.optimize(Model(), x)
+    assert [s.remembered for s in autofuse.report(model).steps] == [True, True]
+
+
+@pytest.mark.parametrize("changed", ["layers", "shape", "mode of one module"])
+def test_another_step_is_timed(changed: str) -> None:
+    autofuse.optimize(Model(), _x())
+    model = Model(3 if changed == "layers" else 2)
+    model.norm[0].train(changed != "mode of one module")
+    autofuse.optimize(model, _x()[:, :96] if changed == "shape" else _x())
+    assert not any(s.remembered for s in autofuse.report(model).steps)
