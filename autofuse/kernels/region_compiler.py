@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from autofuse.kernels import region_store
 from autofuse.kernels.own_thread import in_own_thread
 from autofuse.kernels.packages import loaded
-from autofuse.kernels.size_conditions import Sizes, size_of
+from autofuse.kernels.size_conditions import SizeConditions, size_of
 from autofuse.torch_private import FakeTensorMode, on_demand
 
 _SYMBOLS = "torch.fx.experimental.symbolic_shapes"  # imports sympy, which only compiling takes
@@ -35,7 +35,7 @@ class Compilation:
     loop: Loop
     places: tuple[int, ...]
     single: bool
-    sizes: Sizes
+    sizes: SizeConditions
 
     def runner(self) -> Callable[..., Any]:
         """What can be called like the function that was compiled."""
@@ -69,10 +69,10 @@ def compilation(function: Callable[..., Any], args: Sequence[Any], symbolic: Seq
     return in_own_thread(lambda: _compiled(function, args, symbolic, place), f"compiling {name}")
 
 
-def _from_disk(kept: region_store.Kept, args: Sequence[Any]) -> Compilation | None:
+def _from_disk(kept: region_store.KeptRegion, args: Sequence[Any]) -> Compilation | None:
     """What is kept, if it serves these arguments."""
     places = tuple(i for i, x in enumerate(args) if isinstance(x, Tensor))
-    sizes = Sizes.from_texts(kept.layout, kept.guards)
+    sizes = SizeConditions.from_texts(kept.layout, kept.guards)
     if sizes is None or not sizes.hold([n for i in places for n in (*args[i].shape, *args[i].stride())]):
         return None
     loop = kept.loop()
@@ -80,7 +80,10 @@ def _from_disk(kept: region_store.Kept, args: Sequence[Any]) -> Compilation | No
 
 
 def _compiled(
-    function: Callable[..., Any], args: Sequence[Any], symbolic: Sequence[Sequence[int]], place: region_store.Place
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    symbolic: Sequence[Sequence[int]],
+    place: region_store.RegionPlace,
 ) -> Compilation:
     inductor, config = on_demand.compile_fx, on_demand.inductor_config
     spelled_out = on_demand.select_decomp_table()  # casts and ranges have no loop else
@@ -103,7 +106,7 @@ def _compiled(
     settings = {"cpp.threads": place.threads, "compile_threads": 1}  # no pool of processes for one file
     with torch.no_grad(), config.patch(settings):
         compiled = inductor.compile_fx_inner(graph, fakes)
-    sizes = Sizes(tuple(layout), tuple(size_of(guard.expr) for guard in shapes.guards))
+    sizes = SizeConditions(tuple(layout), tuple(size_of(guard.expr) for guard in shapes.guards))
     # What stands around the loop in Inductor's object serves profilers and accelerators.
     loop = getattr(compiled, "current_callable", None) or compiled
     place.keep(compiled, single[0], sizes.texts())

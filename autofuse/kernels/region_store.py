@@ -1,6 +1,6 @@
 """Compiled regions on the disk: what Inductor made for a CPU is found again by the next process, without Inductor.
 
-Importing Inductor takes seconds, and so does compiling; running what it made needs neither. Kept are the Python code
+Importing Inductor takes seconds, and so does compiling; running what it made needs neither. KeptRegion are the Python code
 around the loops, and the loops as shared libraries, each named for the digest of its bytes, in the folder of
 autofuse/kernels/cache.py. What is not exactly understood is not kept: a name that this file does not know, another
 device, a function that is not autofuse's own. What is damaged counts as absent.
@@ -41,18 +41,20 @@ _HEADER = f"from {NAMES['compile_fx'].paths[0].rpartition('.')[0]}"  # what Indu
 
 
 @dataclass(frozen=True)
-class Place:
+class RegionPlace:
     """Where compilations of one region for calls of one kind are kept. `name` is empty where they are not."""
 
     name: str
     threads: int
     cache: Cache | None
 
-    def kept(self) -> Iterator[Kept]:
+    def kept(self) -> Iterator[KeptRegion]:
         """What is there, as far as it can be read."""
         for entry in _entries(self.cache).get(self.name, []) if self.cache and self.name else []:
             try:
-                yield Kept(entry["source"], tuple(entry["loops"]), entry["single"], entry["layout"], entry["guards"])
+                yield KeptRegion(
+                    entry["source"], tuple(entry["loops"]), entry["single"], entry["layout"], entry["guards"]
+                )
             except (TypeError, KeyError):
                 continue
 
@@ -81,7 +83,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptRegion:
     """One compilation: Inductor's code, the names of its libraries, and what it assumed of sizes."""
 
     source: str
@@ -104,15 +106,15 @@ class Kept:
             return None
 
 
-def place_of(function: Callable[..., Any], args: Sequence[Any], key: str) -> Place:
+def place_of(function: Callable[..., Any], args: Sequence[Any], key: str) -> RegionPlace:
     """Where compilations of `function` for such arguments are kept."""
     threads = torch.get_num_threads()
     module, name = getattr(function, "__module__", "") or "", getattr(function, "__qualname__", "")
     tensors = [x for x in args if isinstance(x, Tensor)]
     plain = all(isinstance(x, Tensor) or _is_plain(x) for x in args)
     if not (module.startswith(_OWN) and name.isidentifier() and plain) or any(x.device.type != "cpu" for x in tensors):
-        return Place("", threads, None)
-    return Place(f"{module}.{name} {torch.get_default_dtype()} {key}", threads, _cache(threads))
+        return RegionPlace("", threads, None)
+    return RegionPlace(f"{module}.{name} {torch.get_default_dtype()} {key}", threads, _cache(threads))
 
 
 def _is_plain(value: object) -> bool:

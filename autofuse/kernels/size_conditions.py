@@ -73,7 +73,7 @@ def _code(text: str) -> Callable[[Mapping[str, int]], Any]:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SizeConditions:
     """layout: each size and stride of the tensors, in order. guards: what was assumed of the symbols in them."""
 
     layout: tuple[Size, ...]
@@ -98,7 +98,7 @@ class Sizes:
         return known if (len(known[0]), len(known[1])) == (len(layout), len(guards)) else None
 
     @classmethod
-    def from_texts(cls, layout: Sequence[Plain], guards: Sequence[Plain]) -> Sizes | None:
+    def from_texts(cls, layout: Sequence[Plain], guards: Sequence[Plain]) -> SizeConditions | None:
         """The inverse of `texts`; None for anything else."""
         made = [_from_plain(x) for x in (*layout, *guards)]
         known = [m for m in made if m is not None]

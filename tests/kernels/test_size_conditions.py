@@ -1,11 +1,11 @@
-"""Sizes as texts hold for the numbers for which the expressions hold."""
+"""SizeConditions as texts hold for the numbers for which the expressions hold."""
 
 from __future__ import annotations
 
 import pytest
 import sympy  # type: ignore[import-untyped]
 
-from autofuse.kernels.size_conditions import Sizes, size_of
+from autofuse.kernels.size_conditions import SizeConditions, size_of
 
 S = sympy.Symbol("s26", integer=True, positive=True)
 
@@ -17,13 +17,13 @@ S = sympy.Symbol("s26", integer=True, positive=True)
 def test_a_text_says_what_the_expression_says(expression: sympy.Basic, number: int) -> None:
     text = size_of(expression).text
     assert text is not None
-    kept = Sizes.from_texts(["s26"], [text])
+    kept = SizeConditions.from_texts(["s26"], [text])
     assert kept is not None
     assert kept.hold([number]) is bool(expression.subs({S: number}))
 
 
 def test_a_size_that_occurs_twice_has_to_be_the_same() -> None:
-    kept = Sizes.from_texts(["s0", 4, "s0*4", "s0"], [])
+    kept = SizeConditions.from_texts(["s0", 4, "s0*4", "s0"], [])
     assert kept is not None
     assert kept.hold([3, 4, 12, 3])
     assert not kept.hold([3, 4, 12, 2])
@@ -33,9 +33,9 @@ def test_a_size_that_occurs_twice_has_to_be_the_same() -> None:
 
 @pytest.mark.parametrize("text", ["__import__('os')", "s0.real if", "open", "print(s0)", "x"])
 def test_what_holds_another_name_is_not_taken(text: str) -> None:
-    assert Sizes.from_texts(["s0"], [text]) is None
+    assert SizeConditions.from_texts(["s0"], [text]) is None
 
 
 @pytest.mark.parametrize("value", [True, 1.5, None, ["s0"]])
 def test_what_is_neither_number_nor_text_is_not_taken(value: object) -> None:
-    assert Sizes.from_texts(["s0"], [value]) is None  # type: ignore[list-item]
+    assert SizeConditions.from_texts(["s0"], [value]) is None  # type: ignore[list-item]
