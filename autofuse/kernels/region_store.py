@@ -1,6 +1,6 @@
 """Compiled regions on the disk: what Inductor made for a CPU is found again by the next process, without Inductor.
 
-Importing Inductor takes seconds, and so does compiling; running what it made needs neither. KeptRegion are the Python code
+Importing Inductor takes seconds, and so does compiling; running what it made needs neither. Kept are the Python code
 around the loops, and the loops as shared libraries, each named for the digest of its bytes, in the folder of
 autofuse/kernels/cache.py. What is not exactly understood is not kept: a name that this file does not know, another
 device, a function that is not autofuse's own. What is damaged counts as absent.
