@@ -16,7 +16,7 @@ from autofuse.measure.timing import Action, Pairs, seconds_of, without_garbage_c
 LOOKS = (FEWEST_PAIRS, 14, 22, 32, 46, 64)  # pairs after which the verdict is asked for
 PATIENCE = 3.0  # seconds of pairs after which an open verdict stays open
 LONGER = 3.0  # times as long, where the second looks slower and it is not clear
-EVEN = 0.98  # a ratio below that counts as slower where nothing else decides
+EVEN = 0.99  # a ratio below that counts as slower where it is not plain that the step is faster
 
 
 def longest_step(seconds: float = 40.0) -> float:
@@ -47,9 +47,8 @@ def timed_steps(before: Action, after: Action, device: torch.device, seed: int =
 
 
 def is_slower(found: Decided) -> bool:
-    """Whether the second of two steps is slower: beyond the noise, or by over 2 % where the noise leaves it open."""
-    verdict = found.judgement.verdict
-    return verdict == "regressed" or verdict == "inconclusive" and found.effect.ratio < EVEN
+    """Whether the second of two steps is slower: beyond the noise, or by over 1 % where the noise leaves it open."""
+    return found.judgement.verdict != "confirmed" and found.effect.ratio < EVEN
 
 
 def roughly(action: Action, device: torch.device) -> float:

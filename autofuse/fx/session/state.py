@@ -70,7 +70,7 @@ class ModuleState:
     @property
     def closed(self) -> frozenset[bool]:
         """The modes (True is training) in which the original runs, for all that could be fused makes it slower."""
-        return frozenset(self.slower_modes - {v.training for v in self.full}) if self.full else frozenset()
+        return frozenset(self.slower_modes - {v.training for v in self.full}) if self.runs else frozenset()
 
     @property
     def variants(self) -> list[Variant]:
