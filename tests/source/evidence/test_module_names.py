@@ -34,7 +34,7 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 def names_in(kind: type) -> Iterator[str]:
     for made in (m for base in kind.__mro__[:-1] for m in vars(base).values()):
         function = inspect.unwrap(getattr(made, "fget", None) or getattr(made, "__func__", made))
-        if inspect.isfunction(function) and not function.__module__.startswith("torch._dynamo"):  # it wraps __init__
+        if inspect.isfunction(function) and function.__module__.startswith("torch.nn."):  # others may replace some
             yield from (name for code in codes(function.__code__) for name in code.co_names)
 
 
