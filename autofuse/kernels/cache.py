@@ -96,7 +96,7 @@ def kept_file(name: str) -> Path | None:
 
 
 def _make_room(here: Path, suffix: str) -> None:
-    """Drop the oldest where there are too many; whoever has loaded one keeps it."""
+    """Delete the oldest files where there are too many. A process that has loaded one keeps its copy."""
     found = sorted(here.glob(f"*{suffix}"), key=lambda p: p.stat().st_mtime)
     for old in found[: max(0, len(found) - _MOST_FILES)]:
         with suppress(OSError):

@@ -26,18 +26,18 @@ Keeps = Callable[[Tensor], Tensor]
 def other_calls(call: ModuleCall) -> Iterator[tuple[str, ModuleCall]]:
     """Each call with what is other about it."""
     kinds: dict[int, str] = {}
-    for x in _tensors((call.args, call.kwargs)):
+    for x in tensors_of_call((call.args, call.kwargs)):
         kinds[id(x)] = _kind(x)
-    yield "larger activations", _changed(call, lambda x: x * _FACTOR if kinds[id(x)] == "activation" else x)
+    yield "larger activations", changed(call, lambda x: x * _FACTOR if kinds[id(x)] == "activation" else x)
     if "index" in kinds.values():
         for what, extreme in (("the lowest", torch.amin), ("the highest", torch.amax)):
             yield (
                 f"integers that are all {what} of the example",
-                _changed(call, lambda x, of=extreme: of(x).expand_as(x).clone() if kinds[id(x)] == "index" else x),  # type: ignore[misc]
+                changed(call, lambda x, of=extreme: of(x).expand_as(x).clone() if kinds[id(x)] == "index" else x),  # type: ignore[misc]
             )
     if {"kept", "added"} & set(kinds.values()):
         for what, keeps in MASKS.items():
-            yield what, _changed(call, lambda x, k=keeps: _masked(x, kinds[id(x)], k))  # type: ignore[misc]
+            yield what, changed(call, lambda x, k=keeps: _masked(x, kinds[id(x)], k))  # type: ignore[misc]
 
 
 def difference(wanted: ModuleRun, found: ModuleRun) -> str:
@@ -74,7 +74,7 @@ def _largest(x: Tensor) -> float:
     return float(finite.abs().max()) if finite.numel() else 0.0
 
 
-def _changed(call: ModuleCall, change: Callable[[Tensor], Tensor]) -> ModuleCall:
+def changed(call: ModuleCall, change: Callable[[Tensor], Tensor]) -> ModuleCall:
     """`call` with `change` made to each tensor among its arguments; what is given twice stays one."""
     made: dict[int, Any] = {}
 
@@ -95,12 +95,12 @@ def _changed(call: ModuleCall, change: Callable[[Tensor], Tensor]) -> ModuleCall
         return replace(call, args=tuple(map(of, call.args)), kwargs={k: of(v) for k, v in call.kwargs.items()})
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_of_call(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif type(value) in (list, tuple, dict):
         for part in value.values() if type(value) is dict else value:
-            yield from _tensors(part)
+            yield from tensors_of_call(part)
 
 
 def _kind(x: Tensor) -> str:

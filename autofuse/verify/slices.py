@@ -2,19 +2,19 @@
 
 What two forwards compute of a part of a call is as good a question as what they compute of all of it, and far cheaper.
 Which dimensions are a batch and a sequence is guessed from sizes. Nothing rests on the guess: the smaller call is made
-of both forwards, and whoever asks falls back to the whole call where the original does not take it.
+of both forwards, and where the original does not take it, the whole call is checked.
 Knows arguments; must not know what is called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from autofuse.verify.other_calls import changed, tensors_of_call
 from autofuse.verify.runs import ModuleCall
 
 ROWS, LENGTH = 2, 128  # two rows tell a batch from none; masks and blocks of kernels need some length
@@ -26,7 +26,7 @@ def slices(call: ModuleCall, at_most: int = LENGTH) -> Iterator[tuple[str, Modul
 
     at_most: the length of a sequence.
     """
-    found = list(_tensors((call.args, call.kwargs)))
+    found = list(tensors_of_call((call.args, call.kwargs)))
     if not found or not _is_plain((call.args, call.kwargs)):
         return
     batch, length = found[0].shape[0] if found[0].ndim > 1 else 0, _length(found[0])
@@ -43,7 +43,7 @@ def slices(call: ModuleCall, at_most: int = LENGTH) -> Iterator[tuple[str, Modul
 
 def elements(call: ModuleCall) -> int:
     """How many entries the tensors of a call have."""
-    return sum(t.numel() for t in _tensors((call.args, call.kwargs)))
+    return sum(t.numel() for t in tensors_of_call((call.args, call.kwargs)))
 
 
 def _length(first: Tensor) -> int:
@@ -54,22 +54,8 @@ def _length(first: Tensor) -> int:
 
 def _cut_call(call: ModuleCall, batch: int, rows: int, length: int, to: int) -> ModuleCall | None:
     """The call on the first rows and places; None where a mask would keep nothing there."""
-    made: dict[int, Any] = {}
-
-    def of(value: Any) -> Any:
-        if id(value) not in made:
-            made[id(value)] = new(value)
-        return made[id(value)]
-
-    def new(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return _cut(value, batch, rows, length, to)
-        if type(value) in (list, tuple):
-            return type(value)(map(of, value))
-        return {k: of(v) for k, v in value.items()} if type(value) is dict else value
-
-    smaller = replace(call, args=tuple(map(of, call.args)), kwargs={k: of(v) for k, v in call.kwargs.items()})
-    pairs = zip(_tensors((call.args, call.kwargs)), _tensors((smaller.args, smaller.kwargs)), strict=True)
+    smaller = changed(call, lambda x: _cut(x, batch, rows, length, to))
+    pairs = zip(tensors_of_call((call.args, call.kwargs)), tensors_of_call((smaller.args, smaller.kwargs)), strict=True)
     return None if any(_keeps(a) and not _keeps(b) for a, b in pairs) else smaller
 
 
@@ -86,14 +72,6 @@ def _cut(x: Tensor, batch: int, rows: int, length: int, to: int) -> Tensor:
         elif length and size == length and size > 1 and not (vectors and d == 2):
             x = x.narrow(d, 0, to)
     return x
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif type(value) in (list, tuple, dict):
-        for part in value.values() if type(value) is dict else value:
-            yield from _tensors(part)
 
 
 def _is_plain(value: Any) -> bool:

@@ -83,14 +83,14 @@ def keep_faster_steps(
     for training in tell("timing whole steps", modes, len(modes)):
         if not _running(planner, verdicts if check else None, training):
             continue
+        weighing = _Weighing(model, call, planner, training, verdicts if check else None, check)
         try:
-            weighing = _Weighing(model, call, planner, training, verdicts if check else None, check)
             steps.append(weighing.weighed())
-            slower += weighing.slower
-            verdicts = verdicts if weighing.verdicts is None else weighing.verdicts
         except Exception as error:  # the step is the user's code: what was checked stays fused
             _LOG.debug("a whole step could not be timed: %s: %s", type(error).__name__, error)
             steps.append(StepTime(step_mode(training), not_timed=f"it raised {type(error).__name__} on a copy"))
+        slower += weighing.slower
+        verdicts = verdicts if weighing.verdicts is None else weighing.verdicts
     return StepCheck(verdicts, tuple(slower), tuple(steps))
 
 
@@ -206,11 +206,8 @@ class _Weighing:
         step = "training step" if self._training else "forward pass"
         why = because(outcomes.SLOWS_STEP, step=step, ratio=Estimate(found.effect.ratio, found.effect.interval))
         for module in group:
-            mine = {(f.rule, f.place) for f in self._places(module)} | {(f.rule, f.place) for f in places}
             name = self._planner.states[module].name
-            self.slower += [
-                SlowerPlace(declined_site(name, f, why), (self._training,)) for f in places if (f.rule, f.place) in mine
-            ]
+            self.slower += [SlowerPlace(declined_site(name, f, why), (self._training,)) for f in places]
 
     def _again(self) -> Decided | None:
         """What the step takes now; None where all of it had to go."""
