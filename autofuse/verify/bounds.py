@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,36 +54,55 @@ class Gap:
         return self.error / self.bound if self.bound else math.inf
 
 
+class Spread(NamedTuple):
+    """How far a randomly rounded result lies from the exact one: the two sizes of the difference."""
+
+    root_mean_square: float
+    largest: float
+
+
+def spread_of(rounded: Tensor, original: Tensor, exact: Tensor) -> Spread:
+    """What rounding at random does to a result, where the exact result and the original's are finite."""
+    rounded, original, exact = (_flat(t) for t in (rounded, original, exact))
+    off = (rounded - torch.where(exact.isnan(), original, exact)).nan_to_num(0.0, 0.0, 0.0)
+    if not math.isfinite(original.sum().item() + exact.sum().item()):
+        off = off[original.isfinite() & (exact.isfinite() | exact.isnan())]
+    return Spread(_root_mean_square(off), _largest(off)) if off.numel() else Spread(0.0, 0.0)
+
+
 def gap(
-    fused: Tensor, original: Tensor, exact: Tensor, unit: float, rounded: Sequence[Tensor] = (),
+    fused: Tensor, original: Tensor, exact: Tensor, unit: float, rounded: Sequence[Spread] = (),
     *, share: float = 1.0, terms: int = 1,
 ) -> Gap:  # fmt: skip
-    """The worse of the two comparisons. `rounded` are results of randomly rounded runs; all tensors have one shape.
+    """The worse of the two comparisons. `rounded`: what randomly rounded runs are off by; all tensors have one shape.
 
     `share` of the original's error counts: its unit roundoff may be greater than `unit`.
     Where the original is NaN, anything goes; where it is finite, fused must be, and where it overflows, fused may do so
     too or be right.
     """
-    fused, original, exact, *rounded = (_flat(t) for t in (fused, original, exact, *rounded))
+    fused, original, exact = (_flat(t) for t in (fused, original, exact))
     if not all(math.isfinite(t.sum().item()) for t in (fused, original, exact)):
         exact = torch.where(exact.isnan(), original, exact)
         if ((fused != original) & ~fused.isfinite() & ~original.isnan()).any():
             return Gap(math.inf)
         compared = ~original.isnan() & fused.isfinite() & exact.isfinite()
-        fused, original, exact, *rounded = (t[compared] for t in (fused, original, exact, *rounded))
+        fused, original, exact = (t[compared] for t in (fused, original, exact))
     if exact.numel() == 0:
         return Gap()
     own = share * (original - exact)
     if not math.isfinite(own.sum().item()):
         own = own.nan_to_num(0.0, 0.0, 0.0)  # an overflow says nothing of rounding
-    error, spreads = fused - exact, [(r - exact).nan_to_num(0.0, 0.0, 0.0) for r in rounded]
+    error = fused - exact
     units = unit * (2.0 + math.sqrt(terms) if terms > 1 else 2.0)
-    measured = (_measured(size, error, [own, *spreads], exact, unit, units) for size in SIZES)
+    spreads = zip(*rounded, strict=True) if rounded else ((),) * len(SIZES)
+    measured = (
+        _measured(size, error, max(size(own), *spread, 0.0), exact, unit, units)
+        for size, spread in zip(SIZES, spreads, strict=True)
+    )
     return max(measured, key=lambda g: g.ratio)
 
 
-def _measured(size: Size, error: Tensor, roundings: list[Tensor], exact: Tensor, unit: float, floor: float) -> Gap:
-    rounding = max(size(r) for r in roundings)
+def _measured(size: Size, error: Tensor, rounding: float, exact: Tensor, unit: float, floor: float) -> Gap:
     bound = 4.0 * (1.0 + 4.0 / exact.numel()) * rounding + floor * size(exact)
     scale = max(_largest(exact), rounding / unit) or 1.0
     return Gap(size(error) / scale, bound / scale)
@@ -102,4 +122,4 @@ def _largest(t: Tensor) -> float:
 
 
 Size = Callable[[Tensor], float]
-SIZES: tuple[Size, ...] = (_root_mean_square, _largest)
+SIZES: tuple[Size, ...] = (_root_mean_square, _largest)  # as in Spread

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import torch
 
-from autofuse.verify.bounds import Gap
+from autofuse.verify.bounds import Gap, spread_of
 from autofuse.verify.calls import Function, FunctionCall, FunctionOutcome
 from autofuse.verify.differences import difference_of_tensors, same_bits
 from autofuse.verify.draws import difference_at_once
@@ -87,8 +87,9 @@ class FunctionReference:
                 raise Wrong(f"{capital(name)} {what}.")
             if got.is_floating_point() or got.is_complex():
                 terms = max(1, self._most // max(1, got.numel()))
-                rounded = () if rough is None else (rough.to(got.device),)
-                yield Compared(name, got, usual, exact.to(got.device), terms, rounded)
+                exact = exact.to(got.device)
+                rounded = () if rough is None else (spread_of(rough.to(got.device), usual, exact),)
+                yield Compared(name, got, usual, exact, terms, rounded)
 
     def _compare_dropout(self, run: Function) -> None:
         found = self.call.outcome(run)

@@ -8,9 +8,9 @@ does not explain a difference, or a part cannot tell, the answer is None, and th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -20,7 +20,7 @@ from autofuse.verify.arithmetic import AsWritten
 from autofuse.verify.differences import difference_in_kind
 from autofuse.verify.modules import ModuleReference, Verification
 from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
-from autofuse.verify.runs import ModuleCall, ModuleRun, run
+from autofuse.verify.runs import SMALL, ModuleCall, ModuleRun, run
 from autofuse.verify.slices import LENGTH, elements, slices
 
 _WORTH = 2  # times as many entries as in a part; below that the whole call is checked at once
@@ -55,8 +55,8 @@ class PartwiseReference:
         for its part, or nothing is shown: with any miss there is no answer.
         alone: the whole call is not made; for where memory has run out.
         """
-        mine = None if alone else _runs(rewritten, self._whole.call)
-        if not alone and (mine is None or self._own is None) or misses:
+        whole = None if alone else self._compared(rewritten)
+        if not alone and whole is None or misses:
             return None
         for words, call in self._smaller:
             if (part := self._part(words, call)) is None:
@@ -69,12 +69,24 @@ class PartwiseReference:
                     outcome = part.check_other_inputs(rewritten) or outcome
             if not outcome.ok:
                 return replace(outcome, reason=f"{outcome.reason.rstrip('.')} (on {words}).")
-            if mine is None or self._own is None:
-                return replace(outcome, size=words)
             growth = math.sqrt(max(1.0, elements(self._whole.call) / max(1, elements(call))))
-            alike = all(_is_near(a, b, part, growth) for a, b in zip(mine, self._own, strict=True))
-            return replace(outcome, size=words) if alike else None
+            near = whole is None or all(d.is_near(part, growth) for d in whole)
+            return replace(outcome, size=words) if near else None
         return None
+
+    def _compared(self, rewritten: nn.Module) -> list[_Difference] | None:
+        """What differs in a run of the whole call, in sizes: no tensor of it is held. None where one cannot be made, or
+        differs in more than numbers."""
+        own = self._own
+        if own is None or sum(r.bytes for r in own) > SMALL:
+            del self._own
+        mine = None if own is None else _runs(rewritten, self._whole.call)
+        if own is None or mine is None:
+            return None
+        pairs = list(zip(own, mine, strict=True))
+        if any(difference_in_kind(a, b) is not None for a, b in pairs):
+            return None
+        return [d for a, b in pairs for d in _differences(a, b)]
 
     def _is_worth(self, part: ModuleCall) -> bool:
         return elements(part) * _WORTH <= elements(self._whole.call)
@@ -102,26 +114,35 @@ def _runs(module: nn.Module, call: ModuleCall) -> list[ModuleRun] | None:
     return None
 
 
-def _is_near(mine: ModuleRun, own: ModuleRun, part: ModuleReference, growth: float) -> bool:
-    """Whether two runs of the whole call differ by no more than the original errs by, and a fused forward may."""
-    if difference_in_kind(own, mine) is not None:
-        return False
-    names = (*own.tensors, *(f"gradient of {n}" for n in own.gradients))
-    return all(_is_near_in(name, mine, own, part, growth) for name in names)
+@dataclass(frozen=True)
+class _Difference:
+    """How far two runs are apart in one result or gradient. size: of its largest entry."""
+
+    name: str
+    off: float
+    size: float
+    entries: int
+    equal: bool
+
+    def is_near(self, part: ModuleReference, growth: float) -> bool:
+        """Whether that is no more than the original errs by, and a fused forward may."""
+        if not math.isfinite(self.off + self.size):
+            return self.equal  # infinities and NaN are for the whole check, unless all is the same
+        found = part.error_of(self.name)
+        if found is None or not self.size:
+            return self.off == 0.0
+        return self.off <= growth * (6.0 * (1.0 + 4.0 / self.entries) * found + 4.0 * part.unit) * self.size
 
 
-def _is_near_in(name: str, mine: ModuleRun, own: ModuleRun, part: ModuleReference, growth: float) -> bool:
-    a, b = mine.named(name), own.named(name)
-    if a is None or b is None:
-        return a is b
-    a, b = (torch.view_as_real(t) if t.is_complex() else t for t in (a.detach(), b.detach()))
-    off, size = _largest(a - b), _largest(b)
-    if not math.isfinite(off + size):
-        return bool(torch.equal(a, b))  # infinities and NaN are for the whole check, unless all is the same
-    found = part.error_of(name)
-    if found is None or not size:
-        return off == 0.0
-    return off <= growth * (6.0 * (1.0 + 4.0 / b.numel()) * found + 4.0 * part.unit) * size
+def _differences(own: ModuleRun, mine: ModuleRun) -> Iterator[_Difference]:
+    for name in (*own.tensors, *(f"gradient of {n}" for n in own.gradients)):
+        a, b = mine.named(name), own.named(name)
+        if a is None or b is None:
+            alike = a is b
+            yield _Difference(name, 0.0 if alike else math.inf, 0.0, 0, alike)
+            continue
+        a, b = (torch.view_as_real(t) if t.is_complex() else t for t in (a.detach(), b.detach()))
+        yield _Difference(name, _largest(a - b), _largest(b), b.numel(), bool(torch.equal(a, b)))
 
 
 def _largest(x: Tensor) -> float:

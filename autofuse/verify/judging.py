@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from autofuse.verify.bounds import Gap, gap
+from autofuse.verify.bounds import Gap, Spread, gap
 
 
 @dataclass(frozen=True)
 class Compared:
     """One result or gradient: as it came out, as the original has it, and exactly.
 
-    terms: of how many terms an entry is the sum. rounded: what rounding at random makes of it.
+    terms: of how many terms an entry is the sum. rounded: what rounding at random is off by.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Compared:
     original: Tensor
     exact: Tensor
     terms: int = 1
-    rounded: Sequence[Tensor] = ()
+    rounded: Sequence[Spread] = ()
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Judged:
 
 def judged(
     tensors: Iterable[Compared], unit: float, *, share: float = 1.0,
-    rounded: Callable[[Compared], Sequence[Tensor]] | None = None,
+    rounded: Callable[[Compared], Sequence[Spread]] | None = None,
 ) -> Judged:  # fmt: skip
     """Compare one after the other, up to the first that is beyond its bound.
 

@@ -18,19 +18,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autofuse.verify import bounds
-from autofuse.verify.arithmetic import AsWritten, InDouble, RandomlyRounded
+from autofuse.verify.arithmetic import AsWritten, InDouble
+from autofuse.verify.bounds import Spread
 from autofuse.verify.differences import difference_in_kind, equal
-from autofuse.verify.draws import DRAWS, Draw, difference, draw
+from autofuse.verify.draws import DRAWS, difference
+from autofuse.verify.expected import SAME_CONSTANT, Expected, drawn_by, run_in_double, tensor_of
 from autofuse.verify.judging import Compared, capital, judged
 from autofuse.verify.other_calls import difference as difference_on_other_inputs
 from autofuse.verify.other_calls import other_calls
 from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
-from autofuse.verify.runs import SEED, ModuleCall, ModuleRun, drawn, in_double, run
+from autofuse.verify.runs import SEED, SMALL, ModuleCall, ModuleRun, doubled, run
 
-# Constants that are one number in single precision are one constant: a traced tensor may have been made in it. In a
-# model of doubles they may still be decimals: 0.79788456 is written for sqrt(2 / pi), and 1e-9 of it away.
-_SAME_CONSTANT, _SAME_DECIMAL = 2.0**-24, 1e-9
 _UNEXPLAINED = 32.0  # units of error that are put down to rounding where the original does not run in double
 
 
@@ -85,6 +83,7 @@ class ModuleReference:
         """`copy_module` copies the modules themselves, to run them in double, with the forwards that they have."""
         self._original = original
         self._call = ModuleCall(tuple(args), dict(kwargs or {}), unread, copy_object, copy_module=copy_module)
+        self._others: dict[int, ModuleRun | type[Exception]] = {}
 
     def check(self, rewritten: nn.Module, *, other_inputs: bool = False) -> Verification:
         """Whether `rewritten` may stand for the original. What it raises is a reason, and is not raised.
@@ -136,119 +135,80 @@ class ModuleReference:
 
         The largest of what was found so far: its own error, and that of the runs that were rounded at random.
         """
-        errors = [
-            _error(r.named(name), e.exact.named(name))
-            for e in (self._in_training, self._in_evaluation)
-            if not isinstance(e, str) and e.exact is not None
-            for r in (e.own, *e.rounded_so_far)
-        ]
-        return max((e for e in errors if e is not None), default=None)
+        modes = [e for e in (self._in_training, self._in_evaluation) if not isinstance(e, str)]
+        errors = [error for e in modes if (error := e.error_of(name)) is not None]
+        return max(errors, default=None)
 
     def check_other_inputs(self, rewritten: nn.Module) -> Verification | None:
         """What differs, in double, on calls that the example leads to; None where nothing does."""
-        for what, call, wanted in self._others:
-            found = self._other(rewritten, call)
-            if isinstance(wanted, type) or isinstance(found, type):
-                told = "raises" if isinstance(found, type) else "does not raise"
-                why = "" if found is wanted else f"the rewritten forward {told} where the original does otherwise"
-                culprit = ""
-            else:
-                culprit = difference_on_other_inputs(wanted, found)
-                why = f"computed in double, {culprit} is another" if culprit else ""
-            if why:
-                return Verification(False, math.inf, reason=f"On {what}, {why}.", culprit=culprit)
-        return None
+        compared = (self._on_other(rewritten, place, *other) for place, other in enumerate(self._other_calls()))
+        return next((found for found in compared if found is not None), None)
 
-    @cached_property
-    def _others(self) -> list[tuple[str, ModuleCall, ModuleRun | type[Exception]]]:
-        """Calls that the example leads to, and what the original makes of them: a run in double, or what it raises."""
+    def _on_other(self, rewritten: nn.Module, place: int, what: str, call: ModuleCall) -> Verification | None:
+        wanted, found = self._wanted(place, call), self._other(rewritten, call)
+        if isinstance(wanted, type) or isinstance(found, type):
+            told = "raises" if isinstance(found, type) else "does not raise"
+            why = "" if found is wanted else f"the rewritten forward {told} where the original does otherwise"
+            culprit = ""
+        else:
+            culprit = difference_on_other_inputs(wanted, found)
+            why = f"computed in double, {culprit} is another" if culprit else ""
+        if not why:
+            return None
+        return Verification(False, math.inf, reason=f"On {what}, {why}.", culprit=culprit)
+
+    def _other_calls(self) -> Iterator[tuple[str, ModuleCall]]:
+        """Calls that the example leads to, where the original runs in double."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return []  # all ranks would have to make the same calls
+            return  # all ranks would have to make the same calls
         known = self._in_evaluation if isinstance(self._in_training, str) else self._in_training
-        if isinstance(known, str) or known.exact is None:
-            return []
-        calls = other_calls(known.call)
-        return [(what, call, self._other(self._original, call)) for what, call in calls]
+        if not isinstance(known, str) and known.exact is not None:
+            yield from other_calls(known.call)
+
+    def _wanted(self, place: int, call: ModuleCall) -> ModuleRun | type[Exception]:
+        """What the original makes of the other call at `place`: a run in double, or what it raises. Small ones are kept
+        for the next module that is checked."""
+        if place in self._others:
+            return self._others[place]
+        wanted = self._other(self._original, call)
+        if isinstance(wanted, type) or wanted.bytes <= SMALL:
+            self._others[place] = wanted
+        return wanted
 
     def _other(self, module: nn.Module, call: ModuleCall) -> ModuleRun | type[Exception]:
         known = self._in_evaluation if isinstance(self._in_training, str) else self._in_training
         assert not isinstance(known, str)
         try:
-            return run(in_double(module, call.copy_module), call, known.training, InDouble(known.dtype))
+            with doubled(module, call.copy_module) as double:
+                return run(double, call, known.training, InDouble(known.dtype))
         except Exception as error:
             pass_on_if_out_of_memory(error)
             return type(error)
 
     @cached_property
-    def _in_training(self) -> _Expected | str:
+    def _in_training(self) -> Expected | str:
         return self._expected(True, None)
 
     @cached_property
-    def _in_evaluation(self) -> _Expected | str:
+    def _in_evaluation(self) -> Expected | str:
         return self._expected(False, None if isinstance(self._in_training, str) else self._in_training)
 
-    def _expected(self, training: bool, other: _Expected | None) -> _Expected | str:
+    def _expected(self, training: bool, other: Expected | None) -> Expected | str:
         why = ""
         for gradients in ("every", "asked", "none"):  # what is written in place may have none
             call = replace(self._call, gradients=gradients)
             try:
-                return _Expected(self._original, call, training, other)
+                return Expected(self._original, call, training, other)
             except Exception as error:  # a model of one mode only, or not for these inputs
                 pass_on_if_out_of_memory(error)
                 why = f"{type(error).__name__}: {error}"
         return why
 
 
-class _Expected:
-    """What the original computes in one mode: in its own dtypes, in double, and under random rounding."""
-
-    def __init__(self, module: nn.Module, call: ModuleCall, training: bool, other: _Expected | None) -> None:
-        self.module, self.call, self.training = module, call, training
-        self.own = run(module, call, training, AsWritten(), masks_too=False)
-        self.dtype = _coarsest(module, self.own)
-        self.unit = _SAME_DECIMAL if self.dtype is torch.float64 else torch.finfo(self.dtype).eps / 2
-        self._other = other if other and equal(self.own, other.own) else None
-        self._rounded: dict[float, list[ModuleRun]] = {}
-        self._drawn: list[Draw] = []
-
-    @cached_property
-    def exact(self) -> ModuleRun | None:
-        """In double; None where the forward does not run in it."""
-        if self.dtype is torch.float64:
-            return self.own
-        return self._other.exact if self._other else _run_in_double(self.module, self)
-
-    def draws(self) -> Iterator[Draw]:
-        """With dropout; each is made once."""
-        for i in range(DRAWS):
-            if i == len(self._drawn):
-                self._drawn.append(_drawn(self.module, self, SEED + i))
-            yield self._drawn[i]
-
-    def depends_on_mode(self) -> bool:
-        """Whether this mode differs from the other in more than dropout."""
-        return self._other is None
-
-    @property
-    def rounded_so_far(self) -> list[ModuleRun]:
-        """The runs rounded at random that somebody has asked for."""
-        return self._other.rounded_so_far if self._other else [r for runs in self._rounded.values() for r in runs]
-
-    def rounded(self, unit: float) -> list[ModuleRun]:
-        """Some runs in which each step is rounded at random to `unit`."""
-        if self._other:
-            return self._other.rounded(unit)
-        if unit not in self._rounded:
-            module = in_double(self.module, self.call.copy_module)
-            modes = [RandomlyRounded(self.dtype, unit, SEED + i) for i in range(bounds.DRAWS)]
-            self._rounded[unit] = [run(module, self.call, self.training, mode) for mode in modes]
-        return self._rounded[unit]
-
-
 class _Check:
     """A rewritten module against what is expected in one mode, given the same in the other."""
 
-    def __init__(self, expected: _Expected, rewritten: nn.Module, other: _Check | None) -> None:
+    def __init__(self, expected: Expected, rewritten: nn.Module, other: _Check | None) -> None:
         self._expected, self._rewritten = expected, rewritten
         self._mode = "in training" if expected.training else "in evaluation"
         try:
@@ -259,6 +219,7 @@ class _Check:
             self.outcome = Verification(False, math.inf, reason=reason)
             return
         if other and not expected.depends_on_mode() and equal(self._own, other._own):
+            self._own = self._own.held_with(other._own)
             self.outcome = self._dropout() or other.outcome
         else:
             self.outcome = self._judged()
@@ -286,12 +247,12 @@ class _Check:
         From single precision on, precision leaves no more room than this, except for gradients that were not asked for.
         """
         own, exact = self._expected.own, self._expected.exact
-        if exact is None or self._expected.unit <= _SAME_CONSTANT and own.gradients.keys() == exact.gradients.keys():
+        if exact is None or self._expected.unit <= SAME_CONSTANT and own.gradients.keys() == exact.gradients.keys():
             return None
-        actual = _run_in_double(self._rewritten, self._expected)
+        actual = run_in_double(self._rewritten, self._expected)
         if actual is None or difference_in_kind(exact, actual):
             return None
-        outcome = self._compared(actual, exact, _SAME_CONSTANT, "computed in double, ")
+        outcome = self._compared(actual, exact, SAME_CONSTANT, "computed in double, ")
         return None if outcome.ok else outcome
 
     def _dropout(self) -> Verification | None:
@@ -300,7 +261,7 @@ class _Check:
             return None
         seeds = range(SEED + DRAWS, SEED + 2 * DRAWS)
         try:
-            drawn = (_drawn(self._rewritten, self._expected, s) for s in seeds)
+            drawn = (drawn_by(self._rewritten, self._expected, s) for s in seeds)
             reason = difference(self._expected.draws(), drawn, self._expected.unit)
         except Exception as error:
             pass_on_if_out_of_memory(error)
@@ -319,8 +280,8 @@ class _Check:
         reason = f"{capital(how + found.sentence(f' {self._mode}'))}."
         return Verification(False, found.gap.error, found.gap.bound, reason, found.name)
 
-    def _rounded(self, unit: float, t: Compared) -> list[Tensor]:
-        return [_tensor(r, t.name, t.exact) for r in self._expected.rounded(unit)]
+    def _rounded(self, unit: float, t: Compared) -> list[Spread]:
+        return [spreads[t.name] for spreads in self._expected.rounded(unit) if t.name in spreads]
 
 
 def _compared(fused: ModuleRun, own: ModuleRun, exact: ModuleRun) -> Iterator[Compared]:
@@ -329,8 +290,8 @@ def _compared(fused: ModuleRun, own: ModuleRun, exact: ModuleRun) -> Iterator[Co
     for name in names:
         found = [t for r in (fused, own, exact) if (t := r.named(name)) is not None]
         if found:
-            result, truth = _tensor(fused, name, found[0]), _tensor(exact, name, found[0])
-            original = truth if own.lacks(name) else _tensor(own, name, truth)
+            result, truth = tensor_of(fused, name, found[0]), tensor_of(exact, name, found[0])
+            original = truth if own.lacks(name) else tensor_of(own, name, truth)
             yield Compared(name, result, original, truth, _terms(name, truth, exact))
 
 
@@ -344,43 +305,3 @@ def _terms(name: str, exact: Tensor, run: ModuleRun) -> int:
     entries = max((t.numel() for n, t in run.tensors.items() if n.startswith("result") and t.ndim), default=1)
     by_row = exact.numel() >= entries and not name.startswith("gradient of self.")
     return 1 if by_row else run.rows
-
-
-def _tensor(run: ModuleRun, name: str, like: Tensor) -> Tensor:
-    t = run.named(name)
-    return torch.zeros_like(like) if t is None else t
-
-
-def _error(found: Tensor | None, exact: Tensor | None) -> float | None:
-    """The largest error of a tensor, of its largest entry."""
-    if found is None or exact is None or found.shape != exact.shape:
-        return None
-    off = (found.detach() - exact.detach()).abs().nan_to_num(0.0, 0.0, 0.0)
-    size = exact.detach().abs().nan_to_num(0.0, 0.0, 0.0)
-    if not size.numel():
-        return 0.0
-    return float(off.max()) / (float(size.max()) or 1.0)
-
-
-def _run_in_double(module: nn.Module, expected: _Expected) -> ModuleRun | None:
-    try:
-        return run(
-            in_double(module, expected.call.copy_module), expected.call, expected.training, InDouble(expected.dtype)
-        )
-    except Exception as error:  # a kernel or a check that has no double
-        pass_on_if_out_of_memory(error)
-        return None
-
-
-def _drawn(module: nn.Module, expected: _Expected, seed: int) -> Draw:
-    return draw(drawn(module, expected.call, expected.training, seed), expected.own.tensors)
-
-
-def _coarsest(module: nn.Module, own: ModuleRun) -> torch.dtype:
-    """The dtype with the greatest eps among parameters, results and gradients, and autocast's."""
-    tensors = (*module.parameters(), *own.tensors.values(), *own.gradients.values())
-    dtypes = {t.dtype.to_real() for t in tensors if t is not None and (t.is_floating_point() or t.is_complex())}
-    for device in {t.device.type for t in tensors if t is not None}:
-        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-            dtypes.add(torch.get_autocast_dtype(device))
-    return max(dtypes or {torch.get_default_dtype()}, key=lambda d: torch.finfo(d).eps)

@@ -10,7 +10,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from autofuse.torch_private import run_backward
 from autofuse.verify.arithmetic import WIDER, AsWritten
 
 _MOST_HELD = 10_000  # values in an argument that are compared
+SMALL = 2**24  # bytes of a run that is kept for another comparison; a larger one is made again
 SEED = 20  # any fixed number: runs that are compared draw the same random numbers
 
 
@@ -53,6 +54,16 @@ class ModuleRun:
     def named(self, name: str) -> Tensor | None:
         """A tensor by its name, or a gradient by "gradient of" its source."""
         return self.tensors.get(name, self.gradients.get(name.removeprefix("gradient of ")))
+
+    @property
+    def bytes(self) -> int:
+        """What its tensors and gradients take."""
+        held = (*self.tensors.values(), *self.gradients.values())
+        return sum(t.numel() * t.element_size() for t in held if t is not None)
+
+    def held_with(self, equal: ModuleRun) -> ModuleRun:
+        """This run, with the tensors of one that left the same behind: they are held once."""
+        return replace(self, tensors=equal.tensors, gradients=equal.gradients)
 
     def lacks(self, name: str) -> bool:
         """Whether there is neither a tensor nor an answer to the question for that gradient."""
@@ -118,6 +129,29 @@ def in_double(module: nn.Module, copy_module: Callable[[nn.Module], nn.Module] =
                 if isinstance(value, Tensor) and value.dtype in WIDER:
                     place[name] = value.to(WIDER[value.dtype])
     return module
+
+
+@contextmanager
+def doubled(module: nn.Module, copy_module: Callable[[nn.Module], nn.Module] = copy.deepcopy) -> Iterator[nn.Module]:
+    """`in_double` for the length of a block; its tensors are given back at the end, though somebody may hold it."""
+    double = in_double(module, copy_module)
+    try:
+        yield double
+    finally:
+        empty(double, module)
+
+
+def empty(made: nn.Module, of: nn.Module) -> None:
+    """Take the tensors out of a copy `of` a module that nobody runs any more.
+
+    A module that has a forward of its own is part of a cycle: it would hold its tensors until garbage is collected.
+    """
+    kept = set(of.modules())
+    for m in (m for m in list(made.modules()) if m not in kept):
+        m._parameters.clear()
+        m._buffers.clear()
+        for name in [n for n, value in m.__dict__.items() if isinstance(value, Tensor)]:
+            del m.__dict__[name]
 
 
 class _Inputs:

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from autofuse.verify.bounds import gap
+from autofuse.verify.bounds import gap, spread_of
 
 UNIT = 2.0**-24
 N = 1000
@@ -39,7 +39,7 @@ def test_an_exact_original_leaves_room_for_writing_the_result_down() -> None:
 def test_randomly_rounded_runs_show_what_an_exact_original_does_not() -> None:
     fused, runs = EXACT + noise(1e-6), [EXACT + noise(1e-6 + i * 1e-8) for i in range(4)]
     assert not gap(fused, EXACT, EXACT, UNIT).within
-    assert gap(fused, EXACT, EXACT, UNIT, runs).within
+    assert gap(fused, EXACT, EXACT, UNIT, [spread_of(r, EXACT, EXACT) for r in runs]).within
 
 
 def test_sums_of_many_terms_have_more_room() -> None:

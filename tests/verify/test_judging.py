@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from autofuse.verify.bounds import Gap
+from autofuse.verify.bounds import Gap, Spread, spread_of
 from autofuse.verify.judging import Compared, Judged, capital, judged
 
 UNIT = 2.0**-24
@@ -17,6 +17,9 @@ ONCE = EXACT.float()
 
 def off(by: float) -> torch.Tensor:
     return (EXACT * (1 + by)).float()
+
+
+ROUNDED = spread_of(off(1e-3), ONCE, EXACT)
 
 
 def test_the_one_nearest_to_its_bound_is_told() -> None:
@@ -42,16 +45,16 @@ def test_the_first_that_is_beyond_its_bound_ends_it() -> None:
 def test_random_rounding_is_asked_only_where_a_tensor_is_beyond_its_bound_without() -> None:
     asked: list[str] = []
 
-    def rounded(t: Compared) -> list[torch.Tensor]:
+    def rounded(t: Compared) -> list[Spread]:
         asked.append(t.name)
-        return [off(1e-3)]
+        return [ROUNDED]
 
     found = judged([Compared("a", ONCE, ONCE, EXACT), Compared("b", off(1e-3), ONCE, EXACT)], UNIT, rounded=rounded)
     assert asked == ["b"] and found.gap.within
 
 
 def test_rounding_that_comes_with_a_tensor_counts() -> None:
-    assert judged([Compared("a", off(1e-3), ONCE, EXACT, rounded=(off(1e-3),))], UNIT).gap.within
+    assert judged([Compared("a", off(1e-3), ONCE, EXACT, rounded=(ROUNDED,))], UNIT).gap.within
 
 
 def test_less_of_the_originals_own_error_counts_where_only_a_share_of_it_is_allowed() -> None:

@@ -43,7 +43,11 @@ def check_model(model: nn.Module, call: ForwardArguments, planner: Planner) -> M
 
 
 def _checked(model: nn.Module, call: ForwardArguments, planner: Planner) -> ModelVerdict:
-    trial = ForwardTrial(model, call, planner, length=SHORT)
+    with ForwardTrial(model, call, planner, length=SHORT) as trial:
+        return _judged(trial, planner)
+
+
+def _judged(trial: ForwardTrial, planner: Planner) -> ModelVerdict:
     running = [m for m, s in planner.states.items() if s.full or s.narrow]
     outcome = trial.outcome(running)
     if outcome.ok:

@@ -71,7 +71,8 @@ class Checker:
         if plan.variant is None or not read_by_place or lack_of_room(module):
             return {}
         try:
-            outcome = ForwardTrial(module, call, planner, unread).outcome()
+            with ForwardTrial(module, call, planner, unread) as trial:
+                outcome = trial.outcome()
         except Exception as error:
             planner.failed.append((module, reason_of_failure(error, "checking it")))
             return {}
@@ -96,9 +97,11 @@ class Checker:
             found = [f for p in planner.whole(module).values() for f in p.found if f.fused]
             planner.forget(module)
             return Verdict(None, tuple((f, because(outcomes.NOT_VERIFIED, why=why)) for f in found))
-        trial = ForwardTrial(module, call, planner)
-        outcome = trial.outcome()
-        return Verdict(outcome.max_error, size=outcome.size) if outcome.ok else _blame(planner, module, trial, outcome)
+        with ForwardTrial(module, call, planner) as trial:
+            outcome = trial.outcome()
+            if outcome.ok:
+                return Verdict(outcome.max_error, size=outcome.size)
+            return _blame(planner, module, trial, outcome)
 
 
 def _blame(planner: Planner, module: nn.Module, trial: ForwardTrial, outcome: Verification) -> Verdict:

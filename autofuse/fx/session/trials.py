@@ -26,13 +26,15 @@ from autofuse.kernels.compiled_regions import shared_regions
 from autofuse.verify.in_parts import PartwiseReference
 from autofuse.verify.modules import ModuleReference, Verification
 from autofuse.verify.out_of_memory import is_out_of_memory
+from autofuse.verify.runs import empty
 from autofuse.verify.slices import LENGTH
 
 
 class ForwardTrial:
     """One call of one module, and copies of it that make the call with rewritten forwards.
 
-    The user's own module is never run. What the original computes is found out once, when it is first asked for.
+    The user's own module is never run. What the original computes is found out once, when it is first asked for. At the
+    end of a `with` block it is forgotten.
     """
 
     def __init__(
@@ -44,6 +46,18 @@ class ForwardTrial:
         """
         self._length = length
         self._module, self._call, self._planner, self._unread = module, call, planner, unread
+
+    def __enter__(self) -> ForwardTrial:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self.__dict__.pop("_parts", None)
+        reference = self.__dict__.pop("_reference", None)
+        if reference is not None:
+            empty(reference.original, self._module)
 
     @cached_property
     def _reference(self) -> ModuleReference:
@@ -72,8 +86,7 @@ class ForwardTrial:
         except Exception as error:
             if not is_out_of_memory(error) or self._unread:
                 raise
-            self.__dict__.pop("_parts", None)  # with what it holds
-            self.__dict__.pop("_reference", None)
+            self._forget()
             error.__traceback__ = None
             smaller = self._tried(running, only_this, in_parts=True, alone=True)
             if smaller is None:
@@ -104,6 +117,7 @@ class ForwardTrial:
         finally:
             for module in made.values():  # copies may lie about for a while, and their classes would dispatch
                 restore_one(module)
+            empty(rewritten, self._module)
 
 
 def narrowed_below(planner: Planner, module: nn.Module) -> list[nn.Module]:
