@@ -65,13 +65,14 @@ class PartwiseReference:
                 outcome = part.check(rewritten)
                 if misses:
                     return None
+                growth = math.sqrt(max(1.0, elements(self._whole.call) / max(1, elements(call))))
+                if outcome.ok and not all(d.is_near(part, growth) for d in whole or ()):
+                    return None
                 if outcome.ok and other_inputs:
                     outcome = part.check_other_inputs(rewritten) or outcome
-            if not outcome.ok:
-                return replace(outcome, reason=f"{outcome.reason.rstrip('.')} (on {words}).")
-            growth = math.sqrt(max(1.0, elements(self._whole.call) / max(1, elements(call))))
-            near = whole is None or all(d.is_near(part, growth) for d in whole)
-            return replace(outcome, size=words) if near else None
+            if outcome.ok:
+                return replace(outcome, size=words)
+            return replace(outcome, reason=f"{outcome.reason.rstrip('.')} (on {words}).")
         return None
 
     def _compared(self, rewritten: nn.Module) -> list[_Difference] | None:

@@ -90,6 +90,11 @@ class ModuleReference:
 
         other_inputs: ask the same, in double, of calls that the example did not make (other_calls.py).
         """
+        outcome = self._outcome(rewritten)
+        return (self.check_other_inputs(rewritten) if outcome.ok and other_inputs else None) or outcome
+
+    def _outcome(self, rewritten: nn.Module) -> Verification:
+        """On the call itself."""
         checks: list[_Check] = []
         for expected in (self._in_training, self._in_evaluation):
             if isinstance(expected, str):
@@ -101,8 +106,7 @@ class ModuleReference:
             return Verification(
                 False, reason=f"The original does not run on the example inputs: {self._in_evaluation}."
             )
-        nearest = max((c.outcome for c in checks), key=lambda o: o.max_error / o.bound if o.bound else 0.0)
-        return (self.check_other_inputs(rewritten) if other_inputs else None) or nearest
+        return max((c.outcome for c in checks), key=lambda o: o.max_error / o.bound if o.bound else 0.0)
 
     @property
     def original(self) -> nn.Module:
@@ -141,7 +145,11 @@ class ModuleReference:
 
     def check_other_inputs(self, rewritten: nn.Module) -> Verification | None:
         """What differs, in double, on calls that the example leads to; None where nothing does."""
-        compared = (self._on_other(rewritten, place, *other) for place, other in enumerate(self._other_calls()))
+        calls = list(enumerate(self._other_calls()))
+        for expected in (self._in_training, self._in_evaluation):
+            if not isinstance(expected, str):
+                expected.forget_if_large()
+        compared = (self._on_other(rewritten, place, *other) for place, other in calls)
         return next((found for found in compared if found is not None), None)
 
     def _on_other(self, rewritten: nn.Module, place: int, what: str, call: ModuleCall) -> Verification | None:

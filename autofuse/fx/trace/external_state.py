@@ -98,6 +98,10 @@ class ExternalState(Watcher):
             if function is not None:
                 self.note(function.__defaults__, ran.code.co_name, names)
                 self.note(function.__kwdefaults__, ran.code.co_name, names)
+        if self._stop is None:
+            # Nobody asks what was read, and tensors lie there, with their graphs.
+            ran.arguments = {}
+            ran.free = {name: v for name, v in ran.free.items() if not self._belongs_to_a_call(name, v)}
 
     def note_class(self, cls: type) -> None:
         """Objects of the user's that a class has for methods: a decorator that is a class keeps what it counts, and
