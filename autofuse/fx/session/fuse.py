@@ -50,7 +50,7 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
 
         def decided() -> Planner:
             calls = called()
-            plans = plan_calls(session.rules, session.states, calls.by_mode, tell)
+            plans = plan_calls(session.rules, session.states, calls.by_mode, tell, calls.made)
             session.remember(plans, calls.problems)
             session.ledger.training = model.training
             verdicts = checker.check(plans, calls.real, tell) if checker else {}

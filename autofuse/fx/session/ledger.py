@@ -176,5 +176,6 @@ def _details_of(found: Found, verdict: Verdict | None, why: Reason | None) -> st
     if why is not None or not found.fused:
         return ""
     part = verdict.size if verdict is not None else ""
-    checked = f"checked in double on {part}, in its own dtype on all" if part else ""
+    where = part if " alone, for " in part else f"{part}, in its own dtype on all"
+    checked = f"checked in double on {where}" if part else ""
     return "; ".join(filter(None, (found.choice, checked)))

@@ -12,7 +12,7 @@ from itertools import takewhile
 from torch import nn
 
 from autofuse.fx.session.internal_errors import reason_of_failure
-from autofuse.fx.session.memory_room import lack_of_room
+from autofuse.fx.session.memory_room import UNCHECKED, room_to_check
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.trials import ForwardTrial
 from autofuse.fx.trace.tracer import ForwardArguments
@@ -33,17 +33,18 @@ class ModelVerdict:
 
 def check_model(model: nn.Module, call: ForwardArguments, planner: Planner) -> ModelVerdict:
     """Compare `model` as it runs now with the original, on copies; find what has to go until they agree."""
-    if why := lack_of_room(model):
-        return ModelVerdict(unchecked=because(outcomes.WHOLE_NOT_VERIFIED, why=why))
+    room = room_to_check(model, call, planner.made.get(model), SHORT)
+    if room.whole and room.part != "":
+        return ModelVerdict(unchecked=because(outcomes.WHOLE_NOT_VERIFIED, why=f"{room.whole} {UNCHECKED}"))
     try:
-        return _checked(model, call, planner)
+        return _checked(model, call, planner, room.whole)
     except Exception as error:
         running = tuple(m for m, s in planner.states.items() if s.full or s.narrow)
         return ModelVerdict(taken_back=running, reason=reason_of_failure(error, "checking the whole model"))
 
 
-def _checked(model: nn.Module, call: ForwardArguments, planner: Planner) -> ModelVerdict:
-    with ForwardTrial(model, call, planner, length=SHORT) as trial:
+def _checked(model: nn.Module, call: ForwardArguments, planner: Planner, alone: str) -> ModelVerdict:
+    with ForwardTrial(model, call, planner, length=SHORT, alone=alone) as trial:
         return _judged(trial, planner)
 
 

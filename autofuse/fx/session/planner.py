@@ -30,6 +30,7 @@ from autofuse.fx.trace.tracer import ForwardArguments, ForwardTrace, traced
 from autofuse.fx.trace.twin import Twins, set_mode
 from autofuse.fx.trace.values import Untraceable
 from autofuse.match.pattern import LoadedRule
+from autofuse.measure.bytes_made import Bytes
 from autofuse.reasons import forwards
 from autofuse.reasons.reason import Reason, because
 from autofuse.rule import RuleError
@@ -49,8 +50,12 @@ class Planner:
         states: Mapping[nn.Module, ModuleState],
         calls: dict[bool, Calls],
         sharded: Forms | None = None,
+        made: Mapping[nn.Module, Bytes] | None = None,
     ) -> None:
-        """`calls`: for each mode, how each module is called. Only modules with a state are planned."""
+        """`calls`: for each mode, how each module is called. Only modules with a state are planned. `made`: the bytes
+        of the tensors that operators made in a module's call, where that is known.
+        """
+        self.made = made or {}
         self.rules, self.states, self.calls = rules, states, calls
         self._sharded = sharded or {}
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -263,10 +268,11 @@ def refuse_where_kept(module: nn.Module) -> None:
 
 
 def plan_calls(
-    rules: tuple[LoadedRule, ...], states: Mapping[nn.Module, ModuleState], calls: dict[bool, Calls], tell: Tell
-) -> Planner:
-    """Plans for every module of `states` that is called, in both modes."""
-    planner = Planner(rules, states, calls)
+    rules: tuple[LoadedRule, ...], states: Mapping[nn.Module, ModuleState], calls: dict[bool, Calls], tell: Tell,
+    made: Mapping[nn.Module, Bytes] | None = None,
+) -> Planner:  # fmt: skip
+    """Plans for every module of `states` that is called, in both modes. made: as of Planner."""
+    planner = Planner(rules, states, calls, made=made)
     called = [m for m in states if any(m in c for c in calls.values())]
     for module in tell("reading", called, len(called)):
         for training in (False, True):

@@ -13,7 +13,7 @@ from torch import nn
 from autofuse.display.progress import Tell
 from autofuse.fx.rewrite.module_plan import Found
 from autofuse.fx.session.internal_errors import reason_of_failure
-from autofuse.fx.session.memory_room import lack_of_room
+from autofuse.fx.session.memory_room import UNCHECKED, room_to_check
 from autofuse.fx.session.planner import Planner, Plans
 from autofuse.fx.session.state import Exclusions
 from autofuse.fx.session.trials import ForwardTrial
@@ -68,7 +68,7 @@ class Checker:
         """Verdicts on the planned forward that leaves `unread` out; none where it does not hold or cannot be asked."""
         plan = planner.plans[module, (module.training, unread)]
         read_by_place = all(len(path) == 1 and isinstance(path[0], int) for path in unread)
-        if plan.variant is None or not read_by_place or lack_of_room(module):
+        if plan.variant is None or not read_by_place or room_to_check(module, call, planner.made.get(module)).whole:
             return {}
         try:
             with ForwardTrial(module, call, planner, unread) as trial:
@@ -92,12 +92,13 @@ class Checker:
             return Verdict(None, tuple((f, why) for f in found))
 
     def _judged(self, planner: Planner, module: nn.Module, call: ForwardArguments) -> Verdict:
-        why = lack_of_room(module)
-        if why:
+        room = room_to_check(module, call, planner.made.get(module))
+        if room.whole and room.part != "":
             found = [f for p in planner.whole(module).values() for f in p.found if f.fused]
             planner.forget(module)
-            return Verdict(None, tuple((f, because(outcomes.NOT_VERIFIED, why=why)) for f in found))
-        with ForwardTrial(module, call, planner) as trial:
+            why = because(outcomes.NOT_VERIFIED, why=f"{room.whole} {UNCHECKED}")
+            return Verdict(None, tuple((f, why) for f in found))
+        with ForwardTrial(module, call, planner, alone=room.whole) as trial:
             outcome = trial.outcome()
             if outcome.ok:
                 return Verdict(outcome.max_error, size=outcome.size)

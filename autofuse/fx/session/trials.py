@@ -39,12 +39,13 @@ class ForwardTrial:
 
     def __init__(
         self, module: nn.Module, call: ForwardArguments, planner: Planner, unread: frozenset[Path] = frozenset(),
-        length: int = LENGTH,
+        length: int = LENGTH, alone: str = "",
     ) -> None:  # fmt: skip
         """`unread`: the places in the returned tuple that the caller does not read; they are not compared.
-        length: of a sequence in the part of the call that is checked in double, at most.
+        length: of a sequence in the part of the call that is checked in double, at most. alone: why nothing but that
+        part is run, "" where the whole call is.
         """
-        self._length = length
+        self._length, self._alone = length, alone
         self._module, self._call, self._planner, self._unread = module, call, planner, unread
 
     def __enter__(self) -> ForwardTrial:
@@ -80,6 +81,8 @@ class ForwardTrial:
             running, only_this = [self._module, *narrowed_below(self._planner, self._module)], True
         else:
             running, only_this = list(running), False
+        if self._alone:
+            return self._of_part_alone(running, only_this, self._alone) or Verification(False, reason=self._alone)
         try:
             found = self._tried(running, only_this, in_parts=True) if not self._unread else None
             return found or self._tried(running, only_this, in_parts=False) or Verification(False)
@@ -88,10 +91,15 @@ class ForwardTrial:
                 raise
             self._forget()
             error.__traceback__ = None
-            smaller = self._tried(running, only_this, in_parts=True, alone=True)
+            smaller = self._of_part_alone(running, only_this, "memory ran out")
             if smaller is None:
                 raise
-            return replace(smaller, size=f"{smaller.size} alone, for memory ran out") if smaller.ok else smaller
+            return smaller
+
+    def _of_part_alone(self, running: list[nn.Module], only_this: bool, why: str) -> Verification | None:
+        """The outcome on a part of the call, without a run of the whole call; None where no part can tell."""
+        found = self._tried(running, only_this, in_parts=True, alone=True)
+        return replace(found, size=f"{found.size} alone, for {why}") if found is not None and found.ok else found
 
     def _tried(
         self, running: list[nn.Module], only_this: bool, in_parts: bool, alone: bool = False

@@ -20,11 +20,12 @@ from autofuse.display.progress import Tell
 from autofuse.fx.rewrite.module_plan import Found
 from autofuse.fx.session import remembered_times
 from autofuse.fx.session.gain_checks import SlowerPlace, declined_site, leave_out
-from autofuse.fx.session.memory_room import lack_of_room
+from autofuse.fx.session.memory_room import lack_of_room, step_takes
 from autofuse.fx.session.model_steps import ModelSteps, Modules, undisturbed
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.site_checks import Verdicts
 from autofuse.fx.trace.tracer import ForwardArguments
+from autofuse.measure.bytes_made import Bytes
 from autofuse.measure.compare import device_of
 from autofuse.measure.pair_count import Decided
 from autofuse.measure.step_pairs import is_slower, longest_step, roughly
@@ -144,7 +145,7 @@ class _Weighing:
             return "its parameters are sharded"
         if self._model not in self._planner.calls[self._training]:
             return f"the model could not be called for {step_mode(self._training)}"
-        return lack_of_room(self._model)
+        return lack_of_room(step_takes(self._model, self._planner.made.get(self._model, Bytes())), "timing it")
 
     def _running(self) -> list[nn.Module]:
         return _running(self._planner, self.verdicts, self._training)

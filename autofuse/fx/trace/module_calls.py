@@ -11,7 +11,7 @@ import functools
 import logging
 import types
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from autofuse.fx.trace.unseen_copies import KeptArguments, UnseenCopies
 from autofuse.fx.trace.unwritten_parameters import UnwrittenParameters, unwritten
 from autofuse.fx.trace.user_code import Unfollowed
 from autofuse.fx.trace.values import Untraceable
+from autofuse.measure.bytes_made import Bytes, BytesMade
 from autofuse.reasons import forwards, outcomes
 from autofuse.reasons.reason import Reason, because
 from autofuse.torch_private import FakeTensorMode, is_any_autocast_enabled, pytree
@@ -37,20 +38,29 @@ Calls = dict[nn.Module, ForwardArguments]
 
 
 class CallLog:
-    """A listener that keeps the arguments of the first call of each module."""
+    """A listener that keeps the arguments of the first call of each module, and what operators made in it."""
 
     paused = False
 
-    def __init__(self, world: Twins, wanted: frozenset[nn.Module] | None = None) -> None:
-        self.world, self.wanted = world, wanted
+    def __init__(
+        self, world: Twins, wanted: frozenset[nn.Module] | None = None, counter: BytesMade | None = None
+    ) -> None:
+        self.world, self.wanted, self._counter = world, wanted, counter
         self.calls: Calls = {}
+        self.made: dict[nn.Module, Bytes] = {}
         self.outside: ExternalState | None = None  # of the run that it listens to
 
     def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         original = self.world.originals.get(id(module))
-        if original is not None and original not in self.calls and (self.wanted is None or original in self.wanted):
-            self.calls[original] = snapshot(args, kwargs, real=self.wanted is not None)
-        return module.forward(*args, **kwargs)
+        if original is None or original in self.calls or self.wanted is not None and original not in self.wanted:
+            return module.forward(*args, **kwargs)
+        self.calls[original] = snapshot(args, kwargs, real=self.wanted is not None)
+        if self._counter is None:
+            return module.forward(*args, **kwargs)
+        before = self._counter.so_far.copy()
+        result = module.forward(*args, **kwargs)
+        self.made[original] = self._counter.so_far - before
+        return result
 
     def read(self, owner: Any, name: str, value: Any) -> Any:
         inside = object.__getattribute__(owner, "__dict__")
@@ -130,21 +140,24 @@ def _leaf(x: object) -> Hashable:
 class ModelCalls:
     """How the modules of a model are called: for each mode on stand-ins, and for real, to check plans on.
 
-    `problems` say why the model could not be run, in one mode or for real.
+    `problems` say why the model could not be run, in one mode or for real. `made`: the bytes of the tensors that
+    operators made in a module's call on stand-ins, where more were made in one mode, in that.
     """
 
     by_mode: dict[bool, Calls]
     real: Calls
     problems: tuple[Reason, ...] = ()
+    made: Mapping[nn.Module, Bytes] = field(default_factory=dict)
 
 
 def calls_of(model: nn.Module, call: ForwardArguments, to_check: Collection[nn.Module]) -> ModelCalls:
     """How the modules of `model` are called in both modes; and for real, for the modules `to_check`."""
     problems: list[Reason] = []
     by_mode: dict[bool, Calls] = {}
+    made: dict[nn.Module, Bytes] = {}
     for training in (False, True):
         try:
-            by_mode[training] = calls_in_mode(model, call, training)
+            by_mode[training] = calls_in_mode(model, call, training, made)
         except Untraceable as error:
             by_mode[training] = {}
             problems.append(error.reason)
@@ -154,7 +167,7 @@ def calls_of(model: nn.Module, call: ForwardArguments, to_check: Collection[nn.M
         real = _silently(lambda: calls_for_real(model, call, False, wanted)) if to_check else {}
     except Untraceable as error:  # each module waits for its first call
         problems.append(because(outcomes.NOT_VERIFIED_YET, why=error.reason))
-    return ModelCalls(by_mode, real, tuple(problems))
+    return ModelCalls(by_mode, real, tuple(problems), made)
 
 
 def _one_of_each_kind(model: nn.Module, modules: Collection[nn.Module], by_mode: Mapping[bool, Calls]
@@ -168,27 +181,37 @@ def _one_of_each_kind(model: nn.Module, modules: Collection[nn.Module], by_mode:
     return frozenset(kept.values())
 
 
-def calls_in_mode(model: nn.Module, call: ForwardArguments, training: bool) -> Calls:
-    """Every module that is called in one mode; on real tensors where the forward needs numbers. Raises Untraceable."""
+def calls_in_mode(
+    model: nn.Module, call: ForwardArguments, training: bool, made: dict[nn.Module, Bytes] | None = None
+) -> Calls:
+    """Every module that is called in one mode; on real tensors where the forward needs numbers. Raises Untraceable.
+
+    made: is told the bytes of the tensors that operators made in the calls, where they ran on stand-ins.
+    """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        return _silently(lambda: calls_on_fakes(model, call, training, fake_world(mode), mode))
+        return _silently(lambda: calls_on_fakes(model, call, training, fake_world(mode), mode, made))
     except Untraceable:
         return _silently(lambda: calls_for_real(model, call, training))
 
 
 def calls_on_fakes(
-    model: nn.Module, call: ForwardArguments, training: bool, world: Twins, mode: FakeTensorMode
-) -> Calls:
+    model: nn.Module, call: ForwardArguments, training: bool, world: Twins, mode: FakeTensorMode,
+    made: dict[nn.Module, Bytes] | None = None,
+) -> Calls:  # fmt: skip
     """Every module below `model` that is called, and with what. Raises Untraceable where the run fails."""
 
     def fake(x: Tensor) -> Tensor:
         made = mode.from_tensor(x.detach(), static_shapes=True)
         return made.requires_grad_(x.requires_grad)
 
-    twin = world.of(model)
-    with quiet(), mode, torch.enable_grad():
-        return _run(twin, call, training, CallLog(world), UnseenCopies(fake, watched=True))
+    twin, counter = world.of(model), BytesMade()
+    log = CallLog(world, counter=counter)
+    with quiet(), mode, counter, torch.enable_grad():
+        calls = _run(twin, call, training, log, UnseenCopies(fake, watched=True))
+    if made is not None:
+        made |= {module: made.get(module, Bytes()) | took for module, took in log.made.items()}
+    return calls
 
 
 def calls_for_real(

@@ -1,4 +1,5 @@
-"""Whether there is memory enough to check."""
+"""Whether there is memory enough to check: the estimate against what checks take, and what happens where there is none.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +11,109 @@ from torch import Tensor, nn
 
 import autofuse
 from autofuse.fx.session import memory_room as room
+from autofuse.fx.session import site_checks
+from autofuse.fx.session.planner import Planner
+from autofuse.fx.trace.module_calls import calls_in_mode
+from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.measure import available_memory as measured_room
+from autofuse.measure.bytes_made import Bytes
+from autofuse.measure.memory import allocation_events_peak
 from tests.fx.conftest import Gpt, assert_same
+
+GIB = 2**30
+
+
+class Layer(nn.Module):
+    """A decoder layer by hand: attention with dense scores, a norm and a gated product, without biases."""
+
+    def __init__(self, size: int, heads: int, wide: int) -> None:
+        super().__init__()
+        self.heads, self.weight = heads, nn.Parameter(torch.ones(size))
+        self.qkv, self.out = nn.Linear(size, 3 * size, bias=False), nn.Linear(size, size, bias=False)
+        self.gate, self.up = nn.Linear(size, wide, bias=False), nn.Linear(size, wide, bias=False)
+        self.down = nn.Linear(wide, size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, size = x.shape
+        normed = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+        split = self.qkv(normed).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = split[0], split[1], split[2]
+        scores = query @ key.transpose(-2, -1) / (size // self.heads) ** 0.5
+        mixed = torch.softmax(scores.float(), -1).to(x.dtype) @ value
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, size))
+        return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+def made_in(model: nn.Module, x: Tensor) -> Bytes:
+    made: dict[nn.Module, Bytes] = {}
+    calls_in_mode(model, ((x,), {}), True, made)
+    return made[model]
 
 
 def test_a_small_module_has_room() -> None:
-    assert room.lack_of_room(nn.Linear(4, 4)) == ""
+    found = room.room_to_check(nn.Linear(4, 4), ((torch.ones(2, 4),), {}), None)
+    assert found == room.Room("", None)
 
 
 def test_a_module_that_would_not_fit_is_told_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "free_bytes", lambda device: 2**30)
+    monkeypatch.setattr(room, "free_bytes", lambda device: GIB)
     with torch.device("meta"):
-        large = nn.Linear(2**14, 2**14)
-    assert "about 12.0 GiB of memory on meta, and 1.0 GiB are free" in room.lack_of_room(large)
+        large, x = nn.Linear(2**14, 2**14, bias=False), torch.empty(1, 2**14)
+    # one GiB of parameters: four in float32, three in double
+    told = room.lack_of_room(room.check_takes(large, room.run_takes(((x,), {}), Bytes())))
+    assert told == "checking takes about 10.0 GiB of memory on meta, and 1.0 GiB are free there"
+
+
+def test_what_operators_make_counts_for_the_whole_call_and_in_double_for_its_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with torch.device("meta"):
+        layer, x = Layer(64, 4, 96), torch.empty(8, 4096, 64)
+    made = made_in(layer, x)
+    device = torch.device("meta")
+    assert made[device] > 3 * 8 * 4 * 4096**2 * 4  # scores, softmax and what is scaled
+    part = room.part_of(((x,), {}))
+    assert part == 2 * 128 / (8 * 4096)
+    whole = room.check_takes(layer, room.run_takes(((x,), {}), made), part)
+    monkeypatch.setattr(room, "free_bytes", lambda device: whole[device] - 1)
+    found = room.room_to_check(layer, ((x,), {}), made)
+    assert found.whole.startswith("checking takes about ") and found.part == ""
+
+
+def test_a_check_of_a_layer_of_seven_billion_takes_at_most_twice_what_training_the_layer_takes() -> None:
+    with torch.device("meta"):
+        layer, x = Layer(4096, 32, 11008).bfloat16(), torch.empty(1, 2048, 4096, dtype=torch.bfloat16)
+    device, call = torch.device("meta"), ((x,), dict[str, object]())
+    made = made_in(layer, x)
+    entries = sum(p.numel() for p in layer.parameters())
+    training = 16 * entries + made[device]  # weights, gradients, and in float32 the weights and two moments of AdamW
+    takes = room.check_takes(layer, room.run_takes(call, made), room.part_of(call) or 1.0)
+    assert takes[device] < 2 * training
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_estimate_is_within_a_factor_of_two_of_what_a_check_takes(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model, x = Layer(256, 4, 704).to(dtype), torch.randn(2, 256, 256).to(dtype)
+    peaks: list[tuple[int, int]] = []
+    judged = site_checks.Checker._judged
+
+    def measured(self: site_checks.Checker, planner: Planner, module: nn.Module, call: ForwardArguments) -> object:
+        found: list[site_checks.Verdict] = []
+        peak = allocation_events_peak(lambda: found.append(judged(self, planner, module, call)))
+        run = room.run_takes(call, planner.made[module])
+        peaks.append((peak, room.check_takes(module, run, room.part_of(call) or 1.0)[torch.device("cpu")]))
+        return found[0]
+
+    autofuse.optimize(model, x, tune=False)  # compiles what there is to compile
+    autofuse.restore(model)
+    monkeypatch.setattr(site_checks.Checker, "_judged", measured)
+    autofuse.optimize(model, x, tune=False)
+    ((peak, estimate),) = peaks
+    assert estimate / 2 < peak < estimate * 2, f"{peak / 2**20:.1f} MiB, estimated {estimate / 2**20:.1f} MiB"
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,14 +136,30 @@ def test_what_cannot_be_checked_is_not_fused(tokens: Tensor, monkeypatch: pytest
     assert not report.with_status("fused")
     told = [s for s in report if s.rule == "AF101" and s.reason.startswith("not verified: checking takes")]
     assert told and {s.reason_code for s in told} == {"not-verified"}
+    assert "(verify=False fuses unchecked)" in told[0].reason
     assert_same(plain, model, tokens)
 
 
 def test_without_room_for_the_whole_its_parts_are_checked(tokens: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Gpt()
-    whole = sum(p.numel() * 4 for p in model.parameters())
-    monkeypatch.setattr(room, "free_bytes", lambda device: whole * room.COPIES)
+    whole = room.check_takes(model, Bytes())[torch.device("cpu")]
+    monkeypatch.setattr(room, "free_bytes", lambda device: whole)  # nothing is left for what operators make
     autofuse.optimize(model, tokens)
     report = autofuse.report(model)
     assert "AF101" in {s.rule for s in report.with_status("fused")}
-    assert [s.reason for s in report if s.reason_code == "whole-not-verified"]  # buffers come on top of parameters
+    assert [s.reason for s in report if s.reason_code == "whole-not-verified"]
+
+
+def test_where_only_a_part_of_the_call_fits_that_is_checked_and_the_report_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    model, x = Layer(32, 2, 48), torch.randn(8, 256, 32)
+    made = made_in(model, x)
+    takes = room.check_takes(model, room.run_takes(((x,), {}), made), room.part_of(((x,), {})) or 1.0)
+    before = model(x)
+    monkeypatch.setattr(room, "free_bytes", lambda device: takes[torch.device("cpu")] - 1)
+    autofuse.optimize(model, x, tune=False)
+    fused = autofuse.report(model).with_status("fused")
+    assert fused and "2 of 8 rows, length 128 of 256 alone, for checking takes about " in fused[0].choice
+    assert torch.allclose(model(x), before, atol=1e-5)
