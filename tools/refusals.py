@@ -102,6 +102,11 @@ _SPECIAL = {
     "slows-step": {"step": "training step", "ratio": "0.95x (0.94 to 0.97)"},
     "compiled-is-faster": {"ratio": "1.20x (1.15 to 1.26)"},
     "other-rank": {"rank": "0", "why": "it found no such place"},
+    "out-of-memory": {
+        "doing": "checking it",
+        "error": "OutOfMemoryError: CUDA out of memory",
+        "then": "the original runs",
+    },
     "internal-error": {"doing": "checking it", "error": "KeyError: mul_1", "then": "the original runs"},
     "rule-failed": {"error": "RuleError: Own.where raised ValueError: wrong. Correct it in the rule's file."},
     "graph-unreadable": {"error": "KeyError: 'x'"},

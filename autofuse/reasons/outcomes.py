@@ -72,6 +72,12 @@ OTHER_RANK = Code(
     "Another rank of a distributed run did not fuse the place, and all ranks run the same.",
     "rank {rank} did not fuse it: {why}",
 )
+OUT_OF_MEMORY = Code(
+    "out-of-memory",
+    "Memory ran out while autofuse worked on copies of the model, also on the smallest part of the call that it tries.",
+    "memory ran out while {doing} ({error}), and {then}",
+    "give smaller example inputs, or free memory before",
+)
 INTERNAL_ERROR = Code(
     "internal-error",
     "autofuse itself failed. What it could not finish runs as it was written; the log has the traceback, at the level "

@@ -55,6 +55,7 @@ ELSEWHERE = {
     "slows-step": "tests/fx/session/test_whole_step.py",
     "compiled-is-faster": "tests/fx/session/test_compiling.py",
     "other-rank": "tests/fx/session/test_ranks.py",
+    "out-of-memory": "tests/fx/session/test_out_of_memory.py",
     "internal-error": "tests/fx/session/test_internal_errors.py",
     "rule-failed": "tests/fx/session/test_internal_errors.py",
 }

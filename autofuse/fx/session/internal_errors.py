@@ -10,6 +10,7 @@ import logging
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
 from autofuse.rule import RuleError
+from autofuse.verify.out_of_memory import is_out_of_memory
 
 _LOG = logging.getLogger("autofuse")
 
@@ -20,6 +21,8 @@ def reason_of_failure(error: Exception, doing: str, then: str = "the original ru
     The log hears of it, too.
     """
     _LOG.debug("autofuse failed while %s.", doing, exc_info=error)
+    if is_out_of_memory(error):
+        return because(outcomes.OUT_OF_MEMORY, doing=doing, error=in_a_line(error), then=then)
     if isinstance(error, RuleError):
         return because(outcomes.RULE_FAILED, error=in_a_line(error))
     return because(outcomes.INTERNAL_ERROR, doing=doing, error=in_a_line(error), then=then)

@@ -11,13 +11,14 @@ from itertools import takewhile
 
 from torch import nn
 
-from autofuse.fx.session.internal_errors import reason_of_failure
+from autofuse.fx.session.internal_errors import in_a_line, reason_of_failure
 from autofuse.fx.session.memory_room import UNCHECKED, room_to_check
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.trials import ForwardTrial
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.reasons import outcomes
 from autofuse.reasons.reason import Reason, because
+from autofuse.verify.out_of_memory import is_out_of_memory
 from autofuse.verify.slices import SHORT
 
 
@@ -39,6 +40,9 @@ def check_model(model: nn.Module, call: ForwardArguments, planner: Planner) -> M
     try:
         return _checked(model, call, planner, room.whole)
     except Exception as error:
+        if is_out_of_memory(error):
+            why = f"memory ran out while checking the whole model ({in_a_line(error)})"
+            return ModelVerdict(unchecked=because(outcomes.WHOLE_NOT_VERIFIED, why=why))
         running = tuple(m for m, s in planner.states.items() if s.full or s.narrow)
         return ModelVerdict(taken_back=running, reason=reason_of_failure(error, "checking the whole model"))
 

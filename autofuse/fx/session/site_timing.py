@@ -31,6 +31,7 @@ from autofuse.reasons.reason import Reason, because
 from autofuse.results.comparison import milliseconds
 from autofuse.results.tuning import Trial
 from autofuse.torch_private import FakeTensor, pytree
+from autofuse.verify.out_of_memory import is_out_of_memory
 
 FUSED = "fused"
 SECONDS = 0.15  # for each candidate
@@ -98,7 +99,8 @@ def _weighed(excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTiming:
         return site.weighed(kernel, why)
     except Exception as error:  # numbers that are made up may not be what a forward can take
         _LOG.debug("autofuse.ops.%s could not be weighed: %s: %s", excerpt.operation, type(error).__name__, error)
-        return SiteTiming(words=f"{_UNMEASURED} ({type(error).__name__} on made-up numbers)")
+        why = "memory ran out" if is_out_of_memory(error) else f"{type(error).__name__} on made-up numbers"
+        return SiteTiming(words=f"{_UNMEASURED} ({why})")
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from autofuse.reasons import outcomes
 from autofuse.reasons.reason import because
 from autofuse.results.comparison import Estimate, Interval, milliseconds
 from autofuse.results.step_times import StepMode, StepTime, step_mode
+from autofuse.verify.out_of_memory import is_out_of_memory
 
 SHORTEST = 1e-3  # seconds: a shorter step is mostly the time in which Python calls operators
 _MOST_PLACES = 4  # of one kind of module that are tried one by one
@@ -89,7 +90,8 @@ def keep_faster_steps(
             steps.append(weighing.weighed())
         except Exception as error:  # the step is the user's code: what was checked stays fused
             _LOG.debug("a whole step could not be timed: %s: %s", type(error).__name__, error)
-            steps.append(StepTime(step_mode(training), not_timed=f"it raised {type(error).__name__} on a copy"))
+            why = "memory ran out" if is_out_of_memory(error) else f"it raised {type(error).__name__} on a copy"
+            steps.append(StepTime(step_mode(training), not_timed=why))
         slower += weighing.slower
         verdicts = verdicts if weighing.verdicts is None else weighing.verdicts
     return StepCheck(verdicts, tuple(slower), tuple(steps))

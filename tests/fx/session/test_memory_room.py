@@ -1,5 +1,4 @@
-"""Whether there is memory enough to check: the estimate against what checks take, and what happens where there is none.
-"""
+"""Whether there is memory enough to check: the estimate against what checks take, and what happens without."""
 
 from __future__ import annotations
 
