@@ -22,7 +22,7 @@ except ImportError:
     peft = None
 
 from autofuse.verify.arithmetic import InDouble, RandomlyRounded
-from autofuse.verify.bounds import DRAWS, gap
+from autofuse.verify.bounds import DRAWS, gap, spread_of
 from tools.distributed.model import LENGTH, VOCABULARY, Decoder
 from tools.distributed.seen import Seen, seen
 
@@ -163,7 +163,8 @@ class Comparison:
 def compared(plain: Reached, fused: Reached, exact: Reached, rounded: list[Reached], dtype: torch.dtype) -> Comparison:
     """Whether `fused` is as near to `exact` as `plain` and the rounded runs let expect, losses and parameters."""
     unit = torch.finfo(dtype).eps / 2
-    found = gap(fused.losses, plain.losses, exact.losses, unit, [r.losses for r in rounded])
+    spreads = [spread_of(r.losses, plain.losses, exact.losses) for r in rounded]
+    found = gap(fused.losses, plain.losses, exact.losses, unit, spreads)
     difference = float((plain.losses - fused.losses).abs().max())
     # both err: the optimized by no more than the bound, the plain by what it does
     allowed = found.bound * float(exact.losses.abs().max()) + float((plain.losses - exact.losses).abs().max())
@@ -178,7 +179,8 @@ def compared(plain: Reached, fused: Reached, exact: Reached, rounded: list[Reach
         if name not in exact.parameters:
             continue
         truth = exact.parameters[name]
-        found = gap(result, plain.parameters[name], truth, unit, [r.parameters[name] for r in rounded])
+        original = plain.parameters[name]
+        found = gap(result, original, truth, unit, [spread_of(r.parameters[name], original, truth) for r in rounded])
         if not found.within:
             why = f"{name} ends off by {found.error:.1e} of its largest entry, rounding explains {found.bound:.1e}"
             return Comparison(difference, allowed, why)

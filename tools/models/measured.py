@@ -177,7 +177,7 @@ def _losses_gap(model: nn.Module, fused: nn.Module, call: Batch) -> float:
     found = bounds.gap(after, own, exact, unit)
     if not found.within:
         rounded = [_losses(in_double(model), call, RandomlyRounded(dtype, unit, i)) for i in range(bounds.DRAWS)]
-        found = bounds.gap(after, own, exact, unit, rounded)
+        found = bounds.gap(after, own, exact, unit, [bounds.spread_of(r, own, exact) for r in rounded])
     return found.ratio
 
 

@@ -36,6 +36,7 @@ from autofuse.verify.out_of_memory import is_out_of_memory
 FUSED = "fused"
 SECONDS = 0.15  # for each candidate
 _WARM, _ENOUGH = 4, 0.05  # calls before the first that counts, and the seconds after which they are enough
+_LOOKS, _FAR, _FAR_SECONDS = 15, 2.0, 2e-5  # at a short place: calls, and what is far longer
 _UNMEASURED = "not measured"
 _LOG = logging.getLogger("autofuse")
 
@@ -94,7 +95,7 @@ def _weighed(excerpt: Excerpt, module: nn.Module, training: bool) -> SiteTiming:
         before, after = excerpt.functions(module)
         site = _Site(before, after, values, training)
         if site.seconds(before) < SHORTEST.get(site.device.type, SHORTEST_ELSEWHERE):
-            return SiteTiming()
+            return site.looked_at()
         kernel, why = _best_kernel(excerpt, after, values, training)
         return site.weighed(kernel, why)
     except Exception as error:  # numbers that are made up may not be what a forward can take
@@ -142,6 +143,22 @@ class _Site:
         while len(taken) < _WARM and sum(taken) < _ENOUGH:
             taken.append(seconds_of(step, self.device))
         return taken[-1]
+
+    def looked_at(self) -> SiteTiming:
+        """Of a place that is too short to be weighed: it is fused unless that takes far longer.
+
+        At such sizes most of the time is Python's, which says little of larger ones.
+        """
+        if settings().policy != "speed":
+            return SiteTiming()
+        steps = [self.step(f) for f in (self.before, self.after)]
+        self.seconds(self.after)
+        pairs = [[seconds_of(step, self.device) for step in steps] for _ in range(_LOOKS)]
+        own, fused = (min(times) for times in zip(*pairs, strict=True))
+        if fused < _FAR * own or fused - own < _FAR_SECONDS:
+            return SiteTiming()
+        words = f"measured here, the original stays: {milliseconds(own)} a call, fused {milliseconds(fused)}"
+        return SiteTiming(True, words)
 
     def weighed(self, kernel: str, choice: str) -> SiteTiming:
         functions = {FUSED: self.after, ORIGINAL: self.before}

@@ -85,12 +85,32 @@ def test_without_tuning_the_default_is_taken_unmeasured(monkeypatch: pytest.Monk
     assert _only(model, "AF101").status == "fused"
 
 
-def test_what_takes_microseconds_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_microseconds_is_not_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weighing, "raced", None)
     model = Attention()
     autofuse.optimize(model, tuple(torch.randn(1, 1, 4, 8) for _ in range(3)))
     site = _only(model, "AF101")
     assert site.status == "fused" and not site.reason
+
+
+def test_what_takes_microseconds_is_left_out_where_it_takes_far_longer_fused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AUTOFUSE_CACHE_DIR", str(tmp_path))
+    quick = ops.attention
+
+    def slow(*args: object, **kwargs: object) -> Tensor:
+        time.sleep(0.001)
+        return quick(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ops, "attention", slow)
+    model, inputs = Attention(), tuple(torch.randn(1, 1, 4, 8) for _ in range(3))
+    expected = model(*inputs)
+    autofuse.optimize(model, inputs)
+    site = _only(model, "AF101")
+    assert site.status == "declined" and site.reason_code == "not-faster"
+    assert "the original stays" in site.reason and " a call, fused " in site.reason
+    assert torch.equal(model(*inputs), expected)
 
 
 def test_equal_places_are_weighed_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
