@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
+from autofuse.kernels.triton.cross_entropy_in_place import losses_and_gradient as losses_and_gradient
 
 # A thread holds 8 entries of a block, 16 bytes in half precision, which one load fetches; of the largest block 16.
 _LARGEST_BLOCK = 4096
@@ -58,14 +59,6 @@ def gradient(
             BLOCK=block, num_warps=warps,
         )  # fmt: skip
     return made
-
-
-def losses_and_gradient(
-    logits: Tensor, target: Tensor, share: Tensor, ignore_index: int, label_smoothing: float
-) -> tuple[Tensor, Tensor]:
-    """`losses` and `gradient` one after the other, for a caller that knows each row's share beforehand."""
-    made, normalizers = losses(logits, target, None, ignore_index, label_smoothing)
-    return made, gradient(logits, target, None, share, normalizers, ignore_index, label_smoothing)
 
 
 def _dense(x: Tensor) -> Tensor:

@@ -23,9 +23,12 @@ def test_losses_and_gradients_are_those_of_torch(
     losses.check(kernel, losses.case(dtype, 3, 37, weighted, smoothing))
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_a_row_of_many_blocks_the_last_of_which_is_not_full(kernel: ModuleType, smoothing: float) -> None:
-    losses.check(kernel, losses.case(torch.float32, 3, 3 * kernel._LARGEST_BLOCK + 77, True, smoothing))
+def test_a_row_of_many_blocks_the_last_of_which_is_not_full(
+    kernel: ModuleType, weighted: bool, smoothing: float
+) -> None:
+    losses.check(kernel, losses.case(torch.float32, 3, 3 * kernel._LARGEST_BLOCK + 77, weighted, smoothing))
 
 
 def test_the_largest_logit_may_come_last_and_a_block_may_be_empty(kernel: ModuleType) -> None:
