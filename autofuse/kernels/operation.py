@@ -26,6 +26,7 @@ from autofuse.verify.dropout_switch import is_dropout_off
 
 LEAST = 2**16  # elements; below this a call costs about as much as its kernel
 Sizes = Callable[..., tuple[int, ...]]
+_Taker = tuple[Provider, Callable[..., Any]]  # who takes a kind of call, and what runs it
 
 OPERATIONS: dict[str, Operation] = {}
 RECORDERS: list[list[RecordedCall]] = []
@@ -85,7 +86,7 @@ class Operation:
         self.failures: dict[str, str] = {}  # provider -> what it raised
         self.counts: dict[str, int] = {}  # provider -> calls that it took
         self._torchs: frozenset[torch.dtype] | None = None
-        self._takers: dict[tuple[Any, ...], Provider] = {}
+        self._takers: dict[tuple[Any, ...], _Taker] = {}
         self._orders: dict[tuple[Any, ...], tuple[Provider, ...]] = {}
         self._kinds: dict[Kind, tuple[Provider, ...]] = {}
         OPERATIONS[name] = self
@@ -101,11 +102,15 @@ class Operation:
         key = _signature(x, args, kwargs)
         if key is None:
             return (self.taker(x, *args, **kwargs) if _on_paper else self.torch).run(x, *args, **kwargs)
-        provider = self._takers.get(key)
-        if provider is None:
-            provider = self._remembered(key, self.taker(x, *args, **kwargs))
         try:
-            result = provider.run(x, *args, **kwargs)
+            taker = self._takers.get(key)
+        except TypeError:  # no hash: a list, say, which may hold other things at the next call
+            return (self.taker(x, *args, **kwargs) if _on_paper else self.torch).run(x, *args, **kwargs)
+        if taker is None:
+            taker = self._remembered(key, self.taker(x, *args, **kwargs), x, args, kwargs)
+        provider, run = taker
+        try:
+            result = run(x, *args, **kwargs)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
@@ -123,12 +128,15 @@ class Operation:
         self._torchs = _DTYPES - taken
         return self._torchs
 
-    def _remembered(self, key: tuple[Any, ...], provider: Provider) -> Provider:
-        """A check goes by what a signature has, so that it is asked once for each."""
+    def _remembered(
+        self, key: tuple[Any, ...], provider: Provider, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Taker:
+        """A check goes by what a signature has, so that it is asked once for each; so does what a provider prepares."""
         if len(self._takers) >= _REMEMBERED:
             self._takers.clear()
-        self._takers[key] = provider
-        return provider
+        run = provider.run if provider.prepare is None else provider.prepare(x, *args, **kwargs)
+        taker = self._takers[key] = (provider, run)
+        return taker
 
     def provider(self, name: str) -> Provider:
         """The provider called `name`. Raises ValueError where there is none."""
@@ -220,25 +228,27 @@ class Operation:
 
 
 def _signature(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-    """What a choice can depend on; None where the call is not plain eager execution on plain tensors."""
-    if _transformed():
+    """What a choice can depend on; None where the call is not plain eager execution on plain tensors.
+
+    It is made at every call, and is written for that: no generators, and what is rare is asked about last.
+    """
+    if peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
         return None
-    captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
-    modes = torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(), captured
-    parts: list[Any] = [*modes, _autocast_dtype(x.device.type), *kwargs]
-    for a in (x, *args, *kwargs.values()):
+    parts: list[Any] = [torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()]
+    for a in (x, *args, *kwargs.values()) if kwargs else (x, *args):
         if type(a) in _TENSORS:
             parts.append((a.shape, a.stride(), a.dtype, a.requires_grad, a.device))
         elif isinstance(a, Tensor):
             return None
         else:
             parts.append(a)
-    key = tuple(parts)
-    try:
-        hash(key)
-    except TypeError:  # a list, say, which may hold other things at the next call
-        return None
-    return key
+    if kwargs:
+        parts.append(tuple(kwargs))
+    if x.is_cuda:
+        parts.append(torch.cuda.is_current_stream_capturing())
+    if is_any_autocast_enabled():
+        parts.append(_autocast_dtype(x.device.type))
+    return tuple(parts)
 
 
 def _autocast_dtype(device: str) -> torch.dtype | None:

@@ -16,8 +16,9 @@ from torch import Tensor
 from autofuse.kernels.dropout_bits import kept
 from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
 from autofuse.kernels.provider import HALVES_AND_SINGLE
+from autofuse.kernels.row_shapes import as_rows, shaped
 from autofuse.ops.affine import Affine, one_for_each_column
-from autofuse.torch_private import has_kernel_for, unsafe_view
+from autofuse.torch_private import has_kernel_for
 
 KERNELS = Kernels(compiled="autofuse.kernels.compiled.norm", triton="autofuse.kernels.triton.norm")
 _Four = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -37,7 +38,7 @@ def norm(
         _rows(x), None if residual is None else _rows(residual), _dense(weight), _dense(bias), seed, p, eps, centred,
         normed, summed,
     )  # fmt: skip
-    return _shaped(out, x), _shaped(total, x) if _has_sum(residual, seed) else total, mean, rstd
+    return shaped(out, x), shaped(total, x) if _has_sum(residual, seed) else total, mean, rstd
 
 
 def _fake(
@@ -47,32 +48,32 @@ def _fake(
     rows = math.prod(x.shape[:-1])  # Size.numel would make a number of a symbol
     return (
         x.new_empty(x.shape, dtype=normed),
-        x.new_empty(x.shape if _has_sum(residual, seed) else (0,), dtype=summed),
+        x.new_empty((0,) if residual is None and seed is None else x.shape, dtype=summed),
         x.new_empty((rows, 1) if centred else (0,), dtype=torch.float32),
         x.new_empty((rows, 1), dtype=torch.float32),
     )
 
 
 def norm_backward(
-    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor,
     seed: Tensor | None, p: float, x_dtype: torch.dtype, residual_dtype: torch.dtype | None, wants_weight: bool,
     wants_bias: bool, kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x, residual, weight and bias, from those of the norm (`given`) and of the sum (`carried`).
 
-    total: the sum, or x. What is not wanted is empty: a residual's gradient where `residual_dtype` is None. The last
+    total: the sum, or x. mean: None or empty for RMS norm. What is not wanted is empty: a residual's gradient where `residual_dtype` is None. The last
     two are in fp32.
     """
     dx, dresidual, dweight, dbias = KERNELS[kernel].backward(
         _rows(given), None if carried is None else _rows(carried), _rows(total), _dense(weight), mean, rstd, seed, p,
         x_dtype, residual_dtype, wants_weight, wants_bias,
     )  # fmt: skip
-    dresidual = dresidual if residual_dtype is None else _shaped(dresidual, total)
-    return _shaped(dx, total), dresidual, dweight, dbias
+    dresidual = dresidual if residual_dtype is None else shaped(dresidual, total)
+    return shaped(dx, total), dresidual, dweight, dbias
 
 
 def _fake_backward(
-    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor,
     seed: Tensor | None, p: float, x_dtype: torch.dtype, residual_dtype: torch.dtype | None, wants_weight: bool,
     wants_bias: bool, kernel: str,
 ) -> _Four:  # fmt: skip
@@ -86,13 +87,24 @@ def _fake_backward(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: _Four) -> None:
-    x, residual, weight, bias, seed, ctx.p, ctx.eps, ctx.centred, _, _, ctx.kernel = inputs
     _, total, mean, rstd = output
-    ctx.has_sum = _has_sum(residual, seed)
-    ctx.x_dtype, ctx.residual_dtype = x.dtype, None if residual is None else residual.dtype
-    ctx.save_for_backward(total if ctx.has_sum else x, weight, bias, seed, mean, rstd)
+    _keep(ctx, inputs, total, mean, rstd)
     ctx.mark_non_differentiable(mean, rstd, *([] if ctx.has_sum else [total]))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], total: Tensor | None, mean: Tensor | None, rstd: Tensor) -> None:
+    x, residual, weight, bias, seed, ctx.p, ctx.eps, ctx.centred, _, _, ctx.kernel = inputs
+    ctx.has_sum = has_sum = residual is not None or seed is not None
+    ctx.x_dtype, ctx.residual_dtype = x.dtype, None if residual is None else residual.dtype
+    ctx.save_for_backward(total if has_sum else x, weight, bias, seed, mean, rstd)
     ctx.set_materialize_grads(False)
+
+
+def _forward(ctx: Any, *inputs: Any) -> Any:
+    """What a call runs that nobody looks at: the norm, and the sum where there is one. The rest is no output."""
+    out, total, mean, rstd = _norm_or_none(*inputs)
+    _keep(ctx, inputs, total, mean, rstd)
+    return out, total
 
 
 def _gradients(ctx: Any, given: Tensor | None, carried: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
@@ -112,10 +124,11 @@ def _gradients(ctx: Any, given: Tensor | None, carried: Tensor | None, *_: None)
             ctx.residual_dtype if apart and of_residual else None, of_weight, of_bias, ctx.kernel,
         )  # fmt: skip
         dresidual = dresidual if apart else dx
-        dweight, dbias = dweight.to(weight.dtype) if of_weight else None, dbias.to(bias.dtype) if of_bias else None
+        dweight = dweight if not of_weight or dweight.dtype is weight.dtype else dweight.to(weight.dtype)
+        dbias = dbias if not of_bias or dbias.dtype is bias.dtype else dbias.to(bias.dtype)
     return (
         dx if of_x else None, dresidual if of_residual else None, dweight if of_weight else None,
-        dbias if of_bias else None, *(None,) * 7,
+        dbias if of_bias else None, None, None, None, None, None, None, None,
     )  # fmt: skip
 
 
@@ -144,9 +157,9 @@ def _dropped(x: Tensor, seed: Tensor, p: float) -> Tensor:
     return torch.where(kept(seed, rows, x.shape[-1], p), x / (1.0 - p), 0.0)
 
 
-_norm = define(norm, _fake)
-_norm_backward = define(norm_backward, _fake_backward)
-differentiate(_norm, _gradients, _save)
+_norm = define(norm, _fake, direct=_norm_or_none)
+_norm_backward = define(norm_backward, _fake_backward, direct=_backward_or_none)
+differentiate(_norm, _gradients, _save, _forward)
 
 
 def normed_by(
@@ -191,23 +204,6 @@ def dtype_of(name: str, *operands: Any) -> torch.dtype:
 
 def _has_autocast_rule(name: str, device: str) -> bool:
     return bool(has_kernel_for(f"aten::{name}", f"Autocast{device.upper()}"))
-
-
-def _has_sum(residual: Tensor | None, seed: Tensor | None) -> bool:
-    """Whether what is normed is not x itself."""
-    return residual is not None or seed is not None
-
-
-def _rows(x: Tensor) -> Tensor:
-    """(..., C) as (rows, C), contiguous in C."""
-    flat = x.unsqueeze(0) if x.ndim == 1 else x.flatten(0, -2)
-    return flat if flat.stride(-1) == 1 or flat.shape[-1] == 1 else flat.contiguous()
-
-
-def _shaped(rows: Tensor, like: Tensor) -> Tensor:
-    """Rows with the sizes of `like`, and no view: autograd lets nobody write into views that an operator returns."""
-    made: Tensor = unsafe_view(rows, like.shape)
-    return made
 
 
 def _dense(operand: Tensor | None) -> Tensor | None:

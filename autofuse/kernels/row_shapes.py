@@ -1,0 +1,43 @@
+"""Tensors (..., C) as kernels of rows take them: a row in one piece, rows at equal distances.
+
+Kernels in Triton take a contiguous tensor of any dimensions as it is, for they see rows and their distance alone, and
+give results of its shape: each view that is left out saves a microsecond of Python. Other kernels take matrices.
+Knows shapes and strides; must not know what is computed.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from autofuse.torch_private import unsafe_view
+
+
+def as_rows(x: Tensor, kernel: str) -> Tensor:
+    """x (..., C) as the kernels called `kernel` take it; a view or `x` itself where that can be."""
+    dimensions = x.ndim
+    if dimensions == 2:
+        return x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
+    if dimensions > 2 and kernel == "triton" and x.is_contiguous():
+        return x
+    width = x.shape[-1] if dimensions else 1
+    flat = x.reshape(math.prod(x.shape[:-1]), width)
+    return flat if flat.stride(1) == 1 else flat.contiguous()
+
+
+def matrix(x: Tensor) -> tuple[int, int, int]:
+    """Rows, columns and the distance between rows, of what `as_rows` gave: a matrix, or contiguous."""
+    width = x.shape[-1]
+    if x.ndim == 2:
+        return x.shape[0], width, x.stride(0)
+    return x.numel() // max(width, 1), width, width
+
+
+def shaped(made: Tensor, like: Tensor) -> Tensor:
+    """A result of rows with the sizes of `like`, and no view: autograd lets nobody write into views that operators
+    return."""
+    if made.shape == like.shape:
+        return made
+    viewed: Tensor = unsafe_view(made, like.shape)
+    return viewed
