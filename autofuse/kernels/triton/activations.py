@@ -12,9 +12,10 @@ from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.devices import multiprocessors
+from autofuse.kernels.triton.launch import launch
 
-_TILE = 2048  # entries of a program: with 4 warps, 16 for each thread, two loads of 8 halves or four of 4 floats
-_WARPS = 4
+_TILE = 2048  # entries of a program: 16 for each thread, two loads of 8 halves or four of 4 floats
+THREADS = 128
 _WAVES = 4  # programs for each multiprocessor where programs loop over rows
 
 
@@ -133,7 +134,9 @@ def forward(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     made = torch.empty(x.shape, dtype=dtype, device=x.device)
     ROWS, COLUMNS = tile(hidden)
     grid = (triton.cdiv(rows, ROWS), triton.cdiv(hidden, COLUMNS))
-    _forward[grid](x, bias, made, rows, hidden, x.stride(0), activation, ROWS, COLUMNS, num_warps=_WARPS)
+    launch(
+        _forward, grid, x, bias, made, rows, hidden, x.stride(0), activation, ROWS, COLUMNS, threads=THREADS,
+    )  # fmt: skip
     return made
 
 
@@ -164,9 +167,9 @@ def _gradients(
     rows_each = triton.cdiv(triton.cdiv(rows, programs), ROWS) * ROWS
     programs = triton.cdiv(rows, rows_each)
     partial = torch.empty(programs, hidden, dtype=torch.float32, device=x.device) if wants_bias else None
-    _backward[(programs, blocks)](
-        grad, x, bias, of_x, value, partial, rows, hidden, grad.stride(0), x.stride(0), rows_each,
-        activation, ROWS, COLUMNS, num_warps=_WARPS,
+    launch(
+        _backward, (programs, blocks), grad, x, bias, of_x, value, partial, rows, hidden, grad.stride(0),
+        x.stride(0), rows_each, activation, ROWS, COLUMNS, threads=THREADS,
     )  # fmt: skip
     return of_x, None if partial is None or bias is None else partial.sum(0).to(bias.dtype)
 

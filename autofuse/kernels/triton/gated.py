@@ -12,9 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
-from autofuse.kernels.triton.activations import sloped, tile
-
-_WARPS = 4
+from autofuse.kernels.triton.activations import THREADS, sloped, tile
+from autofuse.kernels.triton.launch import launch
 
 
 @triton.jit
@@ -54,9 +53,10 @@ def forward(gate: Tensor, up: Tensor, activation: str) -> Tensor:
     made = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     ROWS, COLUMNS = tile(hidden)
     grid = (triton.cdiv(rows, ROWS), triton.cdiv(hidden, COLUMNS))
-    _forward[grid](
-        gate, up, made, rows, hidden, gate.stride(0), up.stride(0), activation, ROWS, COLUMNS, num_warps=_WARPS
-    )
+    launch(
+        _forward, grid, gate, up, made, rows, hidden, gate.stride(0), up.stride(0), activation, ROWS, COLUMNS,
+        threads=THREADS,
+    )  # fmt: skip
     return made
 
 
@@ -90,9 +90,9 @@ def _write_gradients(grad: Tensor, gate: Tensor, up: Tensor, of_gate: Tensor, of
     rows, hidden = gate.shape
     ROWS, COLUMNS = tile(hidden)
     grid = (triton.cdiv(rows, ROWS), triton.cdiv(hidden, COLUMNS))
-    _backward[grid](
-        grad, gate, up, of_gate, of_up, rows, hidden, grad.stride(0), gate.stride(0), up.stride(0), of_gate.stride(0),
-        activation, ROWS, COLUMNS, num_warps=_WARPS,
+    launch(
+        _backward, grid, grad, gate, up, of_gate, of_up, rows, hidden, grad.stride(0), gate.stride(0), up.stride(0),
+        of_gate.stride(0), activation, ROWS, COLUMNS, threads=THREADS,
     )  # fmt: skip
 
 

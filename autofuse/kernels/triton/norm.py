@@ -16,6 +16,7 @@ from torch import Tensor
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.devices import multiprocessors
 from autofuse.kernels.dropout_bits import least_kept
+from autofuse.kernels.triton.launch import launch
 from autofuse.kernels.triton.norm_tiles import affine, normalised, store_gradients, total_of
 
 _WIDEST = 8192  # columns of a row that is kept in registers: eight for each of 1024 threads
@@ -41,12 +42,12 @@ def forward(
     mean = x.new_empty((rows, 1) if centred else (0,), dtype=torch.float32)
     rstd = x.new_empty((rows, 1), dtype=torch.float32)
     kernel = _forward if width <= _WIDEST else _forward_wide
-    tall, block, warps = _tile(width)
+    tall, block, threads = _tile(width)
     if out.numel():
-        kernel[(triton.cdiv(rows, tall),)](
-            x, residual, weight, bias, seed, total if total.numel() else None, out, mean if centred else None, rstd,
-            rows, width, x.stride(0), 0 if residual is None else residual.stride(0), least_kept(p), _scale(p), eps,
-            tall, block, num_warps=warps,
+        launch(
+            kernel, (triton.cdiv(rows, tall),), x, residual, weight, bias, seed, total if total.numel() else None, out,
+            mean if centred else None, rstd, rows, width, x.stride(0), 0 if residual is None else residual.stride(0),
+            least_kept(p), _scale(p), eps, tall, block, threads=threads,
         )  # fmt: skip
     return out, total, mean, rstd
 
@@ -65,7 +66,7 @@ def backward(
     dx = total.new_empty((rows, width), dtype=x_dtype)
     dresidual = total.new_empty((0,) if residual_dtype is None else (rows, width), dtype=residual_dtype or x_dtype)
     widest = _WIDEST_OF_FP32 if torch.float32 in (total.dtype, given.dtype) else _WIDEST
-    tall, block, warps = _tile(width, widest)
+    tall, block, threads = _tile(width, widest)
     share = _share(rows, width, tall, total.device, widest)
     parts = triton.cdiv(rows, share)
     dweight, dbias = (
@@ -78,18 +79,20 @@ def backward(
         results = dx, dresidual if residual_dtype is not None else None
         dropped = seed, least_kept(p), _scale(p)
         if width <= widest:
-            _backward[(parts,)](
-                given, carried, total, weight, *sums, *results, *dropped, rows, width, *strides, share, tall, block,
-                num_warps=warps,
+            launch(
+                _backward, (parts,), given, carried, total, weight, *sums, *results, *dropped, rows, width, *strides,
+                share, tall, block, threads=threads,
             )  # fmt: skip
         else:
-            _backward_wide[(rows,)](
-                given, carried, total, weight, *sums[:2], *results, *dropped, width, *strides, block, num_warps=warps
-            )
+            launch(
+                _backward_wide, (rows,), given, carried, total, weight, *sums[:2], *results, *dropped, width, *strides,
+                block, threads=threads,
+            )  # fmt: skip
             if wants_weight or wants_bias:
-                _affine_backward[(triton.cdiv(width, _COLUMNS), parts)](
-                    given, total, *sums, rows, width, *strides[:2], share, _ROWS, _COLUMNS, num_warps=4
-                )
+                launch(
+                    _affine_backward, (triton.cdiv(width, _COLUMNS), parts), given, total, *sums, rows, width,
+                    *strides[:2], share, _ROWS, _COLUMNS, threads=128,
+                )  # fmt: skip
     return dx, dresidual, _over_parts(dweight, total), _over_parts(dbias, total)
 
 
@@ -98,15 +101,15 @@ def _over_parts(sums: Tensor | None, like: Tensor) -> Tensor:
 
 
 def _tile(width: int, widest: int = _WIDEST) -> tuple[int, int, int]:
-    """Rows and columns that a program takes at once, and its warps: eight elements for each thread, in a chunk as well.
+    """Rows and columns that a program takes at once, and its threads: eight elements for each, in a chunk as well.
 
     The backward pass keeps five such tiles in registers; fewer elements would make loads shorter than 16 bytes.
     """
     if width > widest:
-        return 1, _CHUNK, 8
+        return 1, _CHUNK, 256
     block = max(triton.next_power_of_2(width), 16)
     tall = max(_TILE // block, 1)
-    return tall, block, max(tall * block // 256, 1)
+    return tall, block, max(tall * block // 8, 32)
 
 
 def _share(rows: int, width: int, tall: int, device: torch.device, widest: int) -> int:
