@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from autofuse.torch_private import unsafe_view
@@ -21,7 +22,12 @@ def as_rows(x: Tensor, kernel: str) -> Tensor:
         return x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
     if dimensions > 2 and kernel == "triton" and x.is_contiguous():
         return x
-    width = x.shape[-1] if dimensions else 1
+    return rows(x)
+
+
+def rows(x: Tensor) -> Tensor:
+    """x (..., C) as a matrix, contiguous within a row: a view where it can be one."""
+    width = x.shape[-1] if x.ndim else 1
     flat = x.reshape(math.prod(x.shape[:-1]), width)
     return flat if flat.stride(1) == 1 else flat.contiguous()
 
@@ -41,3 +47,13 @@ def shaped(made: Tensor, like: Tensor) -> Tensor:
         return made
     viewed: Tensor = unsafe_view(made, like.shape)
     return viewed
+
+
+def contiguous_like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Contiguous memory of x's shape, on its device; `dtype` None for x's."""
+    return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
+
+
+def divided(entries: int, of_each: int) -> int:
+    """How many parts of `of_each` cover `entries`: triton.cdiv takes microseconds where it is called from Python."""
+    return -(-entries // of_each)

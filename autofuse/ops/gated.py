@@ -19,9 +19,9 @@ from autofuse.kernels.operators import Kernels, by_formula, define, differentiat
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Check, Provider
 from autofuse.kernels.requirements import alike, first, in_rows
+from autofuse.kernels.row_shapes import as_rows, rows, shaped
 from autofuse.ops.activations import Activation, named
 from autofuse.ops.activations import activation as activated
-from autofuse.ops.elementwise import rows
 
 _KERNELS = Kernels(triton="autofuse.kernels.triton.gated", compiled="autofuse.kernels.compiled.gated")
 
@@ -77,15 +77,16 @@ def _halves_by_torch(x: Tensor, *, activation: Activation = "silu", gate_first: 
 def gated(gate: Tensor, up: Tensor, activation: str, kernel: str) -> Tensor:
     if not gate.numel():
         return gate.new_empty(gate.shape)
-    made: Tensor = _KERNELS[kernel].forward(rows(gate), rows(up), activation)
-    return made.view(gate.shape)
+    made: Tensor = _KERNELS[kernel].forward(as_rows(gate, kernel), as_rows(up, kernel), activation)
+    return shaped(made, gate)
 
 
 def gated_backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str, kernel: str) -> tuple[Tensor, Tensor]:
     if not gate.numel():
         return gate.new_empty(gate.shape), up.new_empty(up.shape)
-    of_gate, of_up = _KERNELS[kernel].backward(rows(grad), rows(gate), rows(up), activation)
-    return of_gate.view(gate.shape), of_up.view(up.shape)
+    operands = as_rows(grad, kernel), as_rows(gate, kernel), as_rows(up, kernel)
+    of_gate, of_up = _KERNELS[kernel].backward(*operands, activation)
+    return shaped(of_gate, gate), shaped(of_up, up)
 
 
 _GATED = define(gated, lambda gate, up, activation, kernel: gate.new_empty(gate.shape))
@@ -125,7 +126,7 @@ def gated_halves_backward(grad: Tensor, x: Tensor, activation: str, gate_first: 
     if not x.numel():
         return x.new_empty(x.shape)
     made: Tensor = _KERNELS[kernel].packed_backward(rows(grad), rows(x), activation, gate_first)
-    return made.view(x.shape)
+    return shaped(made, x)
 
 
 _GATED_HALVES = define(gated_halves, lambda x, activation, gate_first, kernel: x.new_empty(_half_of(x.shape)))

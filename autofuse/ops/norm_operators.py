@@ -34,11 +34,21 @@ def norm(
     `normed`, `summed` and fp32; the last two have one row for each of x's. The sum is empty where it is x, and the mean
     where `centred` is False (RMS norm).
     """
+    out, total, mean, rstd = _norm_or_none(x, residual, weight, bias, seed, p, eps, centred, normed, summed, kernel)
+    total = x.new_empty(0, dtype=summed) if total is None else total
+    return out, total, x.new_empty(0, dtype=torch.float32) if mean is None else mean, rstd
+
+
+def _norm_or_none(
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor | None, p: float,
+    eps: float, centred: bool, normed: torch.dtype, summed: torch.dtype, kernel: str,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:  # fmt: skip
+    """The same, None for what would be empty."""
     out, total, mean, rstd = KERNELS[kernel].forward(
-        _rows(x), None if residual is None else _rows(residual), _dense(weight), _dense(bias), seed, p, eps, centred,
-        normed, summed,
+        as_rows(x, kernel), None if residual is None else as_rows(residual, kernel), _dense(weight), _dense(bias), seed,
+        p, eps, centred, normed, summed,
     )  # fmt: skip
-    return shaped(out, x), shaped(total, x) if _has_sum(residual, seed) else total, mean, rstd
+    return shaped(out, x), None if total is None else shaped(total, x), mean, rstd
 
 
 def _fake(
@@ -61,15 +71,28 @@ def norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x, residual, weight and bias, from those of the norm (`given`) and of the sum (`carried`).
 
-    total: the sum, or x. mean: None or empty for RMS norm. What is not wanted is empty: a residual's gradient where `residual_dtype` is None. The last
-    two are in fp32.
+    total: the sum, or x. mean: None or empty for RMS norm. What is not wanted is empty: a residual's gradient where
+    `residual_dtype` is None. The last two are in fp32.
     """
-    dx, dresidual, dweight, dbias = KERNELS[kernel].backward(
-        _rows(given), None if carried is None else _rows(carried), _rows(total), _dense(weight), mean, rstd, seed, p,
-        x_dtype, residual_dtype, wants_weight, wants_bias,
+    made = _backward_or_none(
+        given, carried, total, weight, None if mean is None or not mean.numel() else mean, rstd, seed, p, x_dtype,
+        residual_dtype, wants_weight, wants_bias, kernel,
     )  # fmt: skip
-    dresidual = dresidual if residual_dtype is None else shaped(dresidual, total)
-    return shaped(dx, total), dresidual, dweight, dbias
+    of_x, of_residual, of_weight, of_bias = (total.new_empty(0, dtype=torch.float32) if t is None else t for t in made)
+    return of_x, of_residual.to(x_dtype) if residual_dtype is None else of_residual, of_weight, of_bias
+
+
+def _backward_or_none(
+    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor,
+    seed: Tensor | None, p: float, x_dtype: torch.dtype, residual_dtype: torch.dtype | None, wants_weight: bool,
+    wants_bias: bool, kernel: str,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """The same, None for what would be empty, `mean` among it."""
+    dx, dresidual, dweight, dbias = KERNELS[kernel].backward(
+        as_rows(given, kernel), None if carried is None else as_rows(carried, kernel), as_rows(total, kernel),
+        _dense(weight), mean, rstd, seed, p, x_dtype, residual_dtype, wants_weight, wants_bias,
+    )  # fmt: skip
+    return shaped(dx, total), None if dresidual is None else shaped(dresidual, total), dweight, dbias
 
 
 def _fake_backward(
@@ -120,7 +143,7 @@ def _gradients(ctx: Any, given: Tensor | None, carried: Tensor | None, *_: None)
     else:
         apart = seed is not None or ctx.residual_dtype not in (None, ctx.x_dtype)  # else one tensor is both gradients
         dx, dresidual, dweight, dbias = _norm_backward(
-            given, carried, total, weight, mean, rstd, seed, ctx.p, ctx.x_dtype,
+            given, carried, total, weight, mean if ctx.centred else None, rstd, seed, ctx.p, ctx.x_dtype,
             ctx.residual_dtype if apart and of_residual else None, of_weight, of_bias, ctx.kernel,
         )  # fmt: skip
         dresidual = dresidual if apart else dx

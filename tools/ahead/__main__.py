@@ -1,11 +1,12 @@
-"""Compiles every Triton kernel of autofuse for sm_80, sm_90 and sm_100 and prints what each takes. Needs no GPU.
+"""Compiles every Triton kernel of autofuse for GPUs from sm_80 to gfx942 and prints what each takes. Needs no GPU.
 
     python -m tools.ahead                    every declared call of every file
     python -m tools.ahead --quick            those that CI compiles
-    python -m tools.ahead --only norms --arch 90
+    python -m tools.ahead --only norm --arch 90 gfx942
     python -m tools.ahead --output ahead.md --json ahead.json
 
-Exits with 1 where a kernel spills, does not fit, falls short of its promised occupancy, or is declared nowhere.
+Exits with 1 where a kernel spills, does not fit, falls short of its promised occupancy, is launched on the device that
+happens to be current, or is declared nowhere.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import triton
 
 from tools.ahead.gate import ARCHITECTURES, KERNELS, Row, files, rows, stem, undeclared
+from tools.ahead.targets import TARGETS, arch_of
 
 COLUMNS = ("file", "call", "kernel", "constants", "arch", "warps", "registers", "local", "shared", "occupancy")
 
@@ -33,7 +36,9 @@ def main(argv: list[str] | None = None) -> int:
     modules = files(options.folder)
     chosen = [m for m in modules if not options.only or stem(m) in options.only]
     found = [row for module in chosen for row in rows(module, options.arch, options.quick)]
-    troubles = [f"{r.file}.{r.launch.kernel}, {r.label}, sm_{r.arch}: {r.trouble}" for r in found if r.trouble]
+    troubles = [
+        f"{r.file}.{r.launch.kernel}, {r.label}, {TARGETS[r.arch].name}: {r.trouble}" for r in found if r.trouble
+    ]
     if not options.only:
         troubles += undeclared(modules, {(r.file, r.launch.kernel) for r in found})
     _write(options, found)
@@ -45,6 +50,10 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if troubles else 0
 
 
+def _named(row: Row) -> str:
+    return f"{row.file}.{row.launch.kernel}, {row.label}, {TARGETS[row.arch].name}"
+
+
 def as_markdown(found: Sequence[Row]) -> str:
     """One line a kernel and architecture."""
     cells = [COLUMNS, tuple("---" for _ in COLUMNS), *(_cells(row) for row in found)]
@@ -54,7 +63,7 @@ def as_markdown(found: Sequence[Row]) -> str:
 def _cells(row: Row) -> tuple[str, ...]:
     used = row.launch.resources
     numbers = (used.warps, used.registers, used.local, used.shared)
-    named = (row.file, row.label, row.launch.kernel, row.launch.constants, f"sm_{row.arch}")
+    named = (row.file, row.label, row.launch.kernel, row.launch.constants, TARGETS[row.arch].name)
     return (*named, *(str(n) for n in numbers), f"{used.occupancy(row.arch):.2f}")
 
 
@@ -64,8 +73,14 @@ def _write(options: argparse.Namespace, found: Sequence[Row]) -> None:
     else:
         print(as_markdown(found), end="")
     if options.json:
-        data = [asdict(r) | {"occupancy": r.launch.resources.occupancy(r.arch)} for r in found]
+        data = [_as_json(r) for r in found]
         options.json.write_text(json.dumps({"version": 1, "triton": triton.__version__, "rows": data}, indent=2) + "\n")
+
+
+def _as_json(row: Row) -> dict[str, Any]:
+    made = asdict(row) | {"occupancy": row.launch.resources.occupancy(row.arch)}
+    del made["launch"]["binary"]
+    return made
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -74,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="only the calls that CI compiles")
     parser.add_argument("--only", nargs="+", metavar="FILE", help="files by name, without .py")
-    parser.add_argument("--arch", nargs="+", type=int, default=ARCHITECTURES, choices=ARCHITECTURES)
+    parser.add_argument("--arch", nargs="+", type=arch_of, default=ARCHITECTURES, metavar="ARCH")
     parser.add_argument("--folder", type=Path, default=KERNELS, help="another folder of Triton files")
     parser.add_argument("--output", type=Path, help="a markdown file for the table, instead of stdout")
     parser.add_argument("--json", type=Path, help="a JSON file for the same")

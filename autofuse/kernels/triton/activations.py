@@ -5,6 +5,8 @@ The formulas are those of autofuse/kernels/compiled/activations.py, in float32. 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
@@ -12,9 +14,11 @@ from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.devices import multiprocessors
+from autofuse.kernels.row_shapes import contiguous_like, divided, matrix
+from autofuse.kernels.triton.launch import launch
 
-_TILE = 2048  # entries of a program: with 4 warps, 16 for each thread, two loads of 8 halves or four of 4 floats
-_WARPS = 4
+_TILE = 2048  # entries of a program: 16 for each thread, two loads of 8 halves or four of 4 floats
+THREADS = 128
 _WAVES = 4  # programs for each multiprocessor where programs loop over rows
 
 
@@ -117,6 +121,7 @@ def _backward(
         tl.store(PARTIAL + tl.program_id(0).to(tl.int64) * hidden + column, total, mask=column < hidden)
 
 
+@lru_cache(maxsize=256)
 def tile(hidden: int) -> tuple[int, int]:
     """Rows and columns of a program's entries: whole rows up to 1024 columns, as many as make a tile."""
     columns = min(triton.next_power_of_2(hidden), 1024)
@@ -126,14 +131,17 @@ def tile(hidden: int) -> tuple[int, int]:
 def forward(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     """activation(x + bias), elementwise, in the dtype to which both promote.
 
-    Shapes: x (rows, hidden) with any stride of rows, bias (hidden,) contiguous, or None.
+    Shapes: x (rows, hidden) with any stride of rows, or contiguous of any dimensions; bias (hidden,) contiguous, or
+    None.
     """
-    rows, hidden = x.shape
+    rows, hidden, stride = matrix(x)
     dtype = x.dtype if bias is None else torch.promote_types(x.dtype, bias.dtype)
-    made = torch.empty(x.shape, dtype=dtype, device=x.device)
+    made = contiguous_like(x, dtype)
     ROWS, COLUMNS = tile(hidden)
-    grid = (triton.cdiv(rows, ROWS), triton.cdiv(hidden, COLUMNS))
-    _forward[grid](x, bias, made, rows, hidden, x.stride(0), activation, ROWS, COLUMNS, num_warps=_WARPS)
+    grid = (divided(rows, ROWS), divided(hidden, COLUMNS))
+    launch(
+        _forward, grid, x, bias, made, rows, hidden, stride, activation, ROWS, COLUMNS, threads=THREADS,
+    )  # fmt: skip
     return made
 
 
@@ -148,25 +156,25 @@ def backward_again(
     grad: Tensor, x: Tensor, bias: Tensor | None, activation: str, wants_bias: bool
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """The same, and activation(x + bias) once more, in x's dtype: for a backward pass that did not keep it."""
-    value = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    value = contiguous_like(x)
     return *_gradients(grad, x, bias, activation, wants_bias, value), value
 
 
 def _gradients(
     grad: Tensor, x: Tensor, bias: Tensor | None, activation: str, wants_bias: bool, value: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    rows, hidden = x.shape
-    of_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    rows, hidden, stride = matrix(x)
+    of_x = contiguous_like(x)
     ROWS, COLUMNS = tile(hidden)
-    blocks, programs = triton.cdiv(hidden, COLUMNS), triton.cdiv(rows, ROWS)
+    blocks, programs = divided(hidden, COLUMNS), divided(rows, ROWS)
     if wants_bias:  # as few partial sums as keep the device busy
-        programs = min(programs, triton.cdiv(_WAVES * multiprocessors(x.device), blocks))
-    rows_each = triton.cdiv(triton.cdiv(rows, programs), ROWS) * ROWS
-    programs = triton.cdiv(rows, rows_each)
+        programs = min(programs, divided(_WAVES * multiprocessors(x.device), blocks))
+    rows_each = divided(divided(rows, programs), ROWS) * ROWS
+    programs = divided(rows, rows_each)
     partial = torch.empty(programs, hidden, dtype=torch.float32, device=x.device) if wants_bias else None
-    _backward[(programs, blocks)](
-        grad, x, bias, of_x, value, partial, rows, hidden, grad.stride(0), x.stride(0), rows_each,
-        activation, ROWS, COLUMNS, num_warps=_WARPS,
+    launch(
+        _backward, (programs, blocks), grad, x, bias, of_x, value, partial, rows, hidden, matrix(grad)[2],
+        stride, rows_each, activation, ROWS, COLUMNS, threads=THREADS,
     )  # fmt: skip
     return of_x, None if partial is None or bias is None else partial.sum(0).to(bias.dtype)
 

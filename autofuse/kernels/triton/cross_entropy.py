@@ -16,10 +16,11 @@ from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.triton.cross_entropy_in_place import losses_and_gradient as losses_and_gradient
+from autofuse.kernels.triton.launch import launch
 
 # A thread holds 8 entries of a block, 16 bytes in half precision, which one load fetches; of the largest block 16.
 _LARGEST_BLOCK = 4096
-_ENTRIES_A_WARP = 256
+_ENTRIES_A_THREAD = 8
 
 
 def losses(
@@ -33,12 +34,12 @@ def losses(
     rows, classes = logits.shape
     made = torch.empty(rows, dtype=torch.float32, device=logits.device)
     normalizers = torch.empty_like(made)
-    block, warps = _block(classes)
+    block, threads = _block(classes)
     if rows:
-        _losses[(rows,)](
-            logits, target, *_weights(weight), made, normalizers, classes, logits.stride(0), ignore_index,
-            float(label_smoothing), WEIGHTED=weight is not None, SMOOTH=label_smoothing != 0.0, BLOCK=block,
-            num_warps=warps,
+        launch(
+            _losses, (rows,), logits, target, *_weights(weight), made, normalizers, classes, logits.stride(0),
+            ignore_index, float(label_smoothing), WEIGHTED=weight is not None, SMOOTH=label_smoothing != 0.0,
+            BLOCK=block, threads=threads,
         )  # fmt: skip
     return made, normalizers
 
@@ -51,12 +52,12 @@ def gradient(
     logits, target = _dense(logits), target.contiguous()
     rows, classes = logits.shape
     made = torch.empty(rows, classes, dtype=logits.dtype, device=logits.device)
-    block, warps = _block(classes)
+    block, threads = _block(classes)
     if rows and classes:
-        _gradient[(rows, triton.cdiv(classes, block))](
-            logits, target, *_weights(weight), share, normalizers, made, classes, logits.stride(0), share.stride(0),
-            ignore_index, float(label_smoothing), WEIGHTED=weight is not None, SMOOTH=label_smoothing != 0.0,
-            BLOCK=block, num_warps=warps,
+        launch(
+            _gradient, (rows, triton.cdiv(classes, block)), logits, target, *_weights(weight), share, normalizers, made,
+            classes, logits.stride(0), share.stride(0), ignore_index, float(label_smoothing),
+            WEIGHTED=weight is not None, SMOOTH=label_smoothing != 0.0, BLOCK=block, threads=threads,
         )  # fmt: skip
     return made
 
@@ -72,9 +73,9 @@ def _weights(weight: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _block(classes: int) -> tuple[int, int]:
-    """Entries in a block, and the warps that share it."""
+    """Entries in a block, and the threads that share it."""
     block = min(triton.next_power_of_2(max(classes, 1)), _LARGEST_BLOCK)
-    return block, min(max(block // _ENTRIES_A_WARP, 1), 8)
+    return block, min(max(block // _ENTRIES_A_THREAD, 32), 256)
 
 
 @triton.jit

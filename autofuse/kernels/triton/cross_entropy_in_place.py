@@ -14,9 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
+from autofuse.kernels.triton.launch import launch
 
 _LARGEST_BLOCK = 4096  # entries of two bytes, 16 for each thread; half as many of four
-_ENTRIES_A_WARP = 256
 
 
 def losses_and_gradient(
@@ -32,10 +32,10 @@ def losses_and_gradient(
     made = torch.empty(rows, dtype=torch.float32, device=logits.device)
     block = min(triton.next_power_of_2(max(classes, 1)), 2 * _LARGEST_BLOCK // logits.element_size())
     if rows:
-        _losses_and_gradient[(rows,)](
-            logits, target.contiguous(), share, made, classes, logits.stride(0), share.stride(0), ignore_index,
-            float(label_smoothing), SMOOTH=label_smoothing != 0.0, BLOCK=block,
-            num_warps=min(max(block // _ENTRIES_A_WARP, 1), 8),
+        launch(
+            _losses_and_gradient, (rows,), logits, target.contiguous(), share, made, classes, logits.stride(0),
+            share.stride(0), ignore_index, float(label_smoothing), SMOOTH=label_smoothing != 0.0, BLOCK=block,
+            threads=min(max(block // 8, 32), 256),
         )  # fmt: skip
     return made, logits
 

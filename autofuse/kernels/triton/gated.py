@@ -12,9 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
-from autofuse.kernels.triton.activations import sloped, tile
-
-_WARPS = 4
+from autofuse.kernels.row_shapes import contiguous_like, divided, matrix
+from autofuse.kernels.triton.activations import THREADS, sloped, tile
+from autofuse.kernels.triton.launch import launch
 
 
 @triton.jit
@@ -49,21 +49,23 @@ def _backward(
 
 
 def forward(gate: Tensor, up: Tensor, activation: str) -> Tensor:
-    """activation(gate) * up. Shapes: both (rows, hidden), with any stride of rows; the result is contiguous."""
-    rows, hidden = gate.shape
-    made = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
+    """activation(gate) * up.
+
+    Shapes: both (rows, hidden), with any stride of rows, or contiguous of any dimensions; the result is contiguous.
+    """
+    rows, hidden, stride = matrix(gate)
+    made = contiguous_like(gate)
     ROWS, COLUMNS = tile(hidden)
-    grid = (triton.cdiv(rows, ROWS), triton.cdiv(hidden, COLUMNS))
-    _forward[grid](
-        gate, up, made, rows, hidden, gate.stride(0), up.stride(0), activation, ROWS, COLUMNS, num_warps=_WARPS
-    )
+    launch(
+        _forward, (divided(rows, ROWS), divided(hidden, COLUMNS)), gate, up, made, rows, hidden, stride, matrix(up)[2],
+        activation, ROWS, COLUMNS, threads=THREADS,
+    )  # fmt: skip
     return made
 
 
 def backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     """The gradients of gate and up."""
-    of_gate = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
-    of_up = torch.empty(up.shape, dtype=up.dtype, device=up.device)
+    of_gate, of_up = contiguous_like(gate), contiguous_like(up)
     _write_gradients(grad, gate, up, of_gate, of_up, activation)
     return of_gate, of_up
 
@@ -75,7 +77,7 @@ def packed_forward(x: Tensor, activation: str, gate_first: bool) -> Tensor:
 
 def packed_backward(grad: Tensor, x: Tensor, activation: str, gate_first: bool) -> Tensor:
     """The gradient of x, both halves in one pass."""
-    made = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    made = contiguous_like(x)
     _write_gradients(grad, *_halves(x, gate_first), *_halves(made, gate_first), activation)
     return made
 
@@ -87,12 +89,11 @@ def _halves(x: Tensor, gate_first: bool) -> tuple[Tensor, Tensor]:
 
 def _write_gradients(grad: Tensor, gate: Tensor, up: Tensor, of_gate: Tensor, of_up: Tensor, activation: str) -> None:
     """Into `of_gate` and `of_up`, which have the same stride."""
-    rows, hidden = gate.shape
+    rows, hidden, stride = matrix(gate)
     ROWS, COLUMNS = tile(hidden)
-    grid = (triton.cdiv(rows, ROWS), triton.cdiv(hidden, COLUMNS))
-    _backward[grid](
-        grad, gate, up, of_gate, of_up, rows, hidden, grad.stride(0), gate.stride(0), up.stride(0), of_gate.stride(0),
-        activation, ROWS, COLUMNS, num_warps=_WARPS,
+    launch(
+        _backward, (divided(rows, ROWS), divided(hidden, COLUMNS)), grad, gate, up, of_gate, of_up, rows, hidden,
+        matrix(grad)[2], stride, matrix(up)[2], matrix(of_gate)[2], activation, ROWS, COLUMNS, threads=THREADS,
     )  # fmt: skip
 
 

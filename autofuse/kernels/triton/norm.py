@@ -8,6 +8,8 @@ must not know autograd, nor the shapes that models have.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
@@ -16,6 +18,8 @@ from torch import Tensor
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.devices import multiprocessors
 from autofuse.kernels.dropout_bits import least_kept
+from autofuse.kernels.row_shapes import contiguous_like, divided, matrix
+from autofuse.kernels.triton.launch import launch
 from autofuse.kernels.triton.norm_tiles import affine, normalised, store_gradients, total_of
 
 _WIDEST = 8192  # columns of a row that is kept in registers: eight for each of 1024 threads
@@ -28,85 +32,84 @@ _COLUMNS, _ROWS = 128, 32  # the tile in which `_affine_backward` reads
 def forward(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor | None, p: float,
     eps: float, centred: bool, normed: torch.dtype, summed: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:  # fmt: skip
     """The norm of residual + dropout(x), that sum, and each row's mean and reciprocal deviation.
 
-    Shapes: x and residual (M, C), contiguous in C; weight and bias (C,); seed (1,), None for no dropout. The results
-    have dtypes `normed`, `summed` and twice fp32, the last two shape (M, 1). Without residual and seed the sum is x,
-    and the tensor for it empty; without `centred` (RMS norm) that for the mean is.
+    Shapes: x and residual (M, C), contiguous in C, or contiguous of any dimensions; weight and bias (C,); seed (1,),
+    None for no dropout. The results have dtypes `normed`, `summed` and twice fp32, the first two x's shape, the last
+    two (M, 1). Without residual and seed the sum is x, and None is given for it; without `centred` (RMS norm) for the
+    mean.
     """
-    rows, width = x.shape
-    total = x.new_empty((0,) if residual is None and seed is None else (rows, width), dtype=summed)
-    out = x.new_empty((rows, width), dtype=normed)
-    mean = x.new_empty((rows, 1) if centred else (0,), dtype=torch.float32)
-    rstd = x.new_empty((rows, 1), dtype=torch.float32)
+    rows, width, stride = matrix(x)
+    total = None if residual is None and seed is None else contiguous_like(x, summed)
+    out = contiguous_like(x, normed)
+    rstd = torch.empty((rows, 1), dtype=torch.float32, device=x.device)
+    mean = torch.empty_like(rstd) if centred else None
     kernel = _forward if width <= _WIDEST else _forward_wide
-    tall, block, warps = _tile(width)
+    tall, block, threads = _tile(width)
     if out.numel():
-        kernel[(triton.cdiv(rows, tall),)](
-            x, residual, weight, bias, seed, total if total.numel() else None, out, mean if centred else None, rstd,
-            rows, width, x.stride(0), 0 if residual is None else residual.stride(0), least_kept(p), _scale(p), eps,
-            tall, block, num_warps=warps,
+        launch(
+            kernel, (divided(rows, tall),), x, residual, weight, bias, seed, total, out, mean, rstd, rows, width,
+            stride, 0 if residual is None else matrix(residual)[2], least_kept(p), _scale(p), eps, tall, block,
+            threads=threads,
         )  # fmt: skip
     return out, total, mean, rstd
 
 
 def backward(
-    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor,
     seed: Tensor | None, p: float, x_dtype: torch.dtype, residual_dtype: torch.dtype | None, wants_weight: bool,
     wants_bias: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """The gradients of x, residual, weight and bias, from those of the norm (`given`) and of the sum (`carried`).
 
-    Shapes: given, carried and total, the sum or x, (M, C), contiguous in C. The first two results have the dtypes
-    named, the last two are fp32. What is not wanted is empty: a residual's gradient where `residual_dtype` is None.
+    Shapes: given, carried and total, the sum or x, as x in `forward`. The first two results have total's shape and the
+    dtypes named, the last two are (C,) in fp32. What is not wanted is None: a residual's gradient where
+    `residual_dtype` is None.
     """
-    rows, width = total.shape
-    dx = total.new_empty((rows, width), dtype=x_dtype)
-    dresidual = total.new_empty((0,) if residual_dtype is None else (rows, width), dtype=residual_dtype or x_dtype)
+    rows, width, stride = matrix(total)
+    dx = contiguous_like(total, x_dtype)
+    dresidual = None if residual_dtype is None else contiguous_like(total, residual_dtype)
     widest = _WIDEST_OF_FP32 if torch.float32 in (total.dtype, given.dtype) else _WIDEST
-    tall, block, warps = _tile(width, widest)
+    tall, block, threads = _tile(width, widest)
     share = _share(rows, width, tall, total.device, widest)
-    parts = triton.cdiv(rows, share)
-    dweight, dbias = (
-        total.new_empty((parts, width), dtype=torch.float32) if wanted else None
-        for wanted in (wants_weight, wants_bias)
-    )
+    parts = divided(rows, share)
+    dweight = torch.empty((parts, width), dtype=torch.float32, device=total.device) if wants_weight else None
+    dbias = torch.empty((parts, width), dtype=torch.float32, device=total.device) if wants_bias else None
     if dx.numel():
-        sums = mean if mean.numel() else None, rstd, dweight, dbias
-        strides = given.stride(0), total.stride(0), 0 if carried is None else carried.stride(0)
-        results = dx, dresidual if residual_dtype is not None else None
+        sums = mean, rstd, dweight, dbias
+        strides = matrix(given)[2], stride, 0 if carried is None else matrix(carried)[2]
+        results = dx, dresidual
         dropped = seed, least_kept(p), _scale(p)
         if width <= widest:
-            _backward[(parts,)](
-                given, carried, total, weight, *sums, *results, *dropped, rows, width, *strides, share, tall, block,
-                num_warps=warps,
+            launch(
+                _backward, (parts,), given, carried, total, weight, *sums, *results, *dropped, rows, width, *strides,
+                share, tall, block, threads=threads,
             )  # fmt: skip
         else:
-            _backward_wide[(rows,)](
-                given, carried, total, weight, *sums[:2], *results, *dropped, width, *strides, block, num_warps=warps
-            )
+            launch(
+                _backward_wide, (rows,), given, carried, total, weight, *sums[:2], *results, *dropped, width, *strides,
+                block, threads=threads,
+            )  # fmt: skip
             if wants_weight or wants_bias:
-                _affine_backward[(triton.cdiv(width, _COLUMNS), parts)](
-                    given, total, *sums, rows, width, *strides[:2], share, _ROWS, _COLUMNS, num_warps=4
-                )
-    return dx, dresidual, _over_parts(dweight, total), _over_parts(dbias, total)
+                launch(
+                    _affine_backward, (divided(width, _COLUMNS), parts), given, total, *sums, rows, width,
+                    *strides[:2], share, _ROWS, _COLUMNS, threads=128,
+                )  # fmt: skip
+    return dx, dresidual, None if dweight is None else dweight.sum(0), None if dbias is None else dbias.sum(0)
 
 
-def _over_parts(sums: Tensor | None, like: Tensor) -> Tensor:
-    return like.new_empty(0, dtype=torch.float32) if sums is None else sums.sum(0)
-
-
+@lru_cache(maxsize=256)
 def _tile(width: int, widest: int = _WIDEST) -> tuple[int, int, int]:
-    """Rows and columns that a program takes at once, and its warps: eight elements for each thread, in a chunk as well.
+    """Rows and columns that a program takes at once, and its threads: eight elements for each, in a chunk as well.
 
     The backward pass keeps five such tiles in registers; fewer elements would make loads shorter than 16 bytes.
     """
     if width > widest:
-        return 1, _CHUNK, 8
+        return 1, _CHUNK, 256
     block = max(triton.next_power_of_2(width), 16)
     tall = max(_TILE // block, 1)
-    return tall, block, max(tall * block // 256, 1)
+    return tall, block, max(tall * block // 8, 32)
 
 
 def _share(rows: int, width: int, tall: int, device: torch.device, widest: int) -> int:
@@ -118,7 +121,7 @@ def _share(rows: int, width: int, tall: int, device: torch.device, widest: int) 
         tall, programs = _ROWS, max(4 * multiprocessors(device) * _COLUMNS // width, 1)
     else:
         programs = multiprocessors(device) * max(8192 // max(width, 512), 2)
-    return int(triton.cdiv(triton.cdiv(max(rows, 1), programs), tall) * tall)
+    return divided(divided(max(rows, 1), programs), tall) * tall
 
 
 def _scale(p: float) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.folded_operands import FoldedShape, folded
+from autofuse.kernels.triton.launch import launch
 
 _PAIRS = 128  # of a row in one program; wider heads take several programs
 _ELEMENTS = 1024  # pairs in one program: 4 warps with 8 pairs a thread; with 16, an angle an entry took 143 registers
@@ -38,10 +39,10 @@ def _launch(
     block_rows = max(1, min(_ELEMENTS // block, triton.next_power_of_2(rows)))
     grid = (triton.cdiv(rows, block_rows), triton.cdiv(half, block))
     steps = [step for of_one in fold.strides for step in of_one]
-    turned[grid](
-        x, cos, sin, result, rows, n1, n2, *steps, half,
+    launch(
+        turned, grid, x, cos, sin, result, rows, n1, n2, *steps, half,
         COS=_entries(cos, half), SIN=_entries(sin, half), INTERLEAVED=interleaved, INVERSE=inverse,
-        ROWS=block_rows, BLOCK=block, num_warps=4,
+        ROWS=block_rows, BLOCK=block, threads=128,
     )  # fmt: skip
 
 

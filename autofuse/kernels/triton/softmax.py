@@ -14,6 +14,7 @@ from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.folded_operands import FoldedShape, dense, folded, unexpanded
+from autofuse.kernels.triton.launch import launch
 
 _NONE, _BOOLEAN, _ADDED = 0, 1, 2
 _WHOLE = 8192  # entries of the longest row that one program holds: 32 registers of 8 warps for each operand
@@ -30,9 +31,9 @@ def forward(scores: Tensor, mask: Tensor | None, scale: float, fill: float) -> T
     grid, sizes, blocks = _launch(fold, scores.shape[-1])
     kernel = softmax_rows if scores.shape[-1] <= _WHOLE else softmax_long
     if result.numel():
-        kernel[grid](
-            scores, operand, result, *sizes, *fold.strides[0], *fold.strides[1], _step(operand), scale, fill,
-            MASK=kind, **blocks,
+        launch(
+            kernel, grid, scores, operand, result, *sizes, *fold.strides[0], *fold.strides[1], _step(operand), scale,
+            fill, MASK=kind, **blocks,
         )  # fmt: skip
     return result
 
@@ -46,9 +47,9 @@ def backward(gradient: Tensor, probabilities: Tensor, kept: Tensor | None, scale
     grid, sizes, blocks = _launch(fold, width)
     kernel = gradient_rows if width <= _WHOLE else gradient_long
     if result.numel():
-        kernel[grid](
-            probabilities, gradient, operand, result, *sizes, *fold.strides[0], *fold.strides[1], *fold.strides[2],
-            _step(operand), scale, KEPT=kept is not None, **blocks,
+        launch(
+            kernel, grid, probabilities, gradient, operand, result, *sizes, *fold.strides[0], *fold.strides[1],
+            *fold.strides[2], _step(operand), scale, KEPT=kept is not None, **blocks,
         )  # fmt: skip
     return result
 
@@ -64,12 +65,12 @@ def _step(mask: Tensor) -> int:
 
 
 def _launch(fold: FoldedShape, width: int) -> tuple[tuple[int], tuple[int, int, int, int], dict[str, int]]:
-    """The grid, the sizes that kernels decode a row's place with, and the sizes of blocks."""
+    """The grid, the sizes that kernels decode a row's place with, and the sizes of blocks and programs."""
     n0, n1, n2 = fold.sizes
     rows = n0 * n1 * n2
     block = triton.next_power_of_2(width) if width <= _WHOLE else _BLOCK
     at_once = max(1, min(_ELEMENTS // block, triton.next_power_of_2(max(rows, 1))))
-    blocks = {"ROWS": at_once, "BLOCK": block, "num_warps": 4 if block <= 2048 else 8}
+    blocks = {"ROWS": at_once, "BLOCK": block, "threads": 128 if block <= 2048 else 256}
     return (triton.cdiv(rows, at_once),), (rows, width, n1, n2), blocks
 
 

@@ -77,7 +77,8 @@ def test_weight_gradients_are_the_same_each_time(kernel: ModuleType) -> None:
     first, second = (
         kernel.backward(g, None, x, None, mean, rstd, None, 0.0, SINGLE, None, True, True) for _ in range(2)
     )
-    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert first[1] is second[1] is None
+    assert all(torch.equal(first[i], second[i]) for i in (0, 2, 3))
 
 
 def test_a_large_mean_costs_no_digits(kernel: ModuleType) -> None:
