@@ -34,7 +34,9 @@ def gate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
     """The gate's verdict on tests/kernels/ahead/."""
     file = tmp_path_factory.mktemp("gate") / "rows.json"
-    done = gate("--folder", REPOSITORY / "tests" / "kernels" / "ahead", "--arch", "90", "gfx942", "--quick", "--json", file)
+    done = gate(
+        "--folder", REPOSITORY / "tests" / "kernels" / "ahead", "--arch", "90", "gfx942", "--quick", "--json", file
+    )
     return done, json.loads(file.read_text())["rows"]
 
 
