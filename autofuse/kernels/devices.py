@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,6 +38,14 @@ def index_of(x: Tensor) -> int | None:
     if device.type == "meta" and _STAND_IN.device is not None:
         return _STAND_IN.device.index
     return device.index
+
+
+def run_on_device_of(x: Tensor, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """run(x, *args, **kwargs) where the device of `x` is current: many kernels run on whatever device is current."""
+    if not x.is_cuda or x.device.index == torch.cuda.current_device():
+        return run(x, *args, **kwargs)
+    with torch.cuda.device(x.device):
+        return run(x, *args, **kwargs)
 
 
 def multiprocessors(device: torch.device) -> int:

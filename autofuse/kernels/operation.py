@@ -9,7 +9,6 @@ what is small, where choosing and registration would cost more than a kernel sav
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -18,9 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.kernels.decisions import Kind, any_decided, decided
+from autofuse.kernels.devices import run_on_device_of
+from autofuse.kernels.failures import CallKind, Failures, call_kind
 from autofuse.kernels.packages import Unavailable, on_giving_up
 from autofuse.kernels.policy import PROVIDERS, on_change, settings
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
+from autofuse.kernels.rehearsal import backward_trouble
 from autofuse.torch_private import forward_ad, get_tracing_state, is_any_autocast_enabled, peek_interpreter_stack
 from autofuse.verify.dropout_switch import is_dropout_off
 
@@ -35,7 +37,6 @@ _TENSORS = frozenset({Tensor, nn.Parameter})
 _DTYPES = frozenset({torch.float64, *HALVES_AND_SINGLE})
 _REMEMBERED = 4096  # signatures
 _CHECKPOINTING = "torch.utils.checkpoint"  # stops a recomputation by an exception, once it has what it needs
-_LOG = logging.getLogger("autofuse")
 
 
 def by_elements_and_width(x: Tensor, *others: Any, **named: Any) -> tuple[int, ...]:
@@ -83,7 +84,7 @@ class Operation:
         self.keeps_layout = keeps_layout  # whether the result of any provider lies in memory as that of torch's does
         self.providers: tuple[Provider, ...] = tuple(providers)
         self.torch = next(p for p in self.providers if p.name == "torch")
-        self.failures: dict[str, str] = {}  # provider -> what it raised
+        self._failures = Failures(name)
         self.counts: dict[str, int] = {}  # provider -> calls that it took
         self._torchs: frozenset[torch.dtype] | None = None
         self._takers: dict[tuple[Any, ...], _Taker] = {}
@@ -107,16 +108,17 @@ class Operation:
         except TypeError:  # no hash: a list, say, which may hold other things at the next call
             return (self.taker(x, *args, **kwargs) if _on_paper else self.torch).run(x, *args, **kwargs)
         if taker is None:
-            taker = self._remembered(key, self.taker(x, *args, **kwargs), x, args, kwargs)
+            taker = self._remembered(key, self._compiled_taker(x, args, kwargs), x, args, kwargs)
         provider, run = taker
         try:
-            result = run(x, *args, **kwargs)
+            result = run_on_device_of(x, run, args, kwargs)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
             if provider is self.torch or type(error).__module__ == _CHECKPOINTING:
                 raise
-            self._give_up(provider, error)
+            why = str(error) if isinstance(error, Unavailable) else f"It raised {type(error).__name__}: {error}"
+            self._give_up(provider, why, None if isinstance(error, Unavailable) else self._kind_of(x, args, kwargs))
             return self(x, *args, **kwargs)
         self.counts[provider.name] = self.counts.get(provider.name, 0) + 1
         return result
@@ -159,6 +161,17 @@ class Operation:
                     return provider
         return self.torch
 
+    def _kind_of(self, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKind:
+        return call_kind((x, *args, *kwargs.values()), self.sizes(x, *args, **kwargs))
+
+    def _compiled_taker(self, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Provider:
+        """The taker; in training one whose backward pass was compiled: there it would be too late to ask another."""
+        provider = self.taker(x, *args, **kwargs)
+        while why := backward_trouble(provider, (x, *args), kwargs):
+            self._give_up(provider, why, self._kind_of(x, args, kwargs))
+            provider = self.taker(x, *args, **kwargs)
+        return provider
+
     def add(self, *providers: Provider) -> None:
         """More ways to compute the operation; they come after those that are there."""
         self.providers = (*self.providers, *providers)
@@ -189,25 +202,22 @@ class Operation:
         """Why a provider takes no call of this kind, as a sentence; "" where it may."""
         if provider is self.torch:
             return ""
-        if provider.name in self.failures:
-            return self.failures[provider.name]
+        if failed := self._failures.for_all(provider.name):
+            return failed
         if not settings().allows(provider.name):
             return f"The settings ({PROVIDERS}) leave it out."
         return provider.unsuited(kind.device, dtype, kind.deterministic)
 
     def _order(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Provider, ...]:
         """Whom to ask, in turn; the last takes every call."""
-        key = (
-            x.device.type,
-            x.dtype,
-            self.sizes(x, *args, **kwargs),
-            torch.is_grad_enabled() and x.requires_grad,
-            torch.are_deterministic_algorithms_enabled(),
-        )
+        of_call = self._kind_of(x, args, kwargs)
+        wanted = torch.is_grad_enabled() and x.requires_grad
+        key = (*of_call, wanted, torch.are_deterministic_algorithms_enabled())
         found = self._orders.get(key)
         if found is None:
             kind = self.kind(x, *args, **kwargs)
-            found = self._orders[key] = self._ordered(kind, x.dtype)
+            able = (p for p in self._ordered(kind, x.dtype) if not self._failures.at(p.name, of_call))
+            found = self._orders[key] = tuple(able)
             self._kinds[kind] = found
         return found
 
@@ -219,12 +229,19 @@ class Operation:
         defaults = [p for p in possible if p.default and p not in measured and p is not self.torch]
         return (*measured, *defaults, self.torch)
 
-    def _give_up(self, provider: Provider, error: Exception) -> None:
-        """A package that is not what it seemed changes nothing but the choice."""
-        why = str(error) if isinstance(error, Unavailable) else f"It raised {type(error).__name__}: {error}"
-        self.failures[provider.name] = why
+    @property
+    def failures(self) -> dict[str, str]:
+        """For each provider that failed, why, the last time."""
+        return self._failures.told()
+
+    def failure(self, provider: str) -> str:
+        """Why a provider is asked for no call at all any more, as a sentence; "" where it is asked."""
+        return self._failures.for_all(provider)
+
+    def _give_up(self, provider: Provider, why: str, kind: CallKind | None) -> None:
+        """What failed changes nothing but the choice: for calls of that kind, or for all."""
+        self._failures.add(provider.name, why, kind)
         self.forget()
-        _LOG.warning("autofuse.ops.%s no longer asks %s: %s", self.name, provider.name, why)
 
 
 def _signature(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:

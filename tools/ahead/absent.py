@@ -14,6 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from autofuse.kernels.devices import standing_for
+from tools.ahead.targets import KIB, THREADS
 
 
 class Absent:
@@ -24,6 +25,20 @@ class Absent:
         self.elsewhere, self.home = 2 * number, 2 * number + 1
         self.current = self.elsewhere
         self.streams: list[int] = []  # devices whose stream was asked for
+
+    @property
+    def utils(self) -> Absent:
+        return self
+
+    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[object, object, int, int, int]:
+        """What a compiled kernel asks for when it is loaded: module, function, registers, spills, threads at most."""
+        return object(), object(), 32, 0, THREADS
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"max_shared_mem": 227 * KIB, "multiprocessor_count": 132, "warpSize": self.target.warp_size}
+
+    def launcher_cls(self, source: object, metadata: object) -> object:
+        return object()
 
     def get_current_target(self) -> GPUTarget:
         return self.target

@@ -8,6 +8,7 @@ must not know autograd, nor the shapes that models have.
 
 from __future__ import annotations
 
+import inspect
 from functools import lru_cache
 
 import torch
@@ -27,6 +28,8 @@ _WIDEST_OF_FP32 = 4096  # the same backward, where 8192 columns of fp32 spill on
 _TILE = 1024  # elements that a program takes at once, in several rows where they are shorter
 _CHUNK = 2048  # elements of a longer row that a program takes at once
 _COLUMNS, _ROWS = 128, 32  # the tile in which `_affine_backward` reads
+# Triton 3.5 and later take loads out of loops unless they are told not to; earlier ones do not, and cannot be told.
+_HOISTS_LOADS = tl.constexpr("disable_licm" in inspect.signature(tl.range.__init__).parameters)
 
 
 def forward(
@@ -200,26 +203,47 @@ def _backward(
     of_weight = tl.zeros((tall, block), tl.float32)
     of_bias = tl.zeros((tall, block), tl.float32)
     # The weight is read anew for each row, from the cache: taken out of the loop, it takes up registers, and spills.
-    for start in tl.range(0, share, tall, disable_licm=True):
-        row = first + start + tl.arange(0, tall)[:, None]
-        inside = (row < rows) & (column < width)
-        normed, reciprocal = normalised(total, mean, rstd, row, column, inside, total_stride, rows)
-        g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
-        if dweight is not None:
-            of_weight += g * normed
-        if dbias is not None:
-            of_bias += g
-        g = affine(g, weight, None, column, width)
-        dz = g - normed * (tl.sum(g * normed, 1, keep_dims=True) / width)
-        if mean is not None:
-            dz -= tl.sum(g, 1, keep_dims=True) / width
-        dz *= reciprocal
-        store_gradients(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale)
+    if _HOISTS_LOADS:
+        for start in tl.range(0, share, tall, disable_licm=True):
+            row = first + start + tl.arange(0, tall)[:, None]
+            of_weight, of_bias = _backward_tile(
+                given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, row,
+                rows, column, width, given_stride, total_stride, carried_stride, of_weight, of_bias,
+            )  # fmt: skip
+    else:
+        for start in range(0, share, tall):
+            row = first + start + tl.arange(0, tall)[:, None]
+            of_weight, of_bias = _backward_tile(
+                given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, row,
+                rows, column, width, given_stride, total_stride, carried_stride, of_weight, of_bias,
+            )  # fmt: skip
     place = tl.program_id(0).to(tl.int64) * width + tl.arange(0, block)
     if dweight is not None:
         tl.store(dweight + place, tl.sum(of_weight, 0), mask=tl.arange(0, block) < width)
     if dbias is not None:
         tl.store(dbias + place, tl.sum(of_bias, 0), mask=tl.arange(0, block) < width)
+
+
+@triton.jit
+def _backward_tile(
+    given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, row, rows, column,
+    width, given_stride, total_stride, carried_stride, of_weight, of_bias,
+):  # fmt: skip
+    """The gradients of a tile of rows, and the sums for weight and bias with what it adds to them."""
+    inside = (row < rows) & (column < width)
+    normed, reciprocal = normalised(total, mean, rstd, row, column, inside, total_stride, rows)
+    g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
+    if dweight is not None:
+        of_weight += g * normed
+    if dbias is not None:
+        of_bias += g
+    g = affine(g, weight, None, column, width)
+    dz = g - normed * (tl.sum(g * normed, 1, keep_dims=True) / width)
+    if mean is not None:
+        dz -= tl.sum(g, 1, keep_dims=True) / width
+    dz *= reciprocal
+    store_gradients(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale)
+    return of_weight, of_bias
 
 
 @triton.jit

@@ -6,13 +6,18 @@ read the same angles from the cache. Backward is the same kernel with the angles
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
-from autofuse.kernels.folded_operands import FoldedShape, folded
+from autofuse.kernels.folded_operands import folded
+from autofuse.kernels.row_shapes import divided
 from autofuse.kernels.triton.launch import launch
 
 _PAIRS = 128  # of a row in one program; wider heads take several programs
@@ -21,34 +26,49 @@ _ELEMENTS = 1024  # pairs in one program: 4 warps with 8 pairs a thread; with 16
 
 def forward(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: bool, dtype: torch.dtype) -> Tensor:
     """x turned by the angles, or back; in `dtype`. Operands as autofuse/ops/rotary.py admits them."""
-    made = folded(x, cos, sin)
-    result = made.empty(x.shape[-1], dtype, x.device)
-    _launch(made, x, cos, sin, result, interleaved, inverse)
+    plan = _plan(x.shape, x.stride(), cos.shape, cos.stride(), sin.shape, sin.stride())
+    result = torch.empty(plan.shape, dtype=dtype, device=x.device)
+    result = result if plan.order is None else result.permute(plan.order)
+    if plan.grid[0] and plan.grid[1]:
+        launch(
+            turned, plan.grid, x, cos, sin, result, *plan.numbers, COS=plan.entries[0], SIN=plan.entries[1],
+            INTERLEAVED=interleaved, INVERSE=inverse, ROWS=plan.block[0], BLOCK=plan.block[1], threads=128,
+        )  # fmt: skip
     return result
 
 
-def _launch(
-    fold: FoldedShape, x: Tensor, cos: Tensor, sin: Tensor, result: Tensor, interleaved: bool, inverse: bool
-) -> None:
-    n0, n1, n2 = fold.sizes
+class _Plan(NamedTuple):
+    """What the shapes and strides of a call decide: the result's memory, and how the kernel is launched."""
+
+    shape: tuple[int, ...]
+    order: tuple[int, ...] | None  # of the dimensions; None where the result is contiguous
+    grid: tuple[int, int]
+    block: tuple[int, int]
+    numbers: tuple[int, ...]  # rows, the last two leading sizes, the operands' steps, pairs of a row
+    entries: tuple[int, int]
+
+
+@lru_cache(maxsize=1024)
+def _plan(*layouts: tuple[int, ...]) -> _Plan:
+    """layouts: shape and strides of x, of cos and of sin."""
+    x, cos, sin = (torch.empty_strided(layouts[i], layouts[i + 1], device="meta") for i in (0, 2, 4))
+    fold = folded(x, cos, sin)
     half = x.shape[-1] // 2
-    rows = n0 * n1 * n2
-    if not rows or not half:
-        return
-    block = min(triton.next_power_of_2(half), _PAIRS)
-    block_rows = max(1, min(_ELEMENTS // block, triton.next_power_of_2(rows)))
-    grid = (triton.cdiv(rows, block_rows), triton.cdiv(half, block))
-    steps = [step for of_one in fold.strides for step in of_one]
-    launch(
-        turned, grid, x, cos, sin, result, rows, n1, n2, *steps, half,
-        COS=_entries(cos, half), SIN=_entries(sin, half), INTERLEAVED=interleaved, INVERSE=inverse,
-        ROWS=block_rows, BLOCK=block, threads=128,
+    rows = math.prod(fold.sizes)
+    block = min(triton.next_power_of_2(max(half, 1)), _PAIRS)
+    block_rows = max(1, min(_ELEMENTS // block, triton.next_power_of_2(max(rows, 1))))
+    order = (*fold.back, x.ndim - 1)
+    steps = (step for of_one in fold.strides for step in of_one)
+    return _Plan(
+        shape=(*fold.ordered, x.shape[-1]), order=None if order == tuple(range(x.ndim)) else order,
+        grid=(divided(rows, block_rows), divided(half, block)), block=(block_rows, block),
+        numbers=(rows, *fold.sizes[1:], *steps, half), entries=(_entries(cos, half), _entries(sin, half)),
     )  # fmt: skip
 
 
 def _entries(factor: Tensor, half: int) -> int:
     """How many factors a pair has of its own: 2, 1, or 0 where all share one."""
-    return 0 if factor.shape[-1] == 1 else factor.shape[-1] // half
+    return 0 if factor.shape[-1] == 1 else factor.shape[-1] // max(half, 1)
 
 
 @triton.jit
