@@ -37,7 +37,7 @@ class RegisteredOperator:
 
     def __init__(self, overload: Any, function: Callable[..., Any], direct: Callable[..., Any], name: str) -> None:
         self.overload, self.function, self.direct, self.name = overload, function, direct, name
-        self._gradient: type[torch.autograd.Function] | None = None
+        self._gradient: Callable[..., Any] | None = None  # of calls that nobody looks at
         kinds = [str(kind) for argument, kind in function.__annotations__.items() if argument != "return"]
         self._tensors = tuple(i for i, kind in enumerate(kinds) if "Tensor" in kind)
 
@@ -56,7 +56,7 @@ class RegisteredOperator:
             return self.direct(*args)
         if self._gradient is None:
             return self.overload(*args)
-        return self._gradient.apply(*args)  # type: ignore[no-untyped-call]
+        return self._gradient(*args)
 
     def differentiate(
         self, backward: Callable[..., Any], save: Callable[..., None], forward: Callable[..., Any] | None = None
@@ -75,7 +75,9 @@ class RegisteredOperator:
             return output
 
         members = {"forward": staticmethod(forward or as_registered), "backward": staticmethod(backward)}
-        self._gradient = type(f"{NAMESPACE}::{self.name}", (torch.autograd.Function,), members)
+        made = type(f"{NAMESPACE}::{self.name}", (torch.autograd.Function,), members)
+        # What torch's own `apply` calls once it has asked about functorch, which _is_observed has: 3 of 10 microseconds.
+        self._gradient = getattr(super(torch.autograd.Function, made), "apply", made.apply)
 
 
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})

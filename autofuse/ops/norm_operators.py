@@ -8,6 +8,7 @@ is drawn again from its seed. Knows dtypes and who takes what; must not know how
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -193,6 +194,22 @@ def normed_by(
     scale, shift = (t.reshape(-1) if isinstance(t, Tensor) and t.ndim != 1 else t for t in (weight, bias))
     result: _Four = _norm(x, residual, scale, shift, seed, float(p), float(eps), centred, normed, summed, kernel)
     return result[0], result[1]
+
+
+def prepared(
+    kernel: str, name: str, centred: bool, x: Tensor, weight: Affine, bias: Affine
+) -> Callable[[Tensor, Any, Any, float], Tensor] | None:
+    """What runs every norm `name` of one tensor by `kernel` that is of the same kind as this call's: (x, weight, bias,
+    eps) -> the norm. Dtypes are found out once. None where weight or bias have to be reshaped at each call."""
+    if any(isinstance(t, Tensor) and t.ndim != 1 for t in (weight, bias)):
+        return None
+    normed, summed = dtype_of(name, x, weight, bias), x.dtype
+
+    def run(x: Tensor, weight: Any, bias: Any, eps: float) -> Tensor:
+        made: _Four = _norm(x, None, weight, bias, None, 0.0, eps, centred, normed, summed, kernel)
+        return made[0]
+
+    return run
 
 
 def refused(x: Tensor, weight: Affine = None, bias: Affine = None, eps: object = 1e-5) -> str:

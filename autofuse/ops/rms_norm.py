@@ -6,6 +6,7 @@ a norm.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -16,7 +17,7 @@ from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
 from autofuse.ops.affine import Affine, affine, fitting, is_usual
-from autofuse.ops.norm_operators import dtype_of, normed_by, refused
+from autofuse.ops.norm_operators import dtype_of, normed_by, prepared, refused
 
 
 def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
@@ -42,6 +43,13 @@ def _by_kernel(kernel: str, x: Tensor, weight: Affine = None, eps: float = 1e-6)
     return normed_by(kernel, x, None, weight, None, None, 0.0, eps, False, dtype, x.dtype)[0]
 
 
+def _prepared(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Callable[..., Tensor]:
+    run = prepared("triton", "rms_norm", False, x, weight, None)
+    if run is None:
+        return partial(_by_kernel, "triton")
+    return lambda x, weight=None, eps=1e-6: run(x, weight, None, float(eps))
+
+
 def _refused(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> str:
     return refused(x, weight, None, eps)
 
@@ -52,7 +60,7 @@ _OP = Operation(
     (
         Provider(
             "rms_norm", "triton", TRITON, partial(_by_kernel, "triton"), check=_refused,
-            devices=("cuda",), default=True,
+            devices=("cuda",), default=True, prepare=_prepared,
             summary="Our Triton kernels: a row is read once, its sum is in fp32, a weight may have another dtype.",
             gradient="One kernel for x and weight; two where a row has more than 8192 columns.",
         ),

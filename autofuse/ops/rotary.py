@@ -46,6 +46,10 @@ def _in_eager_mode(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Te
 
 def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     width = x.shape[-1]
+    if width % 2 == 0 and cos.ndim and sin.ndim:
+        pair = (width, width // 2, 1)
+        if cos.shape[-1] in pair and sin.shape[-1] in pair:
+            return
     if width % 2:
         raise ValueError(
             f"rotary was given a last dimension of {width}, which does not divide into pairs. Pass the part of it that "
@@ -102,6 +106,8 @@ operators.differentiate(_ROTATION, _backward, _save)
 
 
 def _dtype(x: Tensor, cos: Tensor, sin: Tensor) -> torch.dtype:
+    if cos.dtype is x.dtype and sin.dtype is x.dtype:
+        return x.dtype
     return torch.promote_types(torch.promote_types(x.dtype, cos.dtype), sin.dtype)
 
 
