@@ -3,6 +3,7 @@
     python -m tools.ahead                    every declared call of every file
     python -m tools.ahead --quick            those that CI compiles
     python -m tools.ahead --only norm --arch 90 gfx942
+    python -m tools.ahead --predict docs/predictions.md
     python -m tools.ahead --output ahead.md --json ahead.json
 
 Exits with 1 where a kernel spills, does not fit, falls short of its promised occupancy, is launched on the device that
@@ -23,6 +24,7 @@ from typing import Any
 import triton
 
 from tools.ahead.gate import ARCHITECTURES, KERNELS, Row, files, rows, stem, undeclared
+from tools.ahead.predict import write as write_predictions
 from tools.ahead.targets import TARGETS, arch_of
 
 COLUMNS = ("file", "call", "kernel", "constants", "arch", "warps", "registers", "local", "shared", "occupancy")
@@ -33,6 +35,8 @@ def main(argv: list[str] | None = None) -> int:
     if os.environ.get("TRITON_INTERPRET", "0") == "1":
         print("TRITON_INTERPRET=1 is set, and what is interpreted is not compiled: unset it.", file=sys.stderr)
         return 2
+    if options.predict is not None:
+        return write_predictions(options.predict or None)
     modules = files(options.folder)
     chosen = [m for m in modules if not options.only or stem(m) in options.only]
     found = [row for module in chosen for row in rows(module, options.arch, options.quick)]
@@ -93,6 +97,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--folder", type=Path, default=KERNELS, help="another folder of Triton files")
     parser.add_argument("--output", type=Path, help="a markdown file for the table, instead of stdout")
     parser.add_argument("--json", type=Path, help="a JSON file for the same")
+    parser.add_argument(
+        "--predict", type=lambda text: Path(text) if text else "", nargs="?", const="", metavar="FILE",
+        help="predict the speed of row-wise kernels on six GPUs instead; into a Markdown file if one is named",
+    )  # fmt: skip
     return parser
 
 
