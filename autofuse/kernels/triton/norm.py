@@ -18,8 +18,9 @@ from torch import Tensor
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.devices import multiprocessors
 from autofuse.kernels.dropout_bits import least_kept
-from autofuse.kernels.triton.launch import launch
-from autofuse.kernels.triton.norm_tiles import affine, normalised, store_gradients, total_of
+from autofuse.kernels.triton.launch import launch, unit
+from autofuse.kernels.triton.norm_tiles import affine, backward_tile, normalised, store_gradients, total_of
+from autofuse.kernels.triton.rows import entries
 
 _WIDEST = 8192  # columns of a row that is kept in registers: eight for each of 1024 threads
 _WIDEST_OF_FP32 = 4096  # the same backward, where 8192 columns of fp32 spill on sm_80
@@ -47,11 +48,13 @@ def forward(
     rstd = x.new_empty((rows, 1), dtype=torch.float32)
     kernel = _forward if width <= _WIDEST else _forward_wide
     tall, block, threads = _tile(width)
+    strides = x.stride(0), 0 if residual is None else residual.stride(0)
     if out.numel():
+        each, sizes = unit(width, *strides)
         launch(
             kernel, (triton.cdiv(rows, tall),), x, residual, weight, bias, seed, total if total.numel() else None, out,
-            mean if centred else None, rstd, rows, width, x.stride(0), 0 if residual is None else residual.stride(0),
-            least_kept(p), _scale(p), eps, tall, block, threads=threads,
+            mean if centred else None, rstd, rows, *sizes, least_kept(p), _scale(p), eps, each, tall, block,
+            threads=threads,
         )  # fmt: skip
     return out, total, mean, rstd
 
@@ -82,20 +85,21 @@ def backward(
         strides = given.stride(0), total.stride(0), 0 if carried is None else carried.stride(0)
         results = dx, dresidual if residual_dtype is not None else None
         dropped = seed, least_kept(p), _scale(p)
+        each, (columns, *steps) = unit(width, *strides)
         if width <= widest:
             launch(
-                _backward, (parts,), given, carried, total, weight, *sums, *results, *dropped, rows, width, *strides,
-                share, tall, block, threads=threads,
+                _backward, (parts,), given, carried, total, weight, *sums, *results, *dropped, rows, columns, *steps,
+                share, each, tall, block, threads=threads, registers=_registers(threads),
             )  # fmt: skip
         else:
             launch(
-                _backward_wide, (rows,), given, carried, total, weight, *sums[:2], *results, *dropped, width, *strides,
-                block, threads=threads,
+                _backward_wide, (rows,), given, carried, total, weight, *sums[:2], *results, *dropped, columns, *steps,
+                each, block, threads=threads,
             )  # fmt: skip
             if wants_weight or wants_bias:
                 launch(
-                    _affine_backward, (triton.cdiv(width, _COLUMNS), parts), given, total, *sums, rows, width,
-                    *strides[:2], share, _ROWS, _COLUMNS, threads=128,
+                    _affine_backward, (triton.cdiv(width, _COLUMNS), parts), given, total, *sums, rows,
+                    columns, *steps[:2], share, each, _ROWS, _COLUMNS, threads=128,
                 )  # fmt: skip
     return dx, dresidual, _over_parts(dweight, total), _over_parts(dbias, total)
 
@@ -128,6 +132,11 @@ def _share(rows: int, width: int, tall: int, device: torch.device, widest: int) 
     return int(triton.cdiv(triton.cdiv(max(rows, 1), programs), tall) * tall)
 
 
+def _registers(threads: int) -> int:
+    """The most for a thread, 0 for any: 64 leave room for two blocks of 512 threads, and nothing spills."""
+    return 64 if threads == 512 else 0
+
+
 def _scale(p: float) -> float:
     """What entries that are kept are multiplied by, so that their mean stays."""
     return 1.0 / (1.0 - p) if p < 1.0 else 0.0
@@ -136,8 +145,10 @@ def _scale(p: float) -> float:
 @triton.jit
 def _forward(
     x, residual, weight, bias, seed, total, out, mean, rstd, rows, width, x_stride, residual_stride, least, scale, eps,
-    tall: tl.constexpr, block: tl.constexpr,
+    each: tl.constexpr, tall: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
+    """Here and below, `width` and strides are given in units of `each` entries: what they divide by is known so."""
+    width, x_stride, residual_stride = width * each, entries(x_stride, each), entries(residual_stride, each)
     row = tl.program_id(0).to(tl.int64) * tall + tl.arange(0, tall)[:, None]
     column = tl.arange(0, block)[None, :]
     inside = (row < rows) & (column < width)
@@ -158,9 +169,10 @@ def _forward(
 @triton.jit
 def _forward_wide(
     x, residual, weight, bias, seed, total, out, mean, rstd, rows, width, x_stride, residual_stride, least, scale, eps,
-    tall: tl.constexpr, block: tl.constexpr,
+    each: tl.constexpr, tall: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """One row, in chunks. Means and squares of chunks are put together as by Chan, Golub & LeVeque (1979)."""
+    width, x_stride, residual_stride = width * each, entries(x_stride, each), entries(residual_stride, each)
     row = tl.program_id(0).to(tl.int64) + tl.zeros((1, 1), tl.int64)
     middle = tl.zeros((1, 1), tl.float32)
     squares = tl.zeros((1, 1), tl.float32)
@@ -197,8 +209,10 @@ def _forward_wide(
 @triton.jit
 def _backward(
     given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, rows, width,
-    given_stride, total_stride, carried_stride, share, tall: tl.constexpr, block: tl.constexpr,
+    given_stride, total_stride, carried_stride, share, each: tl.constexpr, tall: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
+    width, given_stride, total_stride = width * each, entries(given_stride, each), entries(total_stride, each)
+    carried_stride = entries(carried_stride, each)
     first = tl.program_id(0).to(tl.int64) * share
     column = tl.arange(0, block)[None, :]
     of_weight = tl.zeros((tall, block), tl.float32)
@@ -207,14 +221,14 @@ def _backward(
     if _HOISTS_LOADS:
         for start in tl.range(0, share, tall, disable_licm=True):
             row = first + start + tl.arange(0, tall)[:, None]
-            of_weight, of_bias = _backward_tile(
+            of_weight, of_bias = backward_tile(
                 given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, row,
                 rows, column, width, given_stride, total_stride, carried_stride, of_weight, of_bias,
             )  # fmt: skip
     else:
         for start in range(0, share, tall):
             row = first + start + tl.arange(0, tall)[:, None]
-            of_weight, of_bias = _backward_tile(
+            of_weight, of_bias = backward_tile(
                 given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, row,
                 rows, column, width, given_stride, total_stride, carried_stride, of_weight, of_bias,
             )  # fmt: skip
@@ -226,33 +240,13 @@ def _backward(
 
 
 @triton.jit
-def _backward_tile(
-    given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, row, rows, column,
-    width, given_stride, total_stride, carried_stride, of_weight, of_bias,
-):  # fmt: skip
-    """The gradients of a tile of rows, and the sums for weight and bias with what it adds to them."""
-    inside = (row < rows) & (column < width)
-    normed, reciprocal = normalised(total, mean, rstd, row, column, inside, total_stride, rows)
-    g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
-    if dweight is not None:
-        of_weight += g * normed
-    if dbias is not None:
-        of_bias += g
-    g = affine(g, weight, None, column, width)
-    dz = g - normed * (tl.sum(g * normed, 1, keep_dims=True) / width)
-    if mean is not None:
-        dz -= tl.sum(g, 1, keep_dims=True) / width
-    dz *= reciprocal
-    store_gradients(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale)
-    return of_weight, of_bias
-
-
-@triton.jit
 def _backward_wide(
     given, carried, total, weight, mean, rstd, dx, dresidual, seed, least, scale, width, given_stride, total_stride,
-    carried_stride, block: tl.constexpr,
+    carried_stride, each: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """One row, in chunks: first the two means that every entry's gradient needs, then the gradients."""
+    width, given_stride, total_stride = width * each, entries(given_stride, each), entries(total_stride, each)
+    carried_stride = entries(carried_stride, each)
     row = tl.program_id(0).to(tl.int64) + tl.zeros((1, 1), tl.int64)
     along = tl.zeros((1, 1), tl.float32)
     middle = tl.zeros((1, 1), tl.float32)
@@ -276,10 +270,11 @@ def _backward_wide(
 
 @triton.jit
 def _affine_backward(
-    given, total, mean, rstd, dweight, dbias, rows, width, given_stride, total_stride, share, tall: tl.constexpr,
-    block: tl.constexpr,
+    given, total, mean, rstd, dweight, dbias, rows, width, given_stride, total_stride, share, each: tl.constexpr,
+    tall: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """The gradients of weight and bias in a block of columns, summed over a share of the rows."""
+    width, given_stride, total_stride = width * each, entries(given_stride, each), entries(total_stride, each)
     first = tl.program_id(1).to(tl.int64) * share
     column = tl.program_id(0) * block + tl.arange(0, block)[None, :]
     of_weight = tl.zeros((tall, block), tl.float32)

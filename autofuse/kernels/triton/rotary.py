@@ -13,7 +13,8 @@ from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.folded_operands import FoldedShape, folded
-from autofuse.kernels.triton.launch import launch
+from autofuse.kernels.triton.launch import launch, unit
+from autofuse.kernels.triton.rows import begins, is_long, numbered
 
 _PAIRS = 128  # of a row in one program; wider heads take several programs
 _ELEMENTS = 1024  # pairs in one program: 4 warps with 8 pairs a thread; with 16, an angle an entry took 143 registers
@@ -38,11 +39,11 @@ def _launch(
     block = min(triton.next_power_of_2(half), _PAIRS)
     block_rows = max(1, min(_ELEMENTS // block, triton.next_power_of_2(rows)))
     grid = (triton.cdiv(rows, block_rows), triton.cdiv(half, block))
-    steps = [step for of_one in fold.strides for step in of_one]
+    each, (pairs, *steps) = unit(half, *(step for of_one in fold.strides for step in of_one))
     launch(
-        turned, grid, x, cos, sin, result, rows, n1, n2, *steps, half,
+        turned, grid, x, cos, sin, result, rows, n1, n2, *steps, pairs,
         COS=_entries(cos, half), SIN=_entries(sin, half), INTERLEAVED=interleaved, INVERSE=inverse,
-        ROWS=block_rows, BLOCK=block, threads=128,
+        UNIT=each, LONG=is_long(rows), ROWS=block_rows, BLOCK=block, threads=128,
     )  # fmt: skip
 
 
@@ -55,18 +56,17 @@ def _entries(factor: Tensor, half: int) -> int:
 def turned(
     X, C, S, Y, rows, n1, n2, x0, x1, x2, c0, c1, c2, s0, s1, s2, half,
     COS: tl.constexpr, SIN: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    """`half` and strides are given in units of UNIT entries: what they divide by is known so."""
+    half *= UNIT
+    row = numbered(ROWS, LONG)
     pair = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     kept = (row < rows)[:, None] & (pair < half)[None, :]
-    i2 = row % n2
-    i1 = (row // n2) % n1
-    i0 = row // n2 // n1
-    at = (i0 * x0 + i1 * x1 + i2 * x2)[:, None]
-    to = (row * (2 * half))[:, None]
-    of_cos = C + (i0 * c0 + i1 * c1 + i2 * c2)[:, None]
-    of_sin = S + (i0 * s0 + i1 * s1 + i2 * s2)[:, None]
+    at = begins(row, n1, n2, x0, x1, x2, UNIT)
+    to = (row.to(tl.int64) * (2 * half))[:, None]
+    of_cos = C + begins(row, n1, n2, c0, c1, c2, UNIT)
+    of_sin = S + begins(row, n1, n2, s0, s1, s2, UNIT)
     cos_first, cos_second = _factors(of_cos, pair, half, kept, COS, INTERLEAVED)
     sin_first, sin_second = _factors(of_sin, pair, half, kept, SIN, INTERLEAVED)
     if INVERSE:
