@@ -39,7 +39,8 @@ TRITON_OF_TORCH: Mapping[str, str] = MappingProxyType(
 )
 VERSIONS = tuple(dict.fromkeys(TRITON_OF_TORCH.values()))
 # Their ptxas does not know these GPUs, nor does the CUDA of the torch that comes with them.
-NOT_KNOWN: Mapping[str, tuple[Arch, ...]] = MappingProxyType({})
+NOT_KNOWN: Mapping[str, tuple[Arch, ...]] = MappingProxyType({"3.2.0": (100, 120)})
+HOME = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autofuse-ahead"
 
 
 def matrix(home: Path, versions: Iterable[str], targets: Iterable[Arch]) -> dict[str, list[dict[str, Any]]]:
@@ -70,7 +71,8 @@ def _compiled(triton: Path, arch: Arch, stems: list[str]) -> list[dict[str, Any]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.json"
         command = [sys.executable, "-W", "ignore", "-m", "tools.ahead", "--arch", named, "--only", *stems]
-        environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": str(triton)}
+        environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+        environment |= {"PYTHONPATH": str(triton), "TRITON_CACHE_DIR": str(triton.parent / "compiled" / triton.name)}
         done = subprocess.run(
             [*command, "--json", str(file), "--output", str(Path(folder) / "table.md")],
             cwd=REPOSITORY, env=environment, capture_output=True, text=True,

@@ -253,6 +253,7 @@ def _ahead(rows: int, classes: int, dtype: torch.dtype, weighted: bool, smoothin
 
 
 AHEAD = (
+    Ahead("bf16, 8192 rows of 50257", lambda: _ahead(8192, 50257, torch.bfloat16, False, 0.0)),
     Ahead("bf16, 8192 rows of 128256", lambda: _ahead(8192, 128256, torch.bfloat16, False, 0.0)),
     Ahead("fp32, 1000 rows of 50257, weighted and smooth", lambda: _ahead(1000, 50257, torch.float32, True, 0.1)),
     Ahead("fp32, 8192 rows of 50304, smooth", lambda: _ahead(8192, 50304, torch.float32, False, 0.1), quick=False),

@@ -192,16 +192,19 @@ def _forward(width: int, kind: torch.dtype | None) -> Tensor:
 
 
 def _backward(width: int, boolean: bool) -> Tensor:
-    y = sample(4, 32, 512, width)
-    return backward(y, y, sample(512, width, dtype=torch.bool) if boolean else None, 0.125)
+    y, gradient = sample(4, 32, 512, width), sample(4, 32, 512, width)
+    return backward(gradient, y, sample(512, width, dtype=torch.bool) if boolean else None, 0.125)
 
 
 AHEAD = (
     Ahead("bf16, rows of 2048, padding mask", lambda: _forward(2048, torch.bool)),
     Ahead("bf16, rows of 8192, added mask", lambda: _forward(8192, torch.bfloat16)),
-    Ahead("bf16, rows of 333", lambda: _forward(333, None), quick=False),
-    Ahead("bf16, rows of 20001, padding mask", lambda: _forward(20001, torch.bool)),
-    Ahead("bf16, backward, rows of 333, mask of both", lambda: _backward(333, True)),
+    Ahead("bf16, rows of 20000, padding mask", lambda: _forward(20000, torch.bool), quick=False),
+    Ahead("bf16, backward, rows of 20000, mask of both", lambda: _backward(20000, True), quick=False),
+    # Rows of an odd width begin at odd places, those of scores and those of a mask of bytes at others.
+    Ahead("bf16, rows of 333", lambda: _forward(333, None), access=1.5, quick=False),
+    Ahead("bf16, rows of 20001, padding mask", lambda: _forward(20001, torch.bool), access=1.5),
+    Ahead("bf16, backward, rows of 333, mask of both", lambda: _backward(333, True), access=1.5),
     Ahead("bf16, backward, rows of 8192", lambda: _backward(8192, False)),
-    Ahead("bf16, backward, rows of 20001, mask of both", lambda: _backward(20001, True)),
+    Ahead("bf16, backward, rows of 20001, mask of both", lambda: _backward(20001, True), access=1.5),
 )
