@@ -33,11 +33,11 @@ CUOBJDUMP, NVDISASM = _NVIDIA / "cuobjdump", _NVIDIA / "nvdisasm"
 class Launch:
     """A kernel as one call launches it, compiled.
 
-    file: where the kernel stands, by its name without .py. programs: how many of them. tile: the entries that a program takes at once, which is what its block sizes multiply
-    to. ideal: bytes for each entry of the smallest of its large operands, where every operand is read or written once.
-    narrow: addresses that are computed in 32 bits and may need more (tools/ahead/addresses.py). guarded: whether the
-    device of its tensors was current. binary: the cubin or, for AMD, the code object; it is left
-    out of comparisons and of what is printed.
+    file: where the kernel stands, by its name without .py. programs: how many of them. tile: the entries that a program
+    takes at once, which is what its block sizes multiply to. ideal: bytes for each entry of the smallest of its large
+    operands, where every operand is read or written once. narrow: addresses that are computed in 32 bits and may need
+    more (tools/ahead/addresses.py). guarded: whether the device of its tensors was current. binary: the cubin or, for
+    AMD, the code object; it is left out of comparisons and of what is printed.
     """
 
     kernel: str
