@@ -28,13 +28,17 @@ _BY_LAUNCH = "launch it by autofuse.kernels.triton.launch."
 
 @dataclass(frozen=True)
 class Row:
-    """One launch of a declared call on one architecture, and what is wrong with it ("" where nothing is)."""
+    """One launch of a declared call on one architecture, and what is wrong with it ("" where nothing is).
+
+    access: the width of loads and stores that the call promises.
+    """
 
     file: str
     label: str
     arch: Arch
     launch: Launch
     trouble: str
+    access: float = 0.0
 
 
 def files(folder: Path) -> tuple[ModuleType, ...]:
@@ -48,7 +52,7 @@ def rows(module: ModuleType, architectures: Iterable[Arch], quick: bool) -> Iter
         if entry.quick or not quick:
             for arch in architectures:
                 for launch in launches(entry, arch):
-                    yield Row(stem(module), entry.label, arch, launch, trouble(entry, launch, arch))
+                    yield Row(stem(module), entry.label, arch, launch, trouble(entry, launch, arch), entry.access)
 
 
 def trouble(entry: Ahead, launch: Launch, arch: Arch) -> str:
@@ -69,6 +73,8 @@ def _troubles(entry: Ahead, launch: Launch, arch: Arch) -> Iterator[str]:
             f"Its occupancy is {used.occupancy(arch):.3f} ({used.registers} registers, {used.shared} bytes of shared "
             f"memory, {used.warps} warps), and {entry.occupancy} was promised."
         )
+    if launch.narrow:
+        yield f"It computes addresses in 32 bits, which 2**31 entries overflow: {'; '.join(launch.narrow)}."
     if not launch.guarded:
         yield f"It is launched on the current device, whatever device its tensors are on: {_BY_LAUNCH}"
 

@@ -6,21 +6,26 @@ arguments of each launch, as it would on a GPU; only the launch itself is left o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import triton
+from torch import Tensor
 from triton.runtime.jit import JITFunction
 
 from autofuse.kernels.ahead_of_time import Ahead
 from tools.ahead.absent import absent
+from tools.ahead.addresses import narrow_addresses
 from tools.ahead.resources import Resources, resources, resources_of_amd
 from tools.ahead.targets import TARGETS, Arch
 
 _NVIDIA = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+_SIZE = re.compile("block|rows|columns|tall", re.IGNORECASE)  # constants that are sizes of a tile
 CUOBJDUMP, NVDISASM = _NVIDIA / "cuobjdump", _NVIDIA / "nvdisasm"
 
 
@@ -28,14 +33,21 @@ CUOBJDUMP, NVDISASM = _NVIDIA / "cuobjdump", _NVIDIA / "nvdisasm"
 class Launch:
     """A kernel as one call launches it, compiled.
 
-    programs: how many of them. guarded: whether the device of its tensors was current. binary: the cubin or, for AMD,
-    the code object; it is left out of comparisons and of what is printed.
+    file: where the kernel stands, by its name without .py. programs: how many of them. tile: the entries that a program
+    takes at once, which is what its block sizes multiply to. ideal: bytes for each entry of the smallest of its large
+    operands, where every operand is read or written once. narrow: addresses that are computed in 32 bits and may need
+    more (tools/ahead/addresses.py). guarded: whether the device of its tensors was current. binary: the cubin or, for
+    AMD, the code object; it is left out of comparisons and of what is printed.
     """
 
     kernel: str
     constants: str
     resources: Resources
+    file: str = ""
     programs: int = 1
+    tile: int = 1
+    ideal: float = 0.0
+    narrow: tuple[str, ...] = ()
     guarded: bool = True
     binary: bytes = field(default=b"", repr=False, compare=False)
 
@@ -72,13 +84,29 @@ def _launch(
 ) -> Launch:
     warps, shared = compiled.metadata.num_warps, compiled.metadata.shared
     given = dict(zip(kernel.arg_names, arguments, strict=False)) | named
-    constants = [f"{p.name}={given[p.name]}" for p in kernel.params if p.is_constexpr and p.name in given]
     if TARGETS[arch].gpu.backend == "hip":
         binary, used = compiled.asm["hsaco"], resources_of_amd(compiled.asm["amdgcn"], shared, warps)
     else:
         binary = compiled.asm["cubin"]
         used = resources(binary, shared, warps, CUOBJDUMP)
-    programs = 1
-    for size in grid if isinstance(grid, tuple) else ():
-        programs *= size
-    return Launch(kernel.fn.__name__, " ".join(constants), used, programs, guarded, binary)
+    constant = {p.name: given[p.name] for p in kernel.params if p.is_constexpr and p.name in given}
+    tile = prod(v for name, v in constant.items() if _SIZE.search(name) and isinstance(v, int))
+    return Launch(
+        kernel=kernel.fn.__name__,
+        constants=" ".join(f"{name}={value}" for name, value in constant.items()),
+        resources=used,
+        file=kernel.fn.__module__.rpartition(".")[2],
+        programs=prod(grid) if isinstance(grid, tuple) else 1,
+        tile=tile,
+        ideal=_ideal(v for v in given.values() if isinstance(v, Tensor)),
+        narrow=tuple(narrow_addresses(compiled.asm["ttir"], "LONG" in constant)),
+        guarded=guarded,
+        binary=binary,
+    )
+
+
+def _ideal(operands: Iterable[Tensor]) -> float:
+    apart = {id(x): x for x in operands}.values()
+    largest = max((x.numel() for x in apart), default=0)
+    entries = min((x.numel() for x in apart if 4 * x.numel() >= largest), default=0)
+    return sum(x.numel() * x.element_size() for x in apart) / entries if entries else 0.0

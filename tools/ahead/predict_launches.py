@@ -63,6 +63,10 @@ def _ceil(given: Arguments, entries: str, of_each: str) -> float:
     return float(-(-int(given[entries]) // int(given[of_each])))
 
 
+def _units(given: Arguments, units: str, each: str, of_each: str) -> float:
+    return float(-(-int(given[units]) * int(given[each]) // int(given[of_each])))
+
+
 def _ONCE(given: Arguments) -> float:
     return 1.0
 
@@ -71,22 +75,22 @@ def _ONCE(given: Arguments) -> float:
 # than one of them, and what is written where it was read.
 _TURNS: Mapping[str, Callable[[Arguments], float]] = {
     "norm._backward": lambda a: _ceil(a, "share", "tall"),
-    "norm._affine_backward": lambda a: _ceil(a, "share", "tall"),
-    "norm._forward_wide": lambda a: _ceil(a, "width", "block"),
-    "norm._backward_wide": lambda a: _ceil(a, "width", "block"),
+    "norm_wide.affine_backward": lambda a: _ceil(a, "share", "tall"),
+    "norm_wide.forward_wide": lambda a: _units(a, "width", "each", "block"),
+    "norm_wide.backward_wide": lambda a: _units(a, "width", "each", "block"),
     "activations._backward": lambda a: _ceil(a, "rows_each", "ROWS"),
-    "cross_entropy._losses": lambda a: _ceil(a, "classes", "BLOCK"),
+    "cross_entropy._losses": lambda a: _units(a, "classes", "UNIT", "BLOCK"),
     "cross_entropy_in_place._losses_and_gradient": lambda a: float(a["classes"] // a["BLOCK"]),
-    "softmax.softmax_long": lambda a: _ceil(a, "width", "BLOCK"),
-    "softmax.gradient_long": lambda a: _ceil(a, "width", "BLOCK"),
+    "softmax.softmax_long": lambda a: _units(a, "width", "UNIT", "BLOCK"),
+    "softmax.gradient_long": lambda a: _units(a, "width", "UNIT", "BLOCK"),
 }
 _PASSES = {
-    "norm._forward_wide": 2, "norm._backward_wide": 2, "cross_entropy_in_place._losses_and_gradient": 2,
+    "norm_wide.forward_wide": 2, "norm_wide.backward_wide": 2, "cross_entropy_in_place._losses_and_gradient": 2,
     "softmax.softmax_long": 2, "softmax.gradient_long": 2,
 }  # fmt: skip
 _AGAIN = {
-    "norm._forward_wide": ("x", "residual"),
-    "norm._backward_wide": ("given", "total"),
+    "norm_wide.forward_wide": ("x", "residual"),
+    "norm_wide.backward_wide": ("given", "total"),
     "cross_entropy_in_place._losses_and_gradient": ("LOGITS",),
     "softmax.softmax_long": ("X",),
     "softmax.gradient_long": ("P", "G"),

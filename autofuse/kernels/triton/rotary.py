@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -18,7 +18,8 @@ from torch import Tensor
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.folded_operands import folded
 from autofuse.kernels.row_shapes import divided
-from autofuse.kernels.triton.launch import launch
+from autofuse.kernels.triton.launch import launch, unit
+from autofuse.kernels.triton.rows import begins, is_long, numbered
 
 _PAIRS = 128  # of a row in one program; wider heads take several programs
 _ELEMENTS = 1024  # pairs in one program: 4 warps with 8 pairs a thread; with 16, an angle an entry took 143 registers
@@ -31,8 +32,8 @@ def forward(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, inverse: boo
     result = result if plan.order is None else result.permute(plan.order)
     if plan.grid[0] and plan.grid[1]:
         launch(
-            turned, plan.grid, x, cos, sin, result, *plan.numbers, COS=plan.entries[0], SIN=plan.entries[1],
-            INTERLEAVED=interleaved, INVERSE=inverse, ROWS=plan.block[0], BLOCK=plan.block[1], threads=128,
+            turned, plan.grid, x, cos, sin, result, *plan.numbers, INTERLEAVED=interleaved, INVERSE=inverse,
+            **plan.constants, threads=128,
         )  # fmt: skip
     return result
 
@@ -43,9 +44,8 @@ class _Plan(NamedTuple):
     shape: tuple[int, ...]
     order: tuple[int, ...] | None  # of the dimensions; None where the result is contiguous
     grid: tuple[int, int]
-    block: tuple[int, int]
-    numbers: tuple[int, ...]  # rows, the last two leading sizes, the operands' steps, pairs of a row
-    entries: tuple[int, int]
+    numbers: tuple[int, ...]  # rows, the last two leading sizes, and in units the operands' steps and pairs of a row
+    constants: dict[str, Any]
 
 
 @lru_cache(maxsize=1024)
@@ -58,11 +58,15 @@ def _plan(*layouts: tuple[int, ...]) -> _Plan:
     block = min(triton.next_power_of_2(max(half, 1)), _PAIRS)
     block_rows = max(1, min(_ELEMENTS // block, triton.next_power_of_2(max(rows, 1))))
     order = (*fold.back, x.ndim - 1)
-    steps = (step for of_one in fold.strides for step in of_one)
+    each, (pairs, *steps) = unit(half, *(step for of_one in fold.strides for step in of_one))
+    constants = {
+        "COS": _entries(cos, half), "SIN": _entries(sin, half), "UNIT": each, "LONG": is_long(rows),
+        "ROWS": block_rows, "BLOCK": block,
+    }  # fmt: skip
     return _Plan(
         shape=(*fold.ordered, x.shape[-1]), order=None if order == tuple(range(x.ndim)) else order,
-        grid=(divided(rows, block_rows), divided(half, block)), block=(block_rows, block),
-        numbers=(rows, *fold.sizes[1:], *steps, half), entries=(_entries(cos, half), _entries(sin, half)),
+        grid=(divided(rows, block_rows), divided(half, block)), numbers=(rows, *fold.sizes[1:], *steps, pairs),
+        constants=constants,
     )  # fmt: skip
 
 
@@ -75,18 +79,17 @@ def _entries(factor: Tensor, half: int) -> int:
 def turned(
     X, C, S, Y, rows, n1, n2, x0, x1, x2, c0, c1, c2, s0, s1, s2, half,
     COS: tl.constexpr, SIN: tl.constexpr, INTERLEAVED: tl.constexpr, INVERSE: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    """`half` and strides are given in units of UNIT entries: what they divide by is known so."""
+    half *= UNIT
+    row = numbered(ROWS, LONG)
     pair = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     kept = (row < rows)[:, None] & (pair < half)[None, :]
-    i2 = row % n2
-    i1 = (row // n2) % n1
-    i0 = row // n2 // n1
-    at = (i0 * x0 + i1 * x1 + i2 * x2)[:, None]
-    to = (row * (2 * half))[:, None]
-    of_cos = C + (i0 * c0 + i1 * c1 + i2 * c2)[:, None]
-    of_sin = S + (i0 * s0 + i1 * s1 + i2 * s2)[:, None]
+    at = begins(row, n1, n2, x0, x1, x2, UNIT)
+    to = (row.to(tl.int64) * (2 * half))[:, None]
+    of_cos = C + begins(row, n1, n2, c0, c1, c2, UNIT)
+    of_sin = S + begins(row, n1, n2, s0, s1, s2, UNIT)
     cos_first, cos_second = _factors(of_cos, pair, half, kept, COS, INTERLEAVED)
     sin_first, sin_second = _factors(of_sin, pair, half, kept, SIN, INTERLEAVED)
     if INVERSE:
@@ -126,14 +129,15 @@ def _factors(start, pair, half, kept, EACH: tl.constexpr, INTERLEAVED: tl.conste
 
 def _sample(interleaved: bool, inverse: bool, angles: int, heads_last: bool, width: int = 128) -> Tensor:
     x = sample(4, 2048, 32, width).transpose(1, 2) if heads_last else sample(4, 32, 2048, width)
-    factors = sample(2048, angles)
-    return forward(x, factors, factors, interleaved, inverse, torch.bfloat16)
+    return forward(x, sample(2048, angles), sample(2048, angles), interleaved, inverse, torch.bfloat16)
 
 
 AHEAD = (
     Ahead("bf16, halves, heads last, (4, 32, 2048, 128)", lambda: _sample(False, False, 128, True)),
     Ahead("bf16, halves, backward, one angle a pair", lambda: _sample(False, True, 64, False)),
     Ahead("bf16, neighbours, one angle a pair", lambda: _sample(True, False, 64, True)),
-    Ahead("bf16, neighbours, an angle an entry, width 90", lambda: _sample(True, True, 90, False, 90)),
-    Ahead("bf16, halves, width 1030", lambda: _sample(False, False, 1030, True, 1030), quick=False),
+    Ahead("bf16, halves, width 80", lambda: _sample(False, False, 80, True, 80), quick=False),
+    # Half of a row is an odd number of pairs in both; heads of models have widths that divide by 8.
+    Ahead("bf16, neighbours, an angle an entry, width 90", lambda: _sample(True, True, 90, False, 90), access=2.0),
+    Ahead("bf16, halves, width 1030", lambda: _sample(False, False, 1030, True, 1030), access=2.0, quick=False),
 )

@@ -19,7 +19,7 @@ def columns(x_ptr, y_ptr, rows, BLOCK: tl.constexpr):
     total = tl.zeros((BLOCK,), tl.float32)
     most = tl.zeros((BLOCK,), tl.float32)
     for row in range(0, rows):
-        x = tl.load(x_ptr + row * BLOCK + at)
+        x = tl.load(x_ptr + tl.cast(row, tl.int64) * BLOCK + at)
         total += x
         most = _larger(most, x)
     tl.store(y_ptr + at, total * most)
