@@ -98,7 +98,8 @@ def _losses_and_gradient(
 
 
 def _ahead(rows: int, classes: int, dtype: torch.dtype, smoothing: float) -> None:
-    logits, target = sample(rows, classes, dtype=dtype), sample(rows, dtype=torch.int64)
+    room = sample(rows, -(-classes // 64) * 64, dtype=dtype)  # rows begin at multiples of 128 bytes (row_blocks.py)
+    logits, target = room[:, :classes], sample(rows, dtype=torch.int64)
     losses_and_gradient(logits, target, sample(rows, dtype=torch.float32), -100, smoothing)
 
 
