@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from autofuse.kernels.decisions import Kind, any_decided, decided
 from autofuse.kernels.devices import run_on_device_of
 from autofuse.kernels.failures import CallKind, Failures, call_kind
+from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.packages import Unavailable, on_giving_up
 from autofuse.kernels.policy import PROVIDERS, on_change, settings
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
@@ -78,9 +79,10 @@ class Operation:
 
     def __init__(
         self, name: str, providers: Sequence[Provider], *, least: int = LEAST, sizes: Sizes = by_elements_and_width,
-        keeps_layout: bool = False,
+        keeps_layout: bool = False, on_gpu: GpuThreshold | None = None,
     ) -> None:  # fmt: skip
         self.name, self.least, self.sizes = name, least, sizes
+        self._on_gpu, self._least_on_gpu = on_gpu, -1
         self.keeps_layout = keeps_layout  # whether the result of any provider lies in memory as that of torch's does
         self.providers: tuple[Provider, ...] = tuple(providers)
         self.torch = next(p for p in self.providers if p.name == "torch")
@@ -98,7 +100,7 @@ class Operation:
                 made.append(RecordedCall(self, (x, *args), kwargs))
         if kwargs.get("dropout_p") and kwargs.get("training") and is_dropout_off(kwargs["dropout_p"]):
             kwargs["dropout_p"] = 0.0
-        if traced() or x.dtype in (self._torchs or self._plain_dtypes()) or x.numel() < self.least:
+        if traced() or x.dtype in (self._torchs or self._plain_dtypes()) or x.numel() < self.least_for(x):
             return self.torch.run(x, *args, **kwargs)
         key = _signature(x, args, kwargs)
         if key is None:
@@ -155,7 +157,7 @@ class Operation:
 
     def taker(self, x: Tensor, *args: Any, **kwargs: Any) -> Provider:
         """Who would compute such a call in plain eager execution; fakes of its tensors do as well."""
-        if x.numel() >= self.least:
+        if x.numel() >= self.least_for(x):
             for provider in self._order(x, *args, **kwargs):
                 if provider is self.torch or not provider.check(x, *args, **kwargs):
                     return provider
@@ -172,6 +174,18 @@ class Operation:
             provider = self.taker(x, *args, **kwargs)
         return provider
 
+    def least_for(self, x: Tensor) -> int:
+        """The number of elements below which plain torch code runs on the device of `x`."""
+        if self._on_gpu is None or not x.is_cuda:
+            return self.least
+        if self._least_on_gpu < 0:
+            self._least_on_gpu = self._on_gpu.least(settings().launch_bound)
+        return self._least_on_gpu
+
+    def least_on_gpu(self, launch_bound: bool | None) -> int:
+        """The same on a GPU, by what a model's steps wait for."""
+        return self.least if self._on_gpu is None else self._on_gpu.least(launch_bound)
+
     def add(self, *providers: Provider) -> None:
         """More ways to compute the operation; they come after those that are there."""
         self.providers = (*self.providers, *providers)
@@ -181,7 +195,7 @@ class Operation:
         """Choose anew: decisions, or what is installed, have changed."""
         self._orders.clear()
         self._takers.clear()
-        self._torchs = None
+        self._torchs, self._least_on_gpu = None, -1
 
     def orders(self) -> list[tuple[Kind, tuple[Provider, ...]]]:
         """The kinds of calls that were made so far, with the providers that are asked in turn."""

@@ -13,11 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
 from autofuse.ops.affine import Affine, affine, fitting, is_usual
 from autofuse.ops.norm_operators import dtype_of, normed_by, prepared, refused
+from autofuse.torch_private import FUSED_RMS_NORM_BACKWARD
 
 
 def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
@@ -26,6 +28,11 @@ def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
     Shapes, dtypes: as `layer_norm`. Source: Zhang & Sennrich, arXiv:1910.07467.
     """
     return _OP(x, weight, eps)  # type: ignore[no-any-return]
+
+
+def has_fused_kernel() -> bool:
+    """Whether this torch computes an RMS norm on CUDA in one kernel, forward and backward."""
+    return FUSED_RMS_NORM_BACKWARD != "missing"
 
 
 def _by_torch(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
@@ -55,6 +62,9 @@ def _refused(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> str:
 
 
 _LEAST = 2**17  # elements; with fewer, calling a compiled loop costs what it saves (128 rows of 768 in fp32: 1.2 times)
+# Where torch has a fused kernel on CUDA (2.9 and newer), a call of ours takes as much of the GPU's time and more of
+# Python's; the backward pass of torch's reads x once more. Elsewhere torch's formula takes seven kernels.
+_ON_GPU = GpuThreshold(extra=30, saved=1) if has_fused_kernel() else GpuThreshold(extra=0, saved=10)
 _OP = Operation(
     "rms_norm",
     (
@@ -77,4 +87,5 @@ _OP = Operation(
         ),
     ),
     least=_LEAST,
+    on_gpu=_ON_GPU,
 )  # fmt: skip

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from autofuse.kernels import operators
 from autofuse.kernels.folded_operands import broadcasts_to, dense, fold, in_order_of_memory, whole
+from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
@@ -275,6 +276,7 @@ def _opposite(sin: Tensor, interleaved: bool) -> Tensor:
     return -_joined(second, first, interleaved)
 
 
+_ON_GPU = GpuThreshold(extra=0, saved=8)  # 48 microseconds against 55 of the formula's seven functions
 _OPERATION = Operation(
     "rotary",
     (
@@ -295,4 +297,5 @@ _OPERATION = Operation(
         ),
     ),
     least=_SMALL,
+    on_gpu=_ON_GPU,
 )  # fmt: skip
