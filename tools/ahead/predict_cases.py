@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
+from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import sample
 from autofuse.kernels.triton import activations, cross_entropy, cross_entropy_in_place, gated, norm, rotary, softmax
@@ -19,9 +20,12 @@ BF16, FP32 = torch.bfloat16, torch.float32
 Call = Callable[[], object]
 
 
-def cases(width: int) -> Mapping[str, Call]:
-    """Calls by what they compute, for rows of `width`."""
-    rows = ENTRIES // width
+Make = Callable[..., Tensor]  # a tensor of some shape, `dtype` bfloat16 unless it is given
+
+
+def cases(width: int, entries: int = ENTRIES, sample: Make = sample) -> Mapping[str, Call]:
+    """Calls by what they compute, for rows of `width` in tensors of about so many `entries`, made by `sample`."""
+    rows = max(entries // width, 1)
     x, weight, one = sample(rows, width), sample(width), sample(rows, 1, dtype=FP32)
     seed, numbers = sample(1, dtype=torch.int64), sample(rows, dtype=FP32)
     target = sample(rows, dtype=torch.int64)
@@ -40,7 +44,7 @@ def cases(width: int) -> Mapping[str, Call]:
         return lambda: norm.backward(given, carried, x, weight, mean, rstd, drawn, p, BF16, apart, True, centred)
 
     up, grad = sample(rows, width), sample(rows, width)
-    heads = sample(4, max(ENTRIES // 4 // width, 1), max(width // 128, 1), 128).transpose(1, 2)
+    heads = sample(4, max(entries // 4 // width, 1), max(width // 128, 1), 128).transpose(1, 2)
     angles = sample(heads.shape[2], 64), sample(heads.shape[2], 64)
     return {
         "RMS norm": normed(False, False, False),
