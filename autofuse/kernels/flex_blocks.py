@@ -50,7 +50,8 @@ def _read(mask: Tensor, queries: int, keys: int) -> Any:
     mask = mask[(None,) * (4 - mask.ndim)]
     rest = (-keys % BLOCK, -queries % BLOCK)
     padded = F.pad(mask, (0, rest[0], 0, rest[1])) if any(rest) else mask
-    blocks = padded.unflatten(-1, (-1, BLOCK)).unflatten(-3, (-1, BLOCK))  # (B, H, rows, BLOCK, columns, BLOCK)
+    rows, columns = (padded.shape[i] // BLOCK for i in (-2, -1))
+    blocks = padded.reshape(*padded.shape[:2], rows, BLOCK, columns, BLOCK)
     kept = blocks.any(-1).any(-2)
     whole = blocks.all(-1).all(-2)
     given = (*_ordered(kept & ~whole), *_ordered(whole))

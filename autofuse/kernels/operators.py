@@ -75,7 +75,7 @@ class RegisteredOperator:
             return output
 
         members = {"forward": staticmethod(forward or as_registered), "backward": staticmethod(backward)}
-        made = type(f"{NAMESPACE}::{self.name}", (torch.autograd.Function,), members)
+        made: Any = type(f"{NAMESPACE}::{self.name}", (torch.autograd.Function,), members)
         # What torch's own `apply` calls once it has asked about functorch, as _is_observed has: 3 microseconds less.
         self._gradient = getattr(super(torch.autograd.Function, made), "apply", made.apply)
 

@@ -40,7 +40,7 @@ class CudaClock:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._buffer = torch.empty(_BUFFER, dtype=torch.int8, device=device)
-        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
 
     def device_seconds(self, action: Action, host: float) -> float:
         for _ in range(writes_for(host)):
@@ -49,7 +49,7 @@ class CudaClock:
         action()
         self._end.record()
         self._end.synchronize()
-        return self._start.elapsed_time(self._end) / 1e3
+        return float(self._start.elapsed_time(self._end)) / 1e3
 
     def host_seconds(self, action: Action) -> float:
         synchronize(self._device)

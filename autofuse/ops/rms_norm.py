@@ -32,7 +32,7 @@ def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
 
 def has_fused_kernel() -> bool:
     """Whether this torch computes an RMS norm on CUDA in one kernel, forward and backward."""
-    return FUSED_RMS_NORM_BACKWARD != "missing"
+    return bool(FUSED_RMS_NORM_BACKWARD != "missing")
 
 
 def _by_torch(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:

@@ -34,8 +34,8 @@ def predicted_microseconds(figure: Mapping[str, Any]) -> float:
     if peak is None:
         raise LookupError(f"The peak table does not have {figure['device']}.")
     memory = figure["megabytes"] * 1e6 / (COPY * peak.bytes_per_second)
-    rate = peak.flops["float16" if figure["dtype"] == "float32" else figure["dtype"]]
-    return 1e6 * (figure["launches"] * FIXED + memory + figure["teraflop"] * 1e12 / (PRODUCTS * rate))
+    rate: float = peak.flops["float16" if figure["dtype"] == "float32" else figure["dtype"]]
+    return 1e6 * float(figure["launches"] * FIXED + memory + figure["teraflop"] * 1e12 / (PRODUCTS * rate))
 
 
 def errors(chosen: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, float, float]]:

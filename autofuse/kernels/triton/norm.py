@@ -208,6 +208,7 @@ def _example(rows: int, width: int, dtype: torch.dtype, p: float) -> None:
         sample(rows, width, dtype=dtype),
     )
     out, total, mean, rstd = forward(x, residual, weight, bias, drawn, p, 1e-5, True, dtype, dtype)
+    assert total is not None
     backward(out, carried, total, weight, mean, rstd, drawn, p, dtype, dtype if p else None, True, True)
 
 
