@@ -34,9 +34,8 @@ def gate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
     """The gate's verdict on tests/kernels/ahead/."""
     file = tmp_path_factory.mktemp("gate") / "rows.json"
-    done = gate(
-        "--folder", REPOSITORY / "tests" / "kernels" / "ahead", "--arch", "90", "gfx942", "--quick", "--json", file
-    )
+    folder = REPOSITORY / "tests" / "kernels" / "ahead"
+    done = gate("--folder", folder, "--arch", "90", "gfx942", "--quick", "--sass", "--json", file)
     return done, json.loads(file.read_text())["rows"]
 
 
@@ -89,6 +88,21 @@ def test_a_block_of_32_warps_is_too_large_where_a_warp_has_64_threads(judged: An
     assert "8192 in 32 warps, gfx942: Its blocks have 2048 threads, and a block may have 1024" in done.stderr
     (on_nvidia,) = (row for row in rows if row["label"] == "8192 in 32 warps" and row["arch"] == 90)
     assert "threads" not in on_nvidia["trouble"]
+
+
+def test_loads_of_two_bytes_and_divisions_in_64_bits_are_told(judged: Any) -> None:
+    done, _ = judged
+    assert "narrow, 4100, as Triton sees it, doubled, sm_90, 1: Its loads and stores move 2.0 bytes" in done.stderr
+    assert "narrow, divided in 64 bits, divided, sm_90, 1: It calls 1 functions" in done.stderr
+    assert "4100, in units" in done.stdout and "4100, in units" not in done.stderr and "narrow, 4096" not in done.stderr
+
+
+@pytest.mark.parametrize("kernel", ["by_row, by row", "by_block, by block", "by_loop, by loop", "too_late, too late"])
+def test_addresses_in_32_bits_are_told(judged: Any, kernel: str) -> None:
+    done, _ = judged
+    for target in ("sm_90", "gfx942"):
+        assert f"overflowing.{kernel}, {target}: It computes addresses in 32 bits" in done.stderr
+    assert "in_time" not in done.stderr
 
 
 def test_entries_that_are_not_quick_are_left_to_the_whole_table(judged: Any) -> None:
