@@ -65,7 +65,8 @@ def _backward(
 def forward(gate: Tensor, up: Tensor, activation: str) -> Tensor:
     """activation(gate) * up. Shapes: both (rows, hidden), with any stride of rows; the result is contiguous."""
     made = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
-    _write(*evened(gate, up, made), (0, 0), activation)
+    gate, up, written = evened(gate, up, made)
+    _write(gate, up, written, (0, 0), activation)
     return made
 
 
@@ -73,7 +74,8 @@ def backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str) -> tuple[T
     """The gradients of gate and up."""
     of_gate = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     of_up = torch.empty(up.shape, dtype=up.dtype, device=up.device)
-    _write_gradients(*evened(grad, gate, up, of_gate, of_up), (0, 0), activation)
+    grad, gate, up, into_gate, into_up = evened(grad, gate, up, of_gate, of_up)
+    _write_gradients(grad, gate, up, into_gate, into_up, (0, 0), activation)
     return of_gate, of_up
 
 
