@@ -34,10 +34,10 @@ def standing_for(device: torch.device) -> Iterator[None]:
 
 def index_of(x: Tensor) -> int | None:
     """The number of the accelerator on which `x` lies; None where it lies on none."""
-    device = x.device
-    if device.type == "meta" and _STAND_IN.device is not None:
+    index: int | None = x.device.index
+    if index is None and x.is_meta and _STAND_IN.device is not None:
         return _STAND_IN.device.index
-    return device.index
+    return index
 
 
 def run_on_device_of(x: Tensor, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -237,11 +237,8 @@ def dtype_of(name: str, *operands: Any) -> torch.dtype:
     for t in operands[1:]:
         dtype = torch.promote_types(dtype, t.dtype) if isinstance(t, Tensor) else dtype
     device = operands[0].device.type
-    if (
-        torch.amp.is_autocast_available(device)
-        and torch.is_autocast_enabled(device)
-        and _has_autocast_rule(name, device)
-    ):
+    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    if on and _has_autocast_rule(name, device):
         return torch.promote_types(dtype, torch.float32)
     return dtype
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
-from tools.ahead.gate import ARCHITECTURES
+from tools.ahead.gate import ARCHITECTURES, trouble
+from tools.ahead.launches import Launch
 from tools.ahead.resources import Resources
 
 pytest.importorskip("triton")
@@ -34,9 +35,8 @@ def gate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
     """The gate's verdict on tests/kernels/ahead/."""
     file = tmp_path_factory.mktemp("gate") / "rows.json"
-    done = gate(
-        "--folder", REPOSITORY / "tests" / "kernels" / "ahead", "--arch", "90", "gfx942", "--quick", "--json", file
-    )
+    folder = REPOSITORY / "tests" / "kernels" / "ahead"
+    done = gate("--folder", folder, "--arch", "90", "--quick", "--sass", "--json", file)
     return done, json.loads(file.read_text())["rows"]
 
 
@@ -45,7 +45,8 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Complet
     "arch", [pytest.param(a, marks=[pytest.mark.night] if a != BY_DAY else []) for a in ARCHITECTURES]
 )
 def test_every_kernel_keeps_to_its_bounds_on_every_architecture(arch: Any) -> None:
-    done = gate("--quick", "--arch", str(arch))
+    """By day with its machine code; by night that of every call is judged (tests/tools/ahead/test_sass_gate.py)."""
+    done = gate("--quick", "--arch", str(arch), *(["--sass"] if arch == BY_DAY else []))
     assert done.returncode == 0, done.stderr
 
 
@@ -84,11 +85,38 @@ def test_a_kernel_that_is_launched_on_whatever_device_is_current_is_told(judged:
     assert {row["file"] for row in rows if not row["launch"]["guarded"]} == {"unguarded"}
 
 
+@pytest.mark.night
 def test_a_block_of_32_warps_is_too_large_where_a_warp_has_64_threads(judged: Any) -> None:
-    done, rows = judged
+    folder = REPOSITORY / "tests" / "kernels" / "ahead"
+    done = gate("--folder", folder, "--only", "unguarded", "overflowing", "--arch", "gfx942")
     assert "8192 in 32 warps, gfx942: Its blocks have 2048 threads, and a block may have 1024" in done.stderr
-    (on_nvidia,) = (row for row in rows if row["label"] == "8192 in 32 warps" and row["arch"] == 90)
+    assert "overflowing.by_row, by row, gfx942: It computes addresses in 32 bits" in done.stderr
+    _, rows = judged
+    (on_nvidia,) = (row for row in rows if row["label"] == "8192 in 32 warps")
     assert "threads" not in on_nvidia["trouble"]
+
+
+def test_more_threads_than_a_block_may_have_are_told() -> None:
+    used = Resources(registers=32, local=0, shared=0, warps=32)
+    launch = Launch("kernel", "", used)
+    assert trouble(Ahead("a call", lambda: None), launch, 90) == ""
+    assert "Its blocks have 2048 threads, and a block may have 1024" in trouble(
+        Ahead("a call", lambda: None), launch, "gfx942"
+    )
+
+
+def test_loads_of_two_bytes_and_divisions_in_64_bits_are_told(judged: Any) -> None:
+    done, _ = judged
+    assert "narrow, 4100, as Triton sees it, doubled, sm_90, 1: Its loads and stores move 2.0 bytes" in done.stderr
+    assert "narrow, divided in 64 bits, divided, sm_90, 1: It calls 1 functions" in done.stderr
+    assert "4100, in units" in done.stdout and "4100, in units" not in done.stderr and "narrow, 4096" not in done.stderr
+
+
+@pytest.mark.parametrize("kernel", ["by_row, by row", "by_block, by block", "by_loop, by loop", "too_late, too late"])
+def test_addresses_in_32_bits_are_told(judged: Any, kernel: str) -> None:
+    done, _ = judged
+    assert f"overflowing.{kernel}, sm_90: It computes addresses in 32 bits" in done.stderr
+    assert "in_time" not in done.stderr
 
 
 def test_entries_that_are_not_quick_are_left_to_the_whole_table(judged: Any) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ from autofuse.kernels.packages import TORCH, TRITON
 from autofuse.kernels.provider import Provider
 
 pytest.importorskip("triton")
+
+from autofuse.kernels.triton.launch import launch
+from tests.kernels.triton.standing_in import Kernel, two_devices
+from tools.ahead.absent import Absent
+
 REPOSITORY = Path(__file__).parents[2]
 OURS = sorted(name for name, o in OPERATIONS.items() if any(p.package is TRITON for p in o.providers))
 LAST = {"rotary": "turned", "cross_entropy": "_gradient", "linear_cross_entropy": "_gradient"}
@@ -45,13 +51,52 @@ def test_every_operation_with_a_triton_kernel_compiles_its_backward_pass_ahead()
     assert found["elsewhere"] not in found["streams"]
 
 
-def test_a_backward_kernel_that_does_not_compile_is_named_with_the_reason() -> None:
-    made = _rehearsed("--broken", "rms_norm")["operations"]["rms_norm"]
-    assert "_backward: TypeError: range.__init__() got an unexpected keyword argument" in made["trouble"]
+class _Doubled(torch.autograd.Function):
+    """Two kernels that say where they would be launched; that of the backward pass may not compile."""
+
+    forward_kernel: Any = None
+    backward_kernel: Any = None
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        launch(_Doubled.forward_kernel, (1,), x, threads=128)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        launch(_Doubled.backward_kernel, (1,), grad, threads=128)
+        return torch.empty_like(grad)
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Absent]:
+    with two_devices() as driver:
+        monkeypatch.setattr(_Doubled, "forward_kernel", Kernel(driver))
+        monkeypatch.setattr(_Doubled, "backward_kernel", Kernel(driver))
+        yield driver
+
+
+def _trouble(there: Absent) -> str:
+    device = torch.device("cuda", there.home)
+    return rehearsal.compiled_trouble(_Doubled.apply, device, [torch.ones(4, requires_grad=True)], {})
+
+
+def test_both_passes_are_compiled_on_the_device_of_the_call_and_not_launched(there: Absent) -> None:
+    assert _trouble(there) == ""
+    for kernel in (_Doubled.forward_kernel, _Doubled.backward_kernel):
+        assert [(device, warmup) for device, warmup, _ in kernel.launched] == [(there.home, True)]
+
+
+def test_a_backward_kernel_that_does_not_compile_is_named_with_the_reason(there: Absent) -> None:
+    _Doubled.backward_kernel.error = TypeError("unexpected keyword argument 'disable_licm'")
+    assert _trouble(there) == (
+        "A kernel of a training step does not compile here. kernel: TypeError: unexpected keyword argument "
+        "'disable_licm'"
+    )
 
 
 @pytest.mark.night
-def test_so_is_that_of_every_operation() -> None:
+def test_so_is_one_of_every_operation() -> None:
     for name, made in _rehearsed("--broken")["operations"].items():
         assert made["trouble"].startswith("A kernel of a training step does not compile here. "), name
         assert "TypeError: range.__init__() got an unexpected keyword argument" in made["trouble"]

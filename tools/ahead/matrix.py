@@ -86,11 +86,13 @@ def _compiled(triton: Path, arch: Arch, stems: list[str]) -> list[dict[str, Any]
 
 
 def _linker(home: Path) -> Path:
-    """In place of ROCm's linker, which Triton asks for up to 3.4: it copies. What it makes is looked at, and never run."""
+    """In place of ROCm's linker, which Triton asks for up to 3.4: it copies. What it makes is never run."""
     file = home / "ld.lld"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text('#!/bin/sh\n# -flavor gnu -shared INPUT -o OUTPUT\ncp "$4" "$6"\n')
+        file.write_text(
+            '#!/bin/sh\n[ "$1" = --version ] && echo none || cp "$4" "$6"  # -flavor gnu -shared INPUT -o OUTPUT\n'
+        )
         file.chmod(0o755)
     return file
 

@@ -69,14 +69,16 @@ def forward(gate: Tensor, up: Tensor, activation: str) -> Tensor:
     Shapes: both (rows, hidden), with any stride of rows, or contiguous of any dimensions; the result is contiguous.
     """
     made = contiguous_like(gate)
-    _write(*evened(gate, up, made), (0, 0), activation)
+    gate, up, written = evened(gate, up, made)
+    _write(gate, up, written, (0, 0), activation)
     return made
 
 
 def backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     """The gradients of gate and up."""
     of_gate, of_up = contiguous_like(gate), contiguous_like(up)
-    _write_gradients(*evened(grad, gate, up, of_gate, of_up), (0, 0), activation)
+    grad, gate, up, into_gate, into_up = evened(grad, gate, up, of_gate, of_up)
+    _write_gradients(grad, gate, up, into_gate, into_up, (0, 0), activation)
     return of_gate, of_up
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from math import gcd
 from typing import Any
 
 import torch
@@ -45,13 +46,18 @@ def launch(
     if not isinstance(kernel, JITFunction):  # interpreted
         kernel[grid](first, *rest, **constants)
         return
-    active, index = driver.active, index_of(first)
+    active = driver.active
     current = active.get_current_device()
+    index = index_of(first)
     if index is None or index == current:
-        _launch_here(kernel, grid, _options(active, current, threads, registers), (first, *rest), constants)
+        options = _options(active, current, threads, registers)
+        if _REHEARSAL.compiled is None:
+            kernel[grid](first, *rest, **constants, **options)
+        else:
+            _compile(kernel, grid, (first, *rest), constants | options)
         return
     with torch.cuda.device(index):
-        _launch_here(kernel, grid, _options(active, index, threads, registers), (first, *rest), constants)
+        launch(kernel, grid, first, *rest, threads=threads, registers=registers, **constants)
 
 
 @lru_cache(maxsize=4096)
@@ -61,25 +67,19 @@ def unit(*sizes: int) -> tuple[int, tuple[int, ...]]:
     Triton learns of a number only whether it divides by 16. A kernel that multiplies a width or a stride by a constant
     unit has loads of 8 bytes for a row of 4100 halves, not of 2.
     """
-    each = 16
-    for size in sizes:
-        each = min(each, size & -size) if size else each
-    return each, tuple(size // each for size in sizes)
+    each = gcd(16, *sizes)
+    return each, tuple([size // each for size in sizes])
 
 
-def _launch_here(
-    kernel: Any, grid: tuple[int, ...], options: dict[str, int], arguments: tuple[Any, ...], constants: dict[str, Any]
-) -> None:
-    if _REHEARSAL.compiled is None:
-        kernel[grid](*arguments, **constants, **options)
-        return
+def _compile(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
     name = kernel.fn.__name__
     try:
-        compiled = kernel.warmup(*arguments, grid=grid, **constants, **options)
+        compiled = kernel.warmup(*arguments, grid=grid, **named)
         compiled.run  # noqa: B018 - loads it, which fails where the device has too little shared memory or registers
     except Exception as error:
         raise DoesNotCompile(f"{name}: {type(error).__name__}: {_last_line(error)}") from error
-    _REHEARSAL.compiled.append(name)
+    if _REHEARSAL.compiled is not None:
+        _REHEARSAL.compiled.append(name)
 
 
 @contextmanager

@@ -5,45 +5,27 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-triton = pytest.importorskip("triton")
+pytest.importorskip("triton")
 
-from autofuse.kernels.devices import index_of, multiprocessors, standing_for  # noqa: E402
-from autofuse.kernels.triton import launch as launcher  # noqa: E402
-from autofuse.kernels.triton.launch import DoesNotCompile, launch, rehearsing  # noqa: E402
-from tools.ahead.absent import Absent, absent  # noqa: E402
-from tools.ahead.targets import TARGETS  # noqa: E402
+from autofuse.kernels.devices import index_of, multiprocessors, standing_for
+from autofuse.kernels.triton import launch as launcher
+from autofuse.kernels.triton.launch import DoesNotCompile, launch, rehearsing
+from tests.kernels.triton.standing_in import Kernel, two_devices
+from tools.ahead.absent import Absent
+from tools.ahead.targets import TARGETS
 
 PACKAGE = Path(__file__).parents[3] / "autofuse"
 
 
-class Kernel(triton.runtime.jit.JITFunction):  # type: ignore[misc]
-    """In place of a compiled kernel: it says on which device, and how, it was launched."""
-
-    def __init__(self, driver: Absent, error: Exception | None = None) -> None:
-        self.driver, self.error = driver, error
-        self.fn = SimpleNamespace(__name__="kernel")
-        self.launched: list[tuple[int, bool, dict[str, Any]]] = []
-
-    def run(self, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
-        self.launched.append((self.driver.current, warmup, named))
-        if self.error is not None:
-            raise self.error
-        return SimpleNamespace(run=None)
-
-
 @pytest.fixture
 def there() -> Iterator[Absent]:
-    """A driver of two NVIDIA devices; the tensors lie on the one that is not current."""
-    usual = triton.runtime.driver._active if hasattr(triton.runtime.driver, "_active") else None
-    with absent(TARGETS[90].gpu, 3) as driver:
+    with two_devices() as driver:
         yield driver
-    triton.runtime.driver.set_active(usual)
 
 
 X = torch.empty(4, device="meta")
