@@ -80,6 +80,15 @@ def from_environment(variables: Mapping[str, str] = os.environ) -> KernelSetting
     )  # fmt: skip
 
 
+def launch_bound_in(regime: str) -> bool | None:
+    """What the regime that a profile found of a model's steps says of `launch_bound`: "overhead" that they wait for
+    launches, "compute" and "memory" that they wait for the device; any other word nothing.
+
+    `use(launch_bound=launch_bound_in(profile.probe.verdict))`.
+    """
+    return {"overhead": True, "compute": False, "memory": False}.get(regime)
+
+
 def named(text: str) -> frozenset[str] | None:
     """The providers in a list with commas; None, which means all, where it is empty."""
     return frozenset(name.strip() for name in text.split(",") if name.strip()) or None

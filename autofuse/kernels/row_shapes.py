@@ -40,6 +40,11 @@ def matrix(x: Tensor) -> tuple[int, int, int]:
     return x.numel() // max(width, 1), width, width
 
 
+def distance(x: Tensor, width: int) -> int:
+    """The last of `matrix`, of a tensor whose rows are `width` wide."""
+    return x.stride(0) if x.ndim == 2 else width
+
+
 def shaped(made: Tensor, like: Tensor) -> Tensor:
     """A result of rows with the sizes of `like`, and no view: autograd lets nobody write into views that operators
     return."""

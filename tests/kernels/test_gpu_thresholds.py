@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from autofuse.kernels.decisions import Kind
 from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.operation import OPERATIONS
-from autofuse.kernels.policy import KernelSettings, from_environment
+from autofuse.kernels.policy import KernelSettings, from_environment, launch_bound_in
+from autofuse.results.profile_parts import Regime
 
 
 @pytest.mark.parametrize("saved", [1, 4, 10])
@@ -32,6 +35,11 @@ def test_every_operation_with_a_threshold_of_its_own_keeps_the_usual_one_on_cpus
 @pytest.mark.parametrize(("text", "expected"), [("", None), ("1", True), ("0", False), ("no", False), ("yes", True)])
 def test_the_environment_says_what_steps_wait_for(text: str, expected: bool | None) -> None:
     assert from_environment({"AUTOFUSE_LAUNCH_BOUND": text}).launch_bound is expected
+
+
+def test_the_regime_that_a_profile_found_says_what_steps_wait_for() -> None:
+    said = {regime: launch_bound_in(regime) for regime in get_args(Regime)}
+    assert said == {"compute": False, "memory": False, "overhead": True, "inconclusive": None, "unknown": None}
 
 
 def test_decisions_are_kept_apart_by_what_steps_wait_for() -> None:

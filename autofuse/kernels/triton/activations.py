@@ -14,7 +14,7 @@ from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.devices import multiprocessors
-from autofuse.kernels.row_shapes import contiguous_like, divided, matrix
+from autofuse.kernels.row_shapes import contiguous_like, distance, divided, matrix
 from autofuse.kernels.triton.launch import launch, unit
 from autofuse.kernels.triton.rows import entries
 
@@ -206,7 +206,7 @@ def _gradients(
     given = grad, x, *results
     grad, read, *written = given if bias is not None else evened(*given)
     rows, hidden, stride = matrix(read)
-    each, (columns, *steps) = unit(hidden, matrix(grad)[2], stride)
+    each, (columns, *steps) = unit(hidden, distance(grad, hidden), stride)
     ROWS, COLUMNS = tile(hidden)
     blocks, programs = divided(hidden, COLUMNS), divided(rows, ROWS)
     if wants_bias:  # as few partial sums as keep the device busy

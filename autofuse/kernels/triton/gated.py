@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
-from autofuse.kernels.row_shapes import contiguous_like, divided, matrix
+from autofuse.kernels.row_shapes import contiguous_like, distance, divided, matrix
 from autofuse.kernels.triton.activations import THREADS, evened, formula, sloped, tile
 from autofuse.kernels.triton.launch import launch, unit
 from autofuse.kernels.triton.rows import entries
@@ -105,7 +105,7 @@ def _places(hidden: int, gate_first: bool) -> tuple[int, int]:
 def _write(gate: Tensor, up: Tensor, made: Tensor, places: tuple[int, int], activation: str) -> None:
     """Into `made`, of the shape of gate and up, which begin at `places` of their rows."""
     rows, hidden, _ = matrix(made)
-    each, sizes = unit(hidden, matrix(gate)[2], matrix(up)[2], *places)
+    each, sizes = unit(hidden, distance(gate, hidden), distance(up, hidden), *places)
     ROWS, COLUMNS = tile(hidden)
     grid = (divided(rows, ROWS), divided(hidden, COLUMNS))
     launch(
@@ -118,7 +118,8 @@ def _write_gradients(
 ) -> None:
     """Into `of_gate` and `of_up`, which have the same stride; they begin where gate and up begin."""
     rows, hidden, stride = matrix(grad)
-    each, sizes = unit(hidden, stride, matrix(gate)[2], matrix(up)[2], matrix(of_gate)[2], *places)
+    steps = distance(gate, hidden), distance(up, hidden), distance(of_gate, hidden)
+    each, sizes = unit(hidden, stride, *steps, *places)
     ROWS, COLUMNS = tile(hidden)
     grid = (divided(rows, ROWS), divided(hidden, COLUMNS))
     launch(

@@ -19,7 +19,7 @@ from torch import Tensor
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.devices import multiprocessors
 from autofuse.kernels.dropout_bits import least_kept
-from autofuse.kernels.row_shapes import contiguous_like, divided, matrix
+from autofuse.kernels.row_shapes import contiguous_like, distance, divided, matrix
 from autofuse.kernels.triton.launch import launch, unit
 from autofuse.kernels.triton.norm_tiles import affine, backward_tile, total_of
 from autofuse.kernels.triton.norm_wide import affine_backward, backward_wide, forward_wide
@@ -53,7 +53,7 @@ def forward(
     kernel = _forward if width <= _WIDEST else forward_wide
     tall, block, threads = _tile(width)
     if out.numel():
-        each, sizes = unit(width, stride, 0 if residual is None else matrix(residual)[2])
+        each, sizes = unit(width, stride, 0 if residual is None else distance(residual, width))
         launch(
             kernel, (divided(rows, tall),), x, residual, weight, bias, seed, total, out, mean, rstd, rows, *sizes,
             least_kept(p), _scale(p), eps, each, tall, block, threads=threads,
@@ -84,7 +84,7 @@ def backward(
     dbias = torch.empty((parts, width), dtype=torch.float32, device=total.device) if wants_bias else None
     if dx.numel():
         sums = mean, rstd, dweight, dbias
-        strides = matrix(given)[2], stride, 0 if carried is None else matrix(carried)[2]
+        strides = distance(given, width), stride, 0 if carried is None else distance(carried, width)
         results = dx, dresidual
         dropped = seed, least_kept(p), _scale(p)
         each, (columns, *steps) = unit(width, *strides)
