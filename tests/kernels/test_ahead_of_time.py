@@ -108,7 +108,7 @@ def test_more_threads_than_a_block_may_have_are_told() -> None:
 def test_loads_of_two_bytes_and_divisions_in_64_bits_are_told(judged: Any) -> None:
     done, _ = judged
     assert "narrow, 4100, as Triton sees it, doubled, sm_90, 1: Its loads and stores move 2.0 bytes" in done.stderr
-    assert "narrow, divided in 64 bits, divided, sm_90, 1: It calls 1 functions" in done.stderr
+    assert "narrow, divided in 64 bits, divided, sm_90, 1: It divides numbers of 64 bits in 1 places" in done.stderr
     assert "4100, in units" in done.stdout and "4100, in units" not in done.stderr and "narrow, 4096" not in done.stderr
 
 

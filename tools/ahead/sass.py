@@ -18,15 +18,20 @@ from pathlib import Path
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)([^;]*);")
 _LABEL = re.compile(r"^\s*(\.L_x_\d+|\.L_\d+):", re.MULTILINE)
 _TARGET = re.compile(r"\((\.L_x_\d+|\.L_\d+)\)")
+_DIVISION = re.compile(r"_(div|rem)_[su]64")  # others wait for threads of a warp
 _WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One of a kernel's. opcode: with its modifiers, "LDG.E.128"; target: the place that a branch goes to, else -1."""
+    """One of a kernel's. opcode: with its modifiers, "LDG.E.128"; target: the place that a branch goes to, else -1.
+
+    divides: whether it calls the function that 64-bit integer division compiles to.
+    """
 
     opcode: str
     target: int = -1
+    divides: bool = False
 
     @property
     def width(self) -> int:
@@ -41,15 +46,15 @@ class Instruction:
 class MachineCode:
     """Counts of the hot part of a kernel, for one thread and one pass through it.
 
-    loads, stores: instructions by the bytes that each moves. instructions: all of them. divisions: calls and loops that
-    64-bit integer division compiles to, in the whole kernel.
+    loads, stores: instructions by the bytes that each moves. instructions: all of them. total, divisions: of the whole
+    kernel, all of them and those that call a function to divide numbers of 64 bits.
     """
 
     loads: dict[int, int]
     stores: dict[int, int]
     instructions: int
     total: int
-    calls: int
+    divisions: int
 
     @property
     def bytes(self) -> int:
@@ -76,25 +81,26 @@ def machine_code(cubin: bytes, nvdisasm: Path) -> MachineCode:
 
 def instructions(text: str) -> list[Instruction]:
     """The instructions of what nvdisasm prints, without padding."""
-    found: list[tuple[str, str]] = []
+    found: list[tuple[str, str, bool]] = []
     places: dict[str, int] = {}
     for line in text.splitlines():
         if label := _LABEL.match(line):
             places[label.group(1)] = len(found)
         if match := _INSTRUCTION.search(line):
             branch = _TARGET.search(match.group(4)) if match.group(3).startswith("BRA") else None
-            found.append((match.group(3), branch.group(1) if branch else ""))
+            divides = match.group(3).startswith("CALL") and _DIVISION.search(match.group(4)) is not None
+            found.append((match.group(3), branch.group(1) if branch else "", divides))
     while found and found[-1][0] == "NOP":
         found.pop()
-    return [Instruction(opcode, places.get(label, -1)) for opcode, label in found]
+    return [Instruction(opcode, places.get(label, -1), divides) for opcode, label, divides in found]
 
 
 def counted(code: Sequence[Instruction]) -> MachineCode:
     hot = _hot(code)
     loads = Counter(i.width for i in hot if i.opcode.startswith("LDG"))
     stores = Counter(i.width for i in hot if i.opcode.startswith("STG"))
-    calls = sum(i.opcode.startswith("CALL") for i in code)
-    return MachineCode(dict(sorted(loads.items())), dict(sorted(stores.items())), len(hot), len(code), calls)
+    divisions = sum(i.divides for i in code)
+    return MachineCode(dict(sorted(loads.items())), dict(sorted(stores.items())), len(hot), len(code), divisions)
 
 
 def _hot(code: Sequence[Instruction]) -> Sequence[Instruction]:

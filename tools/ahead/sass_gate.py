@@ -77,8 +77,8 @@ def trouble(made: Judged, bounds: Mapping[str, float]) -> str:
             f"Its loads and stores move {numbers['access']} bytes at a time, in the mean, and {made.row.access} were "
             "promised. Give widths and strides in units (triton/launch.py)."
         )
-    if made.code.calls:
-        found.append(f"It calls {made.code.calls} functions, as to divide numbers of 64 bits. Use 32 where they do.")
+    if made.code.divisions:
+        found.append(f"It divides numbers of 64 bits in {made.code.divisions} places. Use 32 bits where they do.")
     for name, words in (("bytes", "bytes for an entry"), ("instructions", "instructions for an entry")):
         if numbers[name] > bounds.get(name, numbers[name]) * WORSE:
             found.append(f"It takes {numbers[name]} {words}, and {bounds[name]} are recorded.")

@@ -21,11 +21,13 @@ from tools.ahead.sass_gate import Judged, as_markdown, record, trouble, write
 REPOSITORY = Path(__file__).parents[3]
 
 
-def made(width: int = 16, instructions: int = 80, calls: int = 0, registers: int = 32, access: float = 6.0) -> Judged:
+def made(
+    width: int = 16, instructions: int = 80, divisions: int = 0, registers: int = 32, access: float = 6.0
+) -> Judged:
     """A kernel of 128 threads, each with 8 halves to load and to store."""
     launch = Launch("kernel", "BLOCK=1024", Resources(registers, 0, 0, 4), "norm", programs=1056, tile=1024, ideal=4.0)
     counts = {width: 16 // width}
-    code = MachineCode(counts, counts, instructions, instructions, calls)
+    code = MachineCode(counts, counts, instructions, instructions, divisions)
     return Judged(Row("norm", "a call", 90, launch, "", access), "norm, a call, kernel, sm_90, 1", code, 8.0)
 
 
@@ -37,7 +39,7 @@ def test_what_is_as_recorded_or_better_is_not_told() -> None:
 
 WORSE = {
     "loads of 2 bytes": (made(width=2), "move 2.0 bytes at a time, in the mean, and 6.0 were promised"),
-    "a call": (made(calls=2), "It calls 2 functions"),
+    "a division": (made(divisions=2), "It divides numbers of 64 bits in 2 places."),
     "more instructions": (made(instructions=120), "It takes 15.0 instructions for an entry, and 10.0 are recorded."),
     "more registers": (made(registers=64), "It has 8 blocks on a multiprocessor, and 16 are recorded."),
     "shorter loads": (made(width=8), "It has 8.0 bytes an access, and 16.0 are recorded."),
