@@ -10,7 +10,9 @@ from dataclasses import replace
 
 import torch
 
+from autofuse.kernels.policy import settings
 from autofuse.kernels.ranking import CandidateTime, ranked
+from autofuse.measure.device_timing import CudaClock, DeviceClock, device_race
 from autofuse.measure.pair_count import warmed
 from autofuse.measure.race import Race, race, typical, typical_interval
 from autofuse.measure.timing import seconds_of, without_garbage_collection
@@ -25,8 +27,12 @@ Step = Callable[[], object]
 def raced(steps: Mapping[str, Step], trials: Sequence[Trial], seconds: float, device: torch.device) -> CandidateTime:
     """The trials with their times, `seconds` for each, and up to four times that where noise leaves open who is best.
 
-    `trials` has one for each of the steps, by name, with what else is known of it.
+    `trials` has one for each of the steps, by name, with what else is known of it. On a GPU the time is that from an
+    idle device to an idle one, launches included, unless the settings say that the model's steps wait for the GPU: then
+    it is the GPU's own, and the host's stands beside it.
     """
+    if device.type == "cuda" and settings().launch_bound is False:
+        return raced_by_device(steps, trials, seconds, CudaClock(device))
     warm = {name: min(seconds_of(step, device) for _ in range(WARM)) for name, step in steps.items()}
     order = sorted(steps, key=lambda name: warm[name])  # the first is timed twice a round, and never let go
     with without_garbage_collection(), warmed(steps[order[0]], steps[order[-1]], warmup=1, device=device):
@@ -40,6 +46,19 @@ def raced(steps: Mapping[str, Step], trials: Sequence[Trial], seconds: float, de
             times = times.followed_by(more)
             measured = _summed(trials, times)
     return measured
+
+
+def raced_by_device(
+    steps: Mapping[str, Step], trials: Sequence[Trial], seconds: float, clock: DeviceClock
+) -> CandidateTime:
+    """The trials with their times on the device's own clock, and the host's time for each call."""
+    for step in steps.values():
+        for _ in range(WARM):
+            step()
+    times, host = device_race(steps, seconds=seconds, seed=0, clock=clock)
+    told = _summed(trials, times)
+    beside = [replace(trial, host_seconds=host[trial.name]) for trial in told.trials]
+    return replace(told, trials=beside)
 
 
 def _summed(trials: Sequence[Trial], times: Race) -> CandidateTime:

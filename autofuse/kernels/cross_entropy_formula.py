@@ -34,7 +34,10 @@ def gradient(
 def losses_and_gradient(
     logits: Tensor, target: Tensor, share: Tensor, ignore_index: int, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """`losses` and `gradient` in one go, for a caller that knows each row's share beforehand."""
+    """`losses` and `gradient` in one go, for a caller that knows each row's share and needs the logits no more.
+
+    A kernel may write the gradient into the logits; this one does not.
+    """
     wide = _wide(logits)
     normalizers = _normalizers(wide)
     made = _losses(wide, target, None, normalizers, ignore_index, label_smoothing)

@@ -45,6 +45,8 @@ class Kind(NamedTuple):
         parts += ["training" if self.training else "inference", wishes.policy]
         parts += ["deterministic"] if self.deterministic else []
         parts += [f"among {','.join(sorted(wishes.providers))}"] if wishes.providers is not None else []
+        if self.device != "cpu" and wishes.launch_bound is not None:
+            parts.append("launch bound" if wishes.launch_bound else "device bound")
         return " ".join([*parts, f"at {site}"] if site else parts)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autofuse.kernels.flex_blocks import block_mask, reader
 from autofuse.kernels.packages import COMPILER, loaded
 
 _LEAST_WIDTH = 16  # of a head, for its kernels on GPUs
@@ -40,14 +41,28 @@ def attend(
 ) -> Tensor:
     """Attention of (B, H, T, d), (B, G, S, d) and (B, G, S, dv), masked, with scores below `cap` unless that is 0."""
     grouped = query.shape[1] != key.shape[1]
-    modified = score_mod(mask, is_causal, scale, cap)
-    result: Tensor = _compiled()(query, key, value, score_mod=modified, scale=1.0, enable_gqa=grouped)
+    modified, blocks = modifications(query, key, mask, is_causal, scale, cap)
+    result: Tensor = _compiled()(
+        query, key, value, score_mod=modified, block_mask=blocks, scale=1.0, enable_gqa=grouped
+    )
     return result
+
+
+def modifications(
+    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float, cap: float
+) -> tuple[Callable[..., Tensor], Any]:
+    """What becomes of a score, and the blocks of scores that are left out; None where none are."""
+    blocks = None
+    if mask is None or mask.dtype is torch.bool:
+        blocks = block_mask(mask, is_causal, query.shape[-2], key.shape[-2], query.device)
+    if blocks is not None:
+        mask, is_causal = None, False
+    return score_mod(mask, is_causal, scale, cap), blocks
 
 
 def score_mod(mask: Tensor | None, is_causal: bool, scale: float, cap: float) -> Callable[..., Tensor]:
     """What becomes of one score, of a batch, a head, a query and a key."""
-    at = None if mask is None else _reader(mask[(None,) * (4 - mask.ndim)])
+    at = None if mask is None else reader(mask[(None,) * (4 - mask.ndim)])
 
     def modified(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         score = score * scale
@@ -61,16 +76,6 @@ def score_mod(mask: Tensor | None, is_causal: bool, scale: float, cap: float) ->
         return torch.where(found, score, -float("inf")) if found.dtype is torch.bool else score + found
 
     return modified
-
-
-def _reader(mask: Tensor) -> Callable[..., Tensor]:
-    """The entry of a mask of four dimensions; those of size 1 count for all."""
-    one = tuple(size == 1 for size in mask.shape)
-
-    def at(*places: Any) -> Tensor:
-        return mask[tuple(place * 0 if alone else place for place, alone in zip(places, one, strict=True))]
-
-    return at
 
 
 @cache

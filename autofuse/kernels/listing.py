@@ -53,7 +53,7 @@ def _operation(operation: Operation) -> OperationEntry:
 
 
 def _entry(operation: Operation, provider: Provider) -> ProviderEntry:
-    reason = operation.failures.get(provider.name) or provider.package.missing() or _no_device(provider)
+    reason = operation.failure(provider.name) or provider.package.missing() or _no_device(provider)
     is_torch = provider is operation.torch
     return ProviderEntry(
         provider.name, provider.package.name, not reason, reason, provider.default or is_torch,

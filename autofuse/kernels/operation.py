@@ -9,7 +9,6 @@ what is small, where choosing and registration would cost more than a kernel sav
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -18,14 +17,19 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.kernels.decisions import Kind, any_decided, decided
+from autofuse.kernels.devices import run_on_device_of
+from autofuse.kernels.failures import CallKind, Failures, call_kind
+from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.packages import Unavailable, on_giving_up
 from autofuse.kernels.policy import PROVIDERS, on_change, settings
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
+from autofuse.kernels.rehearsal import backward_trouble
 from autofuse.torch_private import forward_ad, get_tracing_state, is_any_autocast_enabled, peek_interpreter_stack
 from autofuse.verify.dropout_switch import is_dropout_off
 
 LEAST = 2**16  # elements; below this a call costs about as much as its kernel
 Sizes = Callable[..., tuple[int, ...]]
+_Taker = tuple[Provider, Callable[..., Any]]  # who takes a kind of call, and what runs it
 
 OPERATIONS: dict[str, Operation] = {}
 RECORDERS: list[list[RecordedCall]] = []
@@ -34,7 +38,6 @@ _TENSORS = frozenset({Tensor, nn.Parameter})
 _DTYPES = frozenset({torch.float64, *HALVES_AND_SINGLE})
 _REMEMBERED = 4096  # signatures
 _CHECKPOINTING = "torch.utils.checkpoint"  # stops a recomputation by an exception, once it has what it needs
-_LOG = logging.getLogger("autofuse")
 
 
 def by_elements_and_width(x: Tensor, *others: Any, **named: Any) -> tuple[int, ...]:
@@ -76,16 +79,17 @@ class Operation:
 
     def __init__(
         self, name: str, providers: Sequence[Provider], *, least: int = LEAST, sizes: Sizes = by_elements_and_width,
-        keeps_layout: bool = False,
+        keeps_layout: bool = False, on_gpu: GpuThreshold | None = None,
     ) -> None:  # fmt: skip
         self.name, self.least, self.sizes = name, least, sizes
+        self._on_gpu, self._least_on_gpu = on_gpu, -1
         self.keeps_layout = keeps_layout  # whether the result of any provider lies in memory as that of torch's does
         self.providers: tuple[Provider, ...] = tuple(providers)
         self.torch = next(p for p in self.providers if p.name == "torch")
-        self.failures: dict[str, str] = {}  # provider -> what it raised
+        self._failures = Failures(name)
         self.counts: dict[str, int] = {}  # provider -> calls that it took
         self._torchs: frozenset[torch.dtype] | None = None
-        self._takers: dict[tuple[Any, ...], Provider] = {}
+        self._takers: dict[tuple[Any, ...], _Taker] = {}
         self._orders: dict[tuple[Any, ...], tuple[Provider, ...]] = {}
         self._kinds: dict[Kind, tuple[Provider, ...]] = {}
         OPERATIONS[name] = self
@@ -96,22 +100,27 @@ class Operation:
                 made.append(RecordedCall(self, (x, *args), kwargs))
         if kwargs.get("dropout_p") and kwargs.get("training") and is_dropout_off(kwargs["dropout_p"]):
             kwargs["dropout_p"] = 0.0
-        if traced() or x.dtype in (self._torchs or self._plain_dtypes()) or x.numel() < self.least:
+        if traced() or x.dtype in (self._torchs or self._plain_dtypes()) or x.numel() < self.least_for(x):
             return self.torch.run(x, *args, **kwargs)
         key = _signature(x, args, kwargs)
         if key is None:
             return (self.taker(x, *args, **kwargs) if _on_paper else self.torch).run(x, *args, **kwargs)
-        provider = self._takers.get(key)
-        if provider is None:
-            provider = self._remembered(key, self.taker(x, *args, **kwargs))
         try:
-            result = provider.run(x, *args, **kwargs)
+            taker = self._takers.get(key)
+        except TypeError:  # no hash: a list, say, which may hold other things at the next call
+            return (self.taker(x, *args, **kwargs) if _on_paper else self.torch).run(x, *args, **kwargs)
+        if taker is None:
+            taker = self._remembered(key, self._compiled_taker(x, args, kwargs), x, args, kwargs)
+        provider, run = taker
+        try:
+            result = run_on_device_of(x, run, args, kwargs)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
             if provider is self.torch or type(error).__module__ == _CHECKPOINTING:
                 raise
-            self._give_up(provider, error)
+            why = str(error) if isinstance(error, Unavailable) else f"It raised {type(error).__name__}: {error}"
+            self._give_up(provider, why, None if isinstance(error, Unavailable) else self._kind_of(x, args, kwargs))
             return self(x, *args, **kwargs)
         self.counts[provider.name] = self.counts.get(provider.name, 0) + 1
         return result
@@ -123,12 +132,15 @@ class Operation:
         self._torchs = _DTYPES - taken
         return self._torchs
 
-    def _remembered(self, key: tuple[Any, ...], provider: Provider) -> Provider:
-        """A check goes by what a signature has, so that it is asked once for each."""
+    def _remembered(
+        self, key: tuple[Any, ...], provider: Provider, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Taker:
+        """A check goes by what a signature has, so that it is asked once for each; so does what a provider prepares."""
         if len(self._takers) >= _REMEMBERED:
             self._takers.clear()
-        self._takers[key] = provider
-        return provider
+        run = provider.run if provider.prepare is None else provider.prepare(x, *args, **kwargs)
+        taker = self._takers[key] = (provider, run)
+        return taker
 
     def provider(self, name: str) -> Provider:
         """The provider called `name`. Raises ValueError where there is none."""
@@ -145,11 +157,34 @@ class Operation:
 
     def taker(self, x: Tensor, *args: Any, **kwargs: Any) -> Provider:
         """Who would compute such a call in plain eager execution; fakes of its tensors do as well."""
-        if x.numel() >= self.least:
+        if x.numel() >= self.least_for(x):
             for provider in self._order(x, *args, **kwargs):
                 if provider is self.torch or not provider.check(x, *args, **kwargs):
                     return provider
         return self.torch
+
+    def _kind_of(self, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKind:
+        return call_kind((x, *args, *kwargs.values()), self.sizes(x, *args, **kwargs))
+
+    def _compiled_taker(self, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Provider:
+        """The taker; in training one whose backward pass was compiled: there it would be too late to ask another."""
+        provider = self.taker(x, *args, **kwargs)
+        while why := backward_trouble(provider, (x, *args), kwargs):
+            self._give_up(provider, why, self._kind_of(x, args, kwargs))
+            provider = self.taker(x, *args, **kwargs)
+        return provider
+
+    def least_for(self, x: Tensor) -> int:
+        """The number of elements below which plain torch code runs on the device of `x`."""
+        if self._on_gpu is None or not x.is_cuda:
+            return self.least
+        if self._least_on_gpu < 0:
+            self._least_on_gpu = self._on_gpu.least(settings().launch_bound)
+        return self._least_on_gpu
+
+    def least_on_gpu(self, launch_bound: bool | None) -> int:
+        """The same on a GPU, by what a model's steps wait for."""
+        return self.least if self._on_gpu is None else self._on_gpu.least(launch_bound)
 
     def add(self, *providers: Provider) -> None:
         """More ways to compute the operation; they come after those that are there."""
@@ -160,7 +195,7 @@ class Operation:
         """Choose anew: decisions, or what is installed, have changed."""
         self._orders.clear()
         self._takers.clear()
-        self._torchs = None
+        self._torchs, self._least_on_gpu = None, -1
 
     def orders(self) -> list[tuple[Kind, tuple[Provider, ...]]]:
         """The kinds of calls that were made so far, with the providers that are asked in turn."""
@@ -181,25 +216,22 @@ class Operation:
         """Why a provider takes no call of this kind, as a sentence; "" where it may."""
         if provider is self.torch:
             return ""
-        if provider.name in self.failures:
-            return self.failures[provider.name]
+        if failed := self._failures.for_all(provider.name):
+            return failed
         if not settings().allows(provider.name):
             return f"The settings ({PROVIDERS}) leave it out."
         return provider.unsuited(kind.device, dtype, kind.deterministic)
 
     def _order(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Provider, ...]:
         """Whom to ask, in turn; the last takes every call."""
-        key = (
-            x.device.type,
-            x.dtype,
-            self.sizes(x, *args, **kwargs),
-            torch.is_grad_enabled() and x.requires_grad,
-            torch.are_deterministic_algorithms_enabled(),
-        )
+        of_call = self._kind_of(x, args, kwargs)
+        wanted = torch.is_grad_enabled() and x.requires_grad
+        key = (*of_call, wanted, torch.are_deterministic_algorithms_enabled())
         found = self._orders.get(key)
         if found is None:
             kind = self.kind(x, *args, **kwargs)
-            found = self._orders[key] = self._ordered(kind, x.dtype)
+            able = (p for p in self._ordered(kind, x.dtype) if not self._failures.at(p.name, of_call))
+            found = self._orders[key] = tuple(able)
             self._kinds[kind] = found
         return found
 
@@ -211,34 +243,43 @@ class Operation:
         defaults = [p for p in possible if p.default and p not in measured and p is not self.torch]
         return (*measured, *defaults, self.torch)
 
-    def _give_up(self, provider: Provider, error: Exception) -> None:
-        """A package that is not what it seemed changes nothing but the choice."""
-        why = str(error) if isinstance(error, Unavailable) else f"It raised {type(error).__name__}: {error}"
-        self.failures[provider.name] = why
+    @property
+    def failures(self) -> dict[str, str]:
+        """For each provider that failed, why, the last time."""
+        return self._failures.told()
+
+    def failure(self, provider: str) -> str:
+        """Why a provider is asked for no call at all any more, as a sentence; "" where it is asked."""
+        return self._failures.for_all(provider)
+
+    def _give_up(self, provider: Provider, why: str, kind: CallKind | None) -> None:
+        """What failed changes nothing but the choice: for calls of that kind, or for all."""
+        self._failures.add(provider.name, why, kind)
         self.forget()
-        _LOG.warning("autofuse.ops.%s no longer asks %s: %s", self.name, provider.name, why)
 
 
 def _signature(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-    """What a choice can depend on; None where the call is not plain eager execution on plain tensors."""
-    if _transformed():
+    """What a choice can depend on; None where the call is not plain eager execution on plain tensors.
+
+    It is made at every call, and is written for that: no generators, and what is rare is asked about last.
+    """
+    if peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
         return None
-    captured = x.is_cuda and torch.cuda.is_current_stream_capturing()
-    modes = torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(), captured
-    parts: list[Any] = [*modes, _autocast_dtype(x.device.type), *kwargs]
-    for a in (x, *args, *kwargs.values()):
+    parts: list[Any] = [torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()]
+    for a in (x, *args, *kwargs.values()) if kwargs else (x, *args):
         if type(a) in _TENSORS:
             parts.append((a.shape, a.stride(), a.dtype, a.requires_grad, a.device))
         elif isinstance(a, Tensor):
             return None
         else:
             parts.append(a)
-    key = tuple(parts)
-    try:
-        hash(key)
-    except TypeError:  # a list, say, which may hold other things at the next call
-        return None
-    return key
+    if kwargs:
+        parts.append(tuple(kwargs))
+    if x.is_cuda:
+        parts.append(torch.cuda.is_current_stream_capturing())
+    if is_any_autocast_enabled():
+        parts.append(_autocast_dtype(x.device.type))
+    return tuple(parts)
 
 
 def _autocast_dtype(device: str) -> torch.dtype | None:

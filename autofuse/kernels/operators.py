@@ -35,36 +35,52 @@ class RegisteredOperator:
     a call that none of them looks at goes past the dispatcher.
     """
 
-    def __init__(self, overload: Any, function: Callable[..., Any], name: str) -> None:
-        self.overload, self.function, self.name = overload, function, name
-        self._gradient: type[torch.autograd.Function] | None = None
+    def __init__(self, overload: Any, function: Callable[..., Any], direct: Callable[..., Any], name: str) -> None:
+        self.overload, self.function, self.direct, self.name = overload, function, direct, name
+        self._gradient: Callable[..., Any] | None = None  # of calls that nobody looks at
         kinds = [str(kind) for argument, kind in function.__annotations__.items() if argument != "return"]
         self._tensors = tuple(i for i, kind in enumerate(kinds) if "Tensor" in kind)
 
     def __call__(self, *args: Any) -> Any:
-        if _is_observed() or not all(type(args[i]) in _PLAIN for i in self._tensors):
+        if _is_observed():
             return self.overload(*args)
-        if not torch.is_grad_enabled() or not any(args[i] is not None and args[i].requires_grad for i in self._tensors):
-            return self.function(*args)
+        wanted = False
+        for i in self._tensors:  # at every call: a loop takes a third of what generators take
+            a = args[i]
+            if a is None:
+                continue
+            if type(a) not in _PLAIN:
+                return self.overload(*args)
+            wanted = wanted or a.requires_grad
+        if not wanted or not torch.is_grad_enabled():
+            return self.direct(*args)
         if self._gradient is None:
             return self.overload(*args)
-        return self._gradient.apply(*args)  # type: ignore[no-untyped-call]
+        return self._gradient(*args)
 
-    def differentiate(self, backward: Callable[..., Any], save: Callable[..., None]) -> None:
-        """Give the gradient: `save(ctx, inputs, output)` in the forward pass, `backward(ctx, *gradients)`."""
+    def differentiate(
+        self, backward: Callable[..., Any], save: Callable[..., None], forward: Callable[..., Any] | None = None
+    ) -> None:
+        """Give the gradient: `save(ctx, inputs, output)` in the forward pass, `backward(ctx, *gradients)`.
+
+        forward: what the autograd.Function of calls that nobody looks at runs, `forward(ctx, *inputs)`, where it has
+        less to do than the operator and `save`: results that only the backward pass reads need not become outputs.
+        """
         torch.library.register_autograd(f"{NAMESPACE}::{self.name}", backward, setup_context=save, lib=_LIBRARY)
         function = self.function
 
-        def forward(ctx: Any, *args: Any) -> Any:
+        def as_registered(ctx: Any, *args: Any) -> Any:
             output = function(*args)
             save(ctx, args, output)
             return output
 
-        members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        self._gradient = type(f"{NAMESPACE}::{self.name}", (torch.autograd.Function,), members)
+        members = {"forward": staticmethod(forward or as_registered), "backward": staticmethod(backward)}
+        made: Any = type(f"{NAMESPACE}::{self.name}", (torch.autograd.Function,), members)
+        # What torch's own `apply` calls once it has asked about functorch, as _is_observed has: 3 microseconds less.
+        self._gradient = getattr(super(torch.autograd.Function, made), "apply", made.apply)
 
 
-_PLAIN = frozenset({Tensor, torch.nn.Parameter, type(None)})
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
 
 
 def _is_observed() -> bool:
@@ -80,14 +96,16 @@ def _is_observed() -> bool:
 
 
 def define(
-    function: Callable[..., Any], fake: Callable[..., Any], flops: Callable[..., int] | None = None
-) -> RegisteredOperator:
+    function: Callable[..., Any], fake: Callable[..., Any], flops: Callable[..., int] | None = None, *,
+    direct: Callable[..., Any] | None = None,
+) -> RegisteredOperator:  # fmt: skip
     """`function` as torch.ops.autofuse.<its name without leading underscores>, for all devices.
 
     The schema is read off its annotations. It must write into none of its arguments, return none of them nor views of
     them, and see tensors without autograd. `fake` gives results of the same shapes, dtypes and strides without
     computing. `flops` takes shapes in place of tensors, as torch.utils.flop_counter has it; None counts none, which is
-    right for what is no matrix product.
+    right for what is no matrix product. `direct` is called instead where nobody looks on: it gives the same, but for
+    results that hold nothing, which may be None.
     """
     name = function.__name__.strip("_")
     library: Any = _LIBRARY
@@ -97,7 +115,7 @@ def define(
     packet = getattr(getattr(torch.ops, NAMESPACE), name)
     if flops is not None:
         _count(packet, flops)
-    return RegisteredOperator(packet.default, function, name)
+    return RegisteredOperator(packet.default, function, direct or function, name)
 
 
 def _count(packet: Any, flops: Callable[..., int]) -> None:
@@ -105,9 +123,12 @@ def _count(packet: Any, flops: Callable[..., int]) -> None:
     when_imported("torch.utils.flop_counter", lambda counter: counter.register_flop_formula(packet)(flops))
 
 
-def differentiate(operator: RegisteredOperator, backward: Callable[..., Any], save: Callable[..., None]) -> None:
-    """Give an operator its gradient: `save(ctx, inputs, output)` in the forward pass, `backward(ctx, *gradients)`."""
-    operator.differentiate(backward, save)
+def differentiate(
+    operator: RegisteredOperator, backward: Callable[..., Any], save: Callable[..., None],
+    forward: Callable[..., Any] | None = None,
+) -> None:  # fmt: skip
+    """Give an operator its gradient, as `RegisteredOperator.differentiate` has it."""
+    operator.differentiate(backward, save, forward)
 
 
 def by_formula(

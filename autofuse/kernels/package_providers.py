@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofuse.kernels import apex, flash_attn, flash_attn_cute, flash_attn_parts, liger, quack
+from autofuse.kernels import apex, flash_attn, flash_attn_3, flash_attn_cute, flash_attn_parts, liger, quack
 from autofuse.kernels.operation import OPERATIONS
 from autofuse.kernels.provider import Check
 
@@ -34,7 +34,7 @@ def _of_usual_operands(check: Check) -> Check:
 
 PROVIDERS = tuple(
     replace(provider, check=_of_usual_operands(provider.check))
-    for module in (flash_attn, flash_attn_parts, flash_attn_cute, apex, liger, quack)
+    for module in (flash_attn, flash_attn_parts, flash_attn_3, flash_attn_cute, apex, liger, quack)
     for provider in module.PROVIDERS
 )
 

@@ -248,6 +248,18 @@ FLASH_ATTN_4 = packaged(
     ),
     "pip install --pre flash-attn-4",
 )
+FLASH_ATTN_3 = packaged(
+    "flash-attn-3",
+    Parts(
+        "flash_attn_3",
+        {
+            "flash_attn_interface": "FlashAttention 3 is not installed.",
+            "flash_attn_3": "What is called flash_attn_interface at {place} is not FlashAttention 3.",
+            "flash_attn_3._C": "FlashAttention 3 is half installed: its compiled part, flash_attn_3._C, is missing.",
+        },
+    ),
+    "In flash-attention's repository: cd hopper && python setup.py install (for Hopper, with nvcc 12.3 or newer).",
+)
 LIGER = packaged(
     "liger",
     Parts(

@@ -17,6 +17,7 @@ import torch
 Policy = Literal["speed", "memory", "accuracy"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 POLICY, PROVIDERS, MEASURED = "AUTOFUSE_POLICY", "AUTOFUSE_PROVIDERS", "AUTOFUSE_MEASURED"  # environment variables
+LAUNCH_BOUND = "AUTOFUSE_LAUNCH_BOUND"  # another
 _NO = ("0", "false", "no", "off")
 ALWAYS = "torch"  # plain torch code takes what every other provider refuses, so it cannot be left out
 
@@ -26,7 +27,8 @@ class KernelSettings:
     """policy: what decides between kernels that are right. deterministic: leave out kernels whose bits vary from run to
     run, as torch.use_deterministic_algorithms asks for in any case. providers: only these (and plain torch code, which
     takes whatever the others refuse); None for all. measured: go by what was decided by measurement on this machine;
-    without it the defaults hold.
+    without it the defaults hold. launch_bound: whether the model's steps wait for launches of kernels on a GPU (a
+    profile calls that regime "overhead"), where Python's time for a call counts, or for the GPU; None: not known.
 
     Raises ValueError for a policy of another name.
     """
@@ -35,6 +37,7 @@ class KernelSettings:
     deterministic: bool = False
     providers: frozenset[str] | None = None
     measured: bool = True
+    launch_bound: bool | None = None
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -57,11 +60,12 @@ class Changes(TypedDict, total=False):
     deterministic: bool
     providers: Iterable[str] | None
     measured: bool
+    launch_bound: bool | None
 
 
 def from_environment(variables: Mapping[str, str] = os.environ) -> KernelSettings:
-    """The settings that AUTOFUSE_POLICY (speed, memory, accuracy), AUTOFUSE_PROVIDERS ("torch,triton") and
-    AUTOFUSE_MEASURED (0 for defaults alone) ask for.
+    """The settings that AUTOFUSE_POLICY (speed, memory, accuracy), AUTOFUSE_PROVIDERS ("torch,triton"),
+    AUTOFUSE_MEASURED (0 for defaults alone) and AUTOFUSE_LAUNCH_BOUND (1 or 0) ask for.
 
     Raises ValueError for a policy of another name.
     """
@@ -69,7 +73,20 @@ def from_environment(variables: Mapping[str, str] = os.environ) -> KernelSetting
     if policy not in POLICIES:
         raise ValueError(f"{POLICY} is {policy!r}, and there is no such policy: choose from {', '.join(POLICIES)}.")
     measured = variables.get(MEASURED, "").strip().lower() not in _NO
-    return KernelSettings(policy, providers=named(variables.get(PROVIDERS, "")), measured=measured)
+    bound = variables.get(LAUNCH_BOUND, "").strip().lower()
+    return KernelSettings(
+        policy, providers=named(variables.get(PROVIDERS, "")), measured=measured,
+        launch_bound=bound not in _NO if bound else None,
+    )  # fmt: skip
+
+
+def launch_bound_in(regime: str) -> bool | None:
+    """What the regime that a profile found of a model's steps says of `launch_bound`: "overhead" that they wait for
+    launches, "compute" and "memory" that they wait for the device; any other word nothing.
+
+    `use(launch_bound=launch_bound_in(profile.probe.verdict))`.
+    """
+    return {"overhead": True, "compute": False, "memory": False}.get(regime)
 
 
 def named(text: str) -> frozenset[str] | None:

@@ -31,6 +31,8 @@ class Provider:
     at whatever `run` relies on that is not in `devices` and `dtypes` (those of the first argument), and never raise.
     It goes by sizes, strides, dtypes, devices, plain values, whether gradients are asked for, autocast, and whether a
     CUDA graph is captured, and by nothing else: it is asked once for each.
+    `prepare` takes the arguments of a call that `check` has let pass, and gives what runs it and every call that
+    differs in nothing that `check` may go by: what such a kind of call decides is computed once. None: `run` does.
     `gradient` says where the gradient comes from. A `default` may be chosen unmeasured; others only where they were
     measured and checked on the machine.
     """
@@ -46,6 +48,7 @@ class Provider:
     dtypes: tuple[torch.dtype, ...] = HALVES_AND_SINGLE
     deterministic: bool = True
     default: bool = False
+    prepare: Callable[..., Callable[..., Any]] | None = None
 
     def unsuited(self, device: str, dtype: torch.dtype, deterministic: bool) -> str:
         """Why it is no candidate for any call of that kind here, as a sentence; "" where it is one."""

@@ -11,9 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from autofuse.kernels.block_memory import free_bytes, rows_by_memory
 from autofuse.kernels.class_targets import out_of_range
 from autofuse.kernels.operators import Kernels
 from autofuse.kernels.packages import COMPILER, TRITON
+from autofuse.kernels.wide_products import add_product
 
 KERNELS = Kernels(
     triton="autofuse.kernels.triton.cross_entropy",
@@ -25,10 +27,9 @@ KERNELS = Kernels(
 # loss and gradient, logits whole: 390 ms in fp32, 86 in bf16), 64 rows took 327 and 132 ms, 128 297 and 101, 256 291
 # and 88, 512 299 and 83, 1024 309 and 77. In bf16 that sum is widened as well: 1024 rows of 768, 32000 classes, took
 # 632 ms in blocks of 512 rows, 624 of 524, 563 of 1024 (torch.compile with the logits whole 545).
-_BLOCK = {"cpu": {2: 2**25, 4: 2**23, 8: 2**21}}  # by bytes of an entry
-_BLOCK_ELSEWHERE = {2: 2**26, 4: 2**25, 8: 2**24}
+_BLOCK = {2: 2**25, 4: 2**23, 8: 2**21}  # by bytes of an entry; where a GPU is not at work
 _LEAST_ROWS = {2: 512, 4: 256, 8: 128}
-_PIECE = 8192  # classes whose gradient is added at a time where a product has to be widened before it is added
+_PIECE = 8192  # rows of a gradient that are scaled at a time
 
 
 def losses(
@@ -40,9 +41,10 @@ def losses(
     softmax = KERNELS[kernel or _best(x)]
     made = torch.empty(x.shape[0], dtype=_wide(x.dtype), device=x.device)
     normalizers = torch.empty_like(made)
-    for block in _blocks(x, weight):
-        logits = F.linear(x[block], weight, bias)
+    for block in _blocks(x, weight, 1):
+        logits = _logits(x[block], weight, bias)
         made[block], normalizers[block] = softmax.losses(logits, target[block], None, ignore_index, label_smoothing)
+        del logits  # before the next block's are formed
     return made, normalizers
 
 
@@ -53,16 +55,19 @@ def gradients(
     """The gradients of x, weight and bias; empty where they are not wanted. `gradient` is that of each row's loss."""
     softmax = KERNELS[kernel or _best(x)]
     share = gradient.to(_wide(x.dtype)).where(target != ignore_index, 0.0)
-    sums = _Sums(x, weight, bias, wanted)
+    parts = _blocks(x, weight, 2)
+    sums = _Sums(x, weight, bias, wanted, len(parts) > 1)
     # fp16 has no room for a share of a probability: rows are multiplied by their shares where they are short
     late = share if x.dtype is torch.float16 else None
     early = torch.ones_like(share) if late is not None else share.contiguous()
-    for block in _blocks(x, weight):
-        logits = F.linear(x[block], weight, bias)
+    for block in parts:
+        logits = _logits(x[block], weight, bias)
         change = softmax.gradient(
             logits, target[block], None, early[block], normalizers[block], ignore_index, label_smoothing
         )
+        del logits
         sums.add(block, change, late)
+        del change
     return sums.results()
 
 
@@ -75,13 +80,15 @@ def loss_and_gradients(
     softmax = KERNELS[kernel or _best(x)]
     counted = (target != ignore_index).sum().to(_wide(x.dtype))
     share = (1.0 / counted if mean else torch.ones_like(counted)).expand(x.shape[0]).contiguous()
-    sums, loss = _Sums(x, weight, bias, wanted), torch.zeros_like(counted)
-    for block in _blocks(x, weight):
-        logits = F.linear(x[block], weight, bias)
+    parts = _blocks(x, weight, 1)
+    sums, loss = _Sums(x, weight, bias, wanted, len(parts) > 1), torch.zeros_like(counted)
+    for block in parts:
+        logits = _logits(x[block], weight, bias)
         made, change = softmax.losses_and_gradient(logits, target[block], share[block], ignore_index, label_smoothing)
         del logits
         loss += made.sum()
         sums.add(block, change, None)
+        del change
     return loss / counted if mean else loss, *sums.results()
 
 
@@ -113,11 +120,13 @@ def empty(
 class _Sums:
     """The gradients of a linear layer as sums over blocks of rows, in fp32 or better."""
 
-    def __init__(self, x: Tensor, weight: Tensor, bias: Tensor | None, wanted: tuple[bool, bool, bool]) -> None:
+    def __init__(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, wanted: tuple[bool, bool, bool], several: bool
+    ) -> None:
         self._x, self._weight, self._wanted = x, weight, wanted
         self._of_x, self._of_weight, self._of_bias = empty(x, weight, bias, wanted)
         self._result = self._of_weight
-        if wanted[1] and _block_rows(x, weight) < x.shape[0] and weight.dtype is not _wide(weight.dtype):
+        if wanted[1] and several and weight.dtype is not _wide(weight.dtype):
             self._of_weight = torch.empty_like(self._of_weight, dtype=_wide(weight.dtype))
         self._bias = torch.zeros_like(self._of_bias, dtype=_wide(x.dtype))
         if not x.shape[0]:
@@ -129,20 +138,13 @@ class _Sums:
         if self._wanted[2]:
             self._bias += change.sum(0, dtype=self._bias.dtype) if share is None else (change * share).sum(0)
         if self._wanted[0]:
-            product = change @ self._weight
-            self._of_x[block] = product if share is None else product * share
+            if share is None:
+                torch.mm(change, self._weight, out=self._of_x[block])
+            else:
+                self._of_x[block] = (change @ self._weight) * share
         if self._wanted[1]:
-            self._add_to_weight(change, x if share is None else (x * share).to(x.dtype), block.start == 0)
-
-    def _add_to_weight(self, change: Tensor, x: Tensor, first: bool) -> None:
-        total = self._of_weight
-        if total.dtype is x.dtype:
-            torch.mm(change.T, x, out=total) if first else total.addmm_(change.T, x)
-            return
-        for start in range(0, total.shape[0], _PIECE):
-            product = change[:, start : start + _PIECE].T @ x
-            piece = total[start : start + _PIECE]
-            piece.copy_(product) if first else piece.add_(product)
+            rows = x if share is None else (x * share).to(x.dtype)
+            add_product(self._of_weight, change.T, rows, block.start == 0)
 
     def results(self) -> tuple[Tensor, Tensor, Tensor]:
         if self._of_weight.dtype is not self._result.dtype:
@@ -152,15 +154,28 @@ class _Sums:
         return self._of_x, self._result, self._bias.to(self._of_bias.dtype)
 
 
-def _blocks(x: Tensor, weight: Tensor) -> list[slice]:
-    step = _block_rows(x, weight)
+def _blocks(x: Tensor, weight: Tensor, copies: int) -> list[slice]:
+    """The blocks of rows. copies: how many tensors of a block's logits are in memory at a time, on a GPU."""
+    step = _block_rows(x, weight, copies)
     return [slice(start, min(start + step, x.shape[0])) for start in range(0, x.shape[0], step)]
 
 
-def _block_rows(x: Tensor, weight: Tensor) -> int:
-    size = x.element_size()
-    entries = _BLOCK.get(x.device.type, _BLOCK_ELSEWHERE)[size]
-    return max(entries // max(weight.shape[0], 1), _LEAST_ROWS[size])
+def _block_rows(x: Tensor, weight: Tensor, copies: int) -> int:
+    size, classes = x.element_size(), max(weight.shape[0], 1)
+    if x.device.type == "cuda":
+        return rows_by_memory(classes * size * copies, _LEAST_ROWS[size], free_bytes(x.device))
+    return max(_BLOCK[size] // classes, _LEAST_ROWS[size])
+
+
+def _logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x @ weight.T + bias. On a GPU each row begins at a multiple of 128 bytes: matrix products and kernels need 16."""
+    unit = 128 // x.element_size()
+    if x.device.type != "cuda" or weight.shape[0] % unit == 0:
+        return F.linear(x, weight, bias)
+    room = x.new_empty(x.shape[0], -(-weight.shape[0] // unit) * unit)[:, : weight.shape[0]]
+    if bias is None:
+        return torch.mm(x, weight.T, out=room)
+    return torch.addmm(bias, x, weight.T, out=room)
 
 
 def _best(x: Tensor) -> str:

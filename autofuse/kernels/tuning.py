@@ -147,7 +147,7 @@ class _Tuning:
             return f"Its check raised {_told(error)}"
 
     def _small(self) -> str:
-        few, least = self.args[0].numel(), self.operation.least
+        few, least = self.args[0].numel(), self.operation.least_for(self.args[0])
         return f"Below {least} elements plain torch code runs; there are {few}." if few < least else ""
 
     def _measured(self, runs: dict[str, Function], refused: dict[str, str]) -> TuningResult:

@@ -18,6 +18,7 @@ from autofuse.kernels import flex
 from autofuse.kernels.operation import Operation, is_eager
 from autofuse.kernels.packages import FLEX, TORCH
 from autofuse.kernels.provider import Provider
+from autofuse.ops.attention_backends import PROVIDERS as BACKENDS
 from autofuse.ops.attention_blocks import attention_by_blocks
 from autofuse.ops.attention_formula import attention_in_steps
 from autofuse.ops.attention_operands import Operands, computed_in, covers_a_square, dtypes_of, operands
@@ -320,6 +321,7 @@ _OP = Operation(
             "attention", "flex", FLEX, _by_flex, "FlexAttention, compiled, with the mask in its score_mod.",
             "FlexAttention's own; none on a CPU.", _unsuited_to_flex,
         ),
+        *BACKENDS,
     ),
     least=1,
     sizes=_sizes,

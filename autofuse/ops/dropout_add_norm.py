@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from autofuse.kernels.dropout_bits import drawn_seed
+from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
@@ -132,6 +133,7 @@ def _refused_on_cpu(
 
 
 _LEAST = 2**17
+_ON_GPU = GpuThreshold(extra=0, saved=4)  # one call in place of two to four
 _OP = Operation(
     "dropout_add_norm",
     (
@@ -154,4 +156,5 @@ _OP = Operation(
         ),
     ),
     sizes=_sizes,
+    on_gpu=_ON_GPU,
 )  # fmt: skip

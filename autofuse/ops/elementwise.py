@@ -6,7 +6,6 @@ bias's gradient is summed in an order that does not change. Knows activations; m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
+from autofuse.kernels.row_shapes import as_rows, shaped
 
 _BY_TORCH: dict[str, Callable[..., Tensor]] = {}
 BY_TORCH: Mapping[str, Callable[..., Tensor]] = MappingProxyType(_BY_TORCH)
@@ -39,8 +39,8 @@ def biased(x: Tensor, bias: Tensor | None, activation: str, kernel: str) -> Tens
     """activation(x + bias) by `kernel`. Shapes: x (..., hidden), bias (hidden,)."""
     if not x.numel():
         return _fake(x, bias, activation, kernel)
-    made: Tensor = _KERNELS[kernel].forward(rows(x), bias, activation)
-    return made.view(x.shape)
+    made: Tensor = _KERNELS[kernel].forward(as_rows(x, kernel), bias, activation)
+    return shaped(made, x)
 
 
 def biased_backward(
@@ -49,8 +49,8 @@ def biased_backward(
     """The gradients of x and bias; the latter is empty where it is not wanted."""
     if not x.numel():
         return x.new_empty(x.shape), x.new_zeros(0) if bias is None or not wants_bias else torch.zeros_like(bias)
-    of_x, of_bias = _KERNELS[kernel].backward(rows(grad), rows(x), bias, activation, wants_bias)
-    return of_x.view(x.shape), x.new_empty(0) if of_bias is None else of_bias
+    of_x, of_bias = _KERNELS[kernel].backward(as_rows(grad, kernel), as_rows(x, kernel), bias, activation, wants_bias)
+    return shaped(of_x, x), x.new_empty(0) if of_bias is None else of_bias
 
 
 def _fake(x: Tensor, bias: Tensor | None, activation: str, kernel: str) -> Tensor:
@@ -81,13 +81,6 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 _biased = define(biased, _fake)
 _biased_backward = define(biased_backward, _fake_backward)
 differentiate(_biased, _gradients, _save)
-
-
-def rows(x: Tensor) -> Tensor:
-    """(..., hidden) as (rows, hidden), contiguous within a row: a view where it can be one."""
-    width = x.shape[-1] if x.ndim else 1
-    flat = x.reshape(math.prod(x.shape[:-1]), width)
-    return flat if flat.stride(1) == 1 else flat.contiguous()
 
 
 def beaten_by_torch(x: Tensor, name: str) -> str:

@@ -6,6 +6,7 @@ a norm.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -16,7 +17,7 @@ from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
 from autofuse.ops.affine import Affine, affine, fitting, is_usual
-from autofuse.ops.norm_operators import dtype_of, normed_by, refused
+from autofuse.ops.norm_operators import dtype_of, normed_by, prepared, refused
 
 
 def layer_norm(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
@@ -45,6 +46,13 @@ def _by_kernel(kernel: str, x: Tensor, weight: Affine = None, bias: Affine = Non
     return normed_by(kernel, x, None, weight, bias, None, 0.0, eps, True, dtype, x.dtype)[0]
 
 
+def _prepared(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Callable[..., Tensor]:
+    run = prepared("triton", "layer_norm", True, x, weight, bias)
+    if run is None:
+        return partial(_by_kernel, "triton")
+    return lambda x, weight=None, bias=None, eps=1e-5: run(x, weight, bias, float(eps))
+
+
 def _refused(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> str:
     """torch's kernel for CPUs is as good as a loop of ours in fp32 and in training: 0.9 to 1.1 times its time. In half
     precision without gradients ours takes 0.65 to 0.7 of its time from 512 rows of 768 on, and more below that.
@@ -62,7 +70,7 @@ _OP = Operation(
     (
         Provider(
             "layer_norm", "triton", TRITON, partial(_by_kernel, "triton"), check=refused,
-            devices=("cuda",),
+            devices=("cuda",), prepare=_prepared,
             summary="Our Triton kernels: a row is read once, its sums are in fp32, a weight may have another dtype.",
             gradient="One kernel for x, weight and bias; two where a row has more than 8192 columns.",
         ),

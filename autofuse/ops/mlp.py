@@ -20,9 +20,10 @@ from autofuse.kernels.operators import Kernels, by_formula, define, differentiat
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.requirements import autocasts, first, no_dropout, one_dtype
+from autofuse.kernels.row_shapes import rows
 from autofuse.ops.activations import Activation, named
 from autofuse.ops.activations import activation as activated
-from autofuse.ops.elementwise import BY_TORCH, rows
+from autofuse.ops.elementwise import BY_TORCH
 
 _KERNELS = Kernels(triton="autofuse.kernels.triton.mlp", compiled="autofuse.kernels.compiled.mlp")
 

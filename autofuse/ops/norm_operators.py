@@ -8,6 +8,7 @@ is drawn again from its seed. Knows dtypes and who takes what; must not know how
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ from torch import Tensor
 from autofuse.kernels.dropout_bits import kept
 from autofuse.kernels.operators import Kernels, by_formula, define, differentiate
 from autofuse.kernels.provider import HALVES_AND_SINGLE
+from autofuse.kernels.row_shapes import as_rows, shaped
 from autofuse.ops.affine import Affine, one_for_each_column
-from autofuse.torch_private import has_kernel_for, unsafe_view
+from autofuse.torch_private import has_kernel_for
 
 KERNELS = Kernels(compiled="autofuse.kernels.compiled.norm", triton="autofuse.kernels.triton.norm")
 _Four = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -33,11 +35,21 @@ def norm(
     `normed`, `summed` and fp32; the last two have one row for each of x's. The sum is empty where it is x, and the mean
     where `centred` is False (RMS norm).
     """
+    out, total, mean, rstd = _norm_or_none(x, residual, weight, bias, seed, p, eps, centred, normed, summed, kernel)
+    total = x.new_empty(0, dtype=summed) if total is None else total
+    return out, total, x.new_empty(0, dtype=torch.float32) if mean is None else mean, rstd
+
+
+def _norm_or_none(
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor | None, p: float,
+    eps: float, centred: bool, normed: torch.dtype, summed: torch.dtype, kernel: str,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:  # fmt: skip
+    """The same, None for what would be empty."""
     out, total, mean, rstd = KERNELS[kernel].forward(
-        _rows(x), None if residual is None else _rows(residual), _dense(weight), _dense(bias), seed, p, eps, centred,
-        normed, summed,
+        as_rows(x, kernel), None if residual is None else as_rows(residual, kernel), _dense(weight), _dense(bias), seed,
+        p, eps, centred, normed, summed,
     )  # fmt: skip
-    return _shaped(out, x), _shaped(total, x) if _has_sum(residual, seed) else total, mean, rstd
+    return shaped(out, x), None if total is None else shaped(total, x), mean, rstd
 
 
 def _fake(
@@ -47,32 +59,45 @@ def _fake(
     rows = math.prod(x.shape[:-1])  # Size.numel would make a number of a symbol
     return (
         x.new_empty(x.shape, dtype=normed),
-        x.new_empty(x.shape if _has_sum(residual, seed) else (0,), dtype=summed),
+        x.new_empty((0,) if residual is None and seed is None else x.shape, dtype=summed),
         x.new_empty((rows, 1) if centred else (0,), dtype=torch.float32),
         x.new_empty((rows, 1), dtype=torch.float32),
     )
 
 
 def norm_backward(
-    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor,
     seed: Tensor | None, p: float, x_dtype: torch.dtype, residual_dtype: torch.dtype | None, wants_weight: bool,
     wants_bias: bool, kernel: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x, residual, weight and bias, from those of the norm (`given`) and of the sum (`carried`).
 
-    total: the sum, or x. What is not wanted is empty: a residual's gradient where `residual_dtype` is None. The last
-    two are in fp32.
+    total: the sum, or x. mean: None or empty for RMS norm. What is not wanted is empty: a residual's gradient where
+    `residual_dtype` is None. The last two are in fp32.
     """
-    dx, dresidual, dweight, dbias = KERNELS[kernel].backward(
-        _rows(given), None if carried is None else _rows(carried), _rows(total), _dense(weight), mean, rstd, seed, p,
-        x_dtype, residual_dtype, wants_weight, wants_bias,
+    made = _backward_or_none(
+        given, carried, total, weight, None if mean is None or not mean.numel() else mean, rstd, seed, p, x_dtype,
+        residual_dtype, wants_weight, wants_bias, kernel,
     )  # fmt: skip
-    dresidual = dresidual if residual_dtype is None else _shaped(dresidual, total)
-    return _shaped(dx, total), dresidual, dweight, dbias
+    of_x, of_residual, of_weight, of_bias = (total.new_empty(0, dtype=torch.float32) if t is None else t for t in made)
+    return of_x, of_residual.to(x_dtype) if residual_dtype is None else of_residual, of_weight, of_bias
+
+
+def _backward_or_none(
+    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor,
+    seed: Tensor | None, p: float, x_dtype: torch.dtype, residual_dtype: torch.dtype | None, wants_weight: bool,
+    wants_bias: bool, kernel: str,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """The same, None for what would be empty, `mean` among it."""
+    dx, dresidual, dweight, dbias = KERNELS[kernel].backward(
+        as_rows(given, kernel), None if carried is None else as_rows(carried, kernel), as_rows(total, kernel),
+        _dense(weight), mean, rstd, seed, p, x_dtype, residual_dtype, wants_weight, wants_bias,
+    )  # fmt: skip
+    return shaped(dx, total), None if dresidual is None else shaped(dresidual, total), dweight, dbias
 
 
 def _fake_backward(
-    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor,
     seed: Tensor | None, p: float, x_dtype: torch.dtype, residual_dtype: torch.dtype | None, wants_weight: bool,
     wants_bias: bool, kernel: str,
 ) -> _Four:  # fmt: skip
@@ -86,13 +111,24 @@ def _fake_backward(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: _Four) -> None:
-    x, residual, weight, bias, seed, ctx.p, ctx.eps, ctx.centred, _, _, ctx.kernel = inputs
     _, total, mean, rstd = output
-    ctx.has_sum = _has_sum(residual, seed)
-    ctx.x_dtype, ctx.residual_dtype = x.dtype, None if residual is None else residual.dtype
-    ctx.save_for_backward(total if ctx.has_sum else x, weight, bias, seed, mean, rstd)
+    _keep(ctx, inputs, total, mean, rstd)
     ctx.mark_non_differentiable(mean, rstd, *([] if ctx.has_sum else [total]))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], total: Tensor | None, mean: Tensor | None, rstd: Tensor) -> None:
+    x, residual, weight, bias, seed, ctx.p, ctx.eps, ctx.centred, _, _, ctx.kernel = inputs
+    ctx.has_sum = has_sum = residual is not None or seed is not None
+    ctx.x_dtype, ctx.residual_dtype = x.dtype, None if residual is None else residual.dtype
+    ctx.save_for_backward(total if has_sum else x, weight, bias, seed, mean, rstd)
     ctx.set_materialize_grads(False)
+
+
+def _forward(ctx: Any, *inputs: Any) -> Any:
+    """What a call runs that nobody looks at: the norm, and the sum where there is one. The rest is no output."""
+    out, total, mean, rstd = _norm_or_none(*inputs)
+    _keep(ctx, inputs, total, mean, rstd)
+    return out, total
 
 
 def _gradients(ctx: Any, given: Tensor | None, carried: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
@@ -108,14 +144,15 @@ def _gradients(ctx: Any, given: Tensor | None, carried: Tensor | None, *_: None)
     else:
         apart = seed is not None or ctx.residual_dtype not in (None, ctx.x_dtype)  # else one tensor is both gradients
         dx, dresidual, dweight, dbias = _norm_backward(
-            given, carried, total, weight, mean, rstd, seed, ctx.p, ctx.x_dtype,
+            given, carried, total, weight, mean if ctx.centred else None, rstd, seed, ctx.p, ctx.x_dtype,
             ctx.residual_dtype if apart and of_residual else None, of_weight, of_bias, ctx.kernel,
         )  # fmt: skip
         dresidual = dresidual if apart else dx
-        dweight, dbias = dweight.to(weight.dtype) if of_weight else None, dbias.to(bias.dtype) if of_bias else None
+        dweight = dweight if not of_weight or dweight.dtype is weight.dtype else dweight.to(weight.dtype)
+        dbias = dbias if not of_bias or dbias.dtype is bias.dtype else dbias.to(bias.dtype)
     return (
         dx if of_x else None, dresidual if of_residual else None, dweight if of_weight else None,
-        dbias if of_bias else None, *(None,) * 7,
+        dbias if of_bias else None, None, None, None, None, None, None, None,
     )  # fmt: skip
 
 
@@ -144,9 +181,9 @@ def _dropped(x: Tensor, seed: Tensor, p: float) -> Tensor:
     return torch.where(kept(seed, rows, x.shape[-1], p), x / (1.0 - p), 0.0)
 
 
-_norm = define(norm, _fake)
-_norm_backward = define(norm_backward, _fake_backward)
-differentiate(_norm, _gradients, _save)
+_norm = define(norm, _fake, direct=_norm_or_none)
+_norm_backward = define(norm_backward, _fake_backward, direct=_backward_or_none)
+differentiate(_norm, _gradients, _save, _forward)
 
 
 def normed_by(
@@ -157,6 +194,22 @@ def normed_by(
     scale, shift = (t.reshape(-1) if isinstance(t, Tensor) and t.ndim != 1 else t for t in (weight, bias))
     result: _Four = _norm(x, residual, scale, shift, seed, float(p), float(eps), centred, normed, summed, kernel)
     return result[0], result[1]
+
+
+def prepared(
+    kernel: str, name: str, centred: bool, x: Tensor, weight: Affine, bias: Affine
+) -> Callable[[Tensor, Any, Any, float], Tensor] | None:
+    """What runs every norm `name` of one tensor by `kernel` that is of the same kind as this call's: (x, weight, bias,
+    eps) -> the norm. Dtypes are found out once. None where weight or bias have to be reshaped at each call."""
+    if any(isinstance(t, Tensor) and t.ndim != 1 for t in (weight, bias)):
+        return None
+    normed, summed = dtype_of(name, x, weight, bias), x.dtype
+
+    def run(x: Tensor, weight: Any, bias: Any, eps: float) -> Tensor:
+        made: _Four = _norm(x, None, weight, bias, None, 0.0, eps, centred, normed, summed, kernel)
+        return made[0]
+
+    return run
 
 
 def refused(x: Tensor, weight: Affine = None, bias: Affine = None, eps: object = 1e-5) -> str:
@@ -184,30 +237,14 @@ def dtype_of(name: str, *operands: Any) -> torch.dtype:
     for t in operands[1:]:
         dtype = torch.promote_types(dtype, t.dtype) if isinstance(t, Tensor) else dtype
     device = operands[0].device.type
-    if torch.is_autocast_enabled(device) and _has_autocast_rule(name, device):
+    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    if on and _has_autocast_rule(name, device):
         return torch.promote_types(dtype, torch.float32)
     return dtype
 
 
 def _has_autocast_rule(name: str, device: str) -> bool:
     return bool(has_kernel_for(f"aten::{name}", f"Autocast{device.upper()}"))
-
-
-def _has_sum(residual: Tensor | None, seed: Tensor | None) -> bool:
-    """Whether what is normed is not x itself."""
-    return residual is not None or seed is not None
-
-
-def _rows(x: Tensor) -> Tensor:
-    """(..., C) as (rows, C), contiguous in C."""
-    flat = x.unsqueeze(0) if x.ndim == 1 else x.flatten(0, -2)
-    return flat if flat.stride(-1) == 1 or flat.shape[-1] == 1 else flat.contiguous()
-
-
-def _shaped(rows: Tensor, like: Tensor) -> Tensor:
-    """Rows with the sizes of `like`, and no view: autograd lets nobody write into views that an operator returns."""
-    made: Tensor = unsafe_view(rows, like.shape)
-    return made
 
 
 def _dense(operand: Tensor | None) -> Tensor | None:

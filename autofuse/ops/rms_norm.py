@@ -6,17 +6,20 @@ a norm.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import Provider
 from autofuse.ops.affine import Affine, affine, fitting, is_usual
-from autofuse.ops.norm_operators import dtype_of, normed_by, refused
+from autofuse.ops.norm_operators import dtype_of, normed_by, prepared, refused
+from autofuse.torch_private import FUSED_RMS_NORM_BACKWARD
 
 
 def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
@@ -25,6 +28,11 @@ def rms_norm(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
     Shapes, dtypes: as `layer_norm`. Source: Zhang & Sennrich, arXiv:1910.07467.
     """
     return _OP(x, weight, eps)  # type: ignore[no-any-return]
+
+
+def has_fused_kernel() -> bool:
+    """Whether this torch computes an RMS norm on CUDA in one kernel, forward and backward."""
+    return bool(FUSED_RMS_NORM_BACKWARD != "missing")
 
 
 def _by_torch(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Tensor:
@@ -42,17 +50,27 @@ def _by_kernel(kernel: str, x: Tensor, weight: Affine = None, eps: float = 1e-6)
     return normed_by(kernel, x, None, weight, None, None, 0.0, eps, False, dtype, x.dtype)[0]
 
 
+def _prepared(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> Callable[..., Tensor]:
+    run = prepared("triton", "rms_norm", False, x, weight, None)
+    if run is None:
+        return partial(_by_kernel, "triton")
+    return lambda x, weight=None, eps=1e-6: run(x, weight, None, float(eps))
+
+
 def _refused(x: Tensor, weight: Affine = None, eps: float = 1e-6) -> str:
     return refused(x, weight, None, eps)
 
 
 _LEAST = 2**17  # elements; with fewer, calling a compiled loop costs what it saves (128 rows of 768 in fp32: 1.2 times)
+# Where torch has a fused kernel on CUDA (2.9 and newer), a call of ours takes as much of the GPU's time and more of
+# Python's; the backward pass of torch's reads x once more. Elsewhere torch's formula takes seven kernels.
+_ON_GPU = GpuThreshold(extra=30, saved=1) if has_fused_kernel() else GpuThreshold(extra=0, saved=10)
 _OP = Operation(
     "rms_norm",
     (
         Provider(
             "rms_norm", "triton", TRITON, partial(_by_kernel, "triton"), check=_refused,
-            devices=("cuda",), default=True,
+            devices=("cuda",), default=True, prepare=_prepared,
             summary="Our Triton kernels: a row is read once, its sum is in fp32, a weight may have another dtype.",
             gradient="One kernel for x and weight; two where a row has more than 8192 columns.",
         ),
@@ -69,4 +87,5 @@ _OP = Operation(
         ),
     ),
     least=_LEAST,
+    on_gpu=_ON_GPU,
 )  # fmt: skip

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from autofuse.kernels import operators
 from autofuse.kernels.folded_operands import broadcasts_to, dense, fold, in_order_of_memory, whole
+from autofuse.kernels.gpu_thresholds import GpuThreshold
 from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import COMPILER, TORCH, TRITON
 from autofuse.kernels.provider import HALVES_AND_SINGLE, Provider
@@ -46,6 +47,10 @@ def _in_eager_mode(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Te
 
 def _check(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     width = x.shape[-1]
+    if width % 2 == 0 and cos.ndim and sin.ndim:
+        pair = (width, width // 2, 1)
+        if cos.shape[-1] in pair and sin.shape[-1] in pair:
+            return
     if width % 2:
         raise ValueError(
             f"rotary was given a last dimension of {width}, which does not divide into pairs. Pass the part of it that "
@@ -102,6 +107,8 @@ operators.differentiate(_ROTATION, _backward, _save)
 
 
 def _dtype(x: Tensor, cos: Tensor, sin: Tensor) -> torch.dtype:
+    if cos.dtype is x.dtype and sin.dtype is x.dtype:
+        return x.dtype
     return torch.promote_types(torch.promote_types(x.dtype, cos.dtype), sin.dtype)
 
 
@@ -269,6 +276,7 @@ def _opposite(sin: Tensor, interleaved: bool) -> Tensor:
     return -_joined(second, first, interleaved)
 
 
+_ON_GPU = GpuThreshold(extra=0, saved=8)  # 48 microseconds against 55 of the formula's seven functions
 _OPERATION = Operation(
     "rotary",
     (
@@ -289,4 +297,5 @@ _OPERATION = Operation(
         ),
     ),
     least=_SMALL,
+    on_gpu=_ON_GPU,
 )  # fmt: skip

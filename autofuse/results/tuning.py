@@ -16,6 +16,7 @@ _COLUMNS = (
     Column("candidate"),
     Column("a call", align="right"),
     Column("95 % interval", align="right"),
+    Column("host", align="right"),
     Column("peak", align="right"),
     Column("kept", align="right"),
     Column("error", align="right"),
@@ -32,6 +33,7 @@ class Trial:
         runs; interval: its 95 % bootstrap interval; runs: how many there were.
     peak_bytes: the most that one call holds above what stood before; held_bytes: what its forward keeps until the
         backward, the result included (0 in inference). None where nothing could tell.
+    host_seconds: of the host until a call was launched, where `seconds` are those of a GPU's own clock.
     error: of the output or gradient nearest its bound, relative to that tensor's largest entry; bound: how large it may
         be, which follows from the error of torch's own code. None where it was not compared.
     """
@@ -45,6 +47,7 @@ class Trial:
     held_bytes: int | None = None
     error: float | None = None
     bound: float | None = None
+    host_seconds: float | None = None
 
     @property
     def memory(self) -> int | None:
@@ -158,6 +161,7 @@ def _row(trial: Trial, is_winner: bool) -> tuple[Cell, ...]:
         Cell(trial.name, "good" if is_winner else "plain"),
         Cell("" if trial.seconds is None else milliseconds(trial.seconds)),
         Cell(spread or "", "quiet"),
+        Cell("" if trial.host_seconds is None else milliseconds(trial.host_seconds), "quiet"),
         Cell(size(trial.peak_bytes)),
         Cell(size(trial.held_bytes) if trial.held_bytes else ""),
         Cell(f"{trial.inexactness:.0%}" if known else ""),

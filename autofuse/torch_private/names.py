@@ -201,6 +201,8 @@ NAMES: Mapping[str, Private] = {
         "it is computed by its formula", _softmax_gradient),
     "unsafe_view": _one(_ATEN + "unsafe_view.default", "a reshaped result that is no view", "the result is copied",
         _copied_view),
+    "FUSED_RMS_NORM_BACKWARD": _one(_ATEN + "fused_rms_norm_backward", "whether CUDA has an RMS norm in one kernel",
+        "ours is asked for few elements as well", "missing"),
     "LOCAL_SCALAR_DENSE": _one(_ATEN + "local_scalar_dense.default", "to give numbers in steps that are only planned",
         "a step that needs a number cannot be planned", "missing"),
     "CPU_FLASH_ATTENTION": _one(_ATEN + "scaled_dot_product_flash_attention_for_cpu", "to count its FLOPs",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from autofuse.results.ladder import RUNGS
+from benchmarks.gpu.predictions import MODEL, compared
 from benchmarks.gpu.roofs import COPY, MATMUL, bandwidth, compute
 from benchmarks.gpu.store import Results, Row
 
@@ -12,8 +13,8 @@ _OURS = "autofuse.ops"
 
 
 def as_markdown(results: Results) -> str:
-    """Hardware, roofs, correctness, training steps, profiles, operations; what failed last."""
-    sections = (_head, _correctness, _training, _profiles, _operations, _failed)
+    """Hardware, roofs, correctness, predictions, training steps, profiles, operations; what failed last."""
+    sections = (_head, _correctness, _devices, _predictions, _training, _profiles, _operations, _failed)
     parts = [section(results) for section in sections]
     return "\n".join(part for part in parts if part)
 
@@ -38,6 +39,36 @@ def _correctness(results: Results) -> str:
             lines.append((row["key"].removeprefix("correctness/"), name, said, share))
     columns = ("case", "provider", "against fp64", "error over what is allowed")
     return "## Correctness\n\n" + _table(columns, lines) if lines else ""
+
+
+def _devices(results: Results) -> str:
+    rows, lines = _section(results, "devices"), []
+    if rows and all("absent" in row for row in rows):
+        return f"## A second device\n\n{rows[0]['absent']}\n"
+    for row in rows:
+        case = row["key"].removeprefix("devices/")
+        wrong = ", ".join(row["wrong"]) or "none"
+        lines.append((case, f"on {row['device']} while {row['current']} is current", wrong))
+    return "## A second device\n\n" + _table(("case", "where", "providers that are wrong"), lines) if lines else ""
+
+
+def _predictions(results: Results) -> str:
+    """What was predicted of each call beside what was measured, and the error of all together."""
+    found = compared(results)
+    if not found:
+        return ""
+    gaps = sorted(abs(guess / seconds - 1) for _, _, guess, seconds, _ in found)
+    model = results.rows[MODEL]
+    known = "" if model["known"] else ", the nearest GPU that the model knows"
+    said = (
+        f"Predicted as {model['predicted_as']}{known}. Median error {gaps[len(gaps) // 2]:.0%}, largest {gaps[-1]:.0%}."
+    )
+    lines = [
+        (case, str(width), f"{guess * 1e6:.1f}", f"{seconds * 1e6:.1f}", f"{guess / seconds:.2f}", limit)
+        for case, width, guess, seconds, limit in found
+    ]
+    columns = ("call", "width", "predicted, us", "measured, us", "ratio", "predicted to bind")
+    return f"## Predictions\n\n{said}\n\n" + _table(columns, lines)
 
 
 def _training(results: Results) -> str:

@@ -10,13 +10,17 @@ import pytest
 import torch
 
 from autofuse.results.profile import Profile
-from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.__main__ import SECTIONS, SHARES, main
 from benchmarks.gpu.models import FULL, TOY
+from benchmarks.gpu.predictions import compared
 from benchmarks.gpu.store import Results, Setting, Task
 from benchmarks.gpu.training import model_flops
 
 CPU = Setting(torch.device("cpu"), toy=True)
-ROWS = ("roofs", "correctness/RMS norm/fp32", "operations/training/RMS norm", "operations/training/attention, causal")
+ROWS = (
+    "roofs", "correctness/RMS norm/fp32", "operations/training/RMS norm", "operations/training/attention, causal",
+    "devices/RMS norm", "predictions/RMS norm", "predictions/SwiGLU",
+)  # fmt: skip
 
 
 def rows(folder: Path) -> dict[str, Any]:
@@ -44,7 +48,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_no_row_fails(folder: Path) -> None:
     found = rows(folder)
     assert [row["failed"] for row in found.values() if "failed" in row] == []
-    assert {key.partition("/")[0] for key in found} == {"roofs", "correctness", "operations", "training", "profiles"}
+    assert {key.partition("/")[0] for key in found} == set(SECTIONS)
+
+
+def test_a_call_of_less_than_half_an_hour_reaches_every_section() -> None:
+    assert set(SHARES) == set(SECTIONS) and sum(SHARES.values()) == pytest.approx(1.0)
+
+
+def test_a_machine_with_one_device_says_so(folder: Path) -> None:
+    assert "no second device" in rows(folder)["devices/RMS norm"]["absent"]
+    assert "There is no second device." in (folder / "results.md").read_text()
+
+
+def test_kernels_are_timed_one_by_one_for_the_model(folder: Path) -> None:
+    found = rows(folder)["predictions/RMS norm, backward/64"]
+    assert found["seconds"] > 0 and found["width"] == 64 and found["host_seconds"] is None
+
+
+@pytest.mark.night
+def test_every_prediction_stands_beside_what_was_measured(tmp_path: Path) -> None:
+    """The model is asked in a process of its own, in which Triton compiles and does not interpret."""
+    assert main(["--out", str(tmp_path), "--device", "cpu", "--toy", "--section", "predictions"]) == 0
+    results = Results(tmp_path, CPU)
+    assert [row for row in results.rows.values() if "failed" in row] == []
+    assert len(compared(results)) == len(results.rows) - 1 == 18
+    assert all(guess > 0 and seconds > 0 for _, _, guess, seconds, _ in compared(results))
+    assert "Predicted as H100. Median error" in (tmp_path / "results.md").read_text()
 
 
 def test_every_provider_is_right_or_says_why_it_takes_no_part(folder: Path) -> None:

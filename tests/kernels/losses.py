@@ -58,7 +58,8 @@ def check(kernel: ModuleType, given: Case) -> None:
     assert not made[1].any()
     assert all(torch.equal(a, b) for a, b in zip(before, (t for t in given if isinstance(t, Tensor)), strict=True))
     if given.weight is None:
-        both, change = kernel.losses_and_gradient(given.logits, given.target, given.share, IGNORED, given.smoothing)
+        taken = given.logits.clone()  # the gradient may be written into them
+        both, change = kernel.losses_and_gradient(taken, given.target, given.share, IGNORED, given.smoothing)
         torch.testing.assert_close(both, found, rtol=0, atol=16 * single * max(largest, 1.0))
         torch.testing.assert_close(change.double(), slope, rtol=0, atol=bound)
 
@@ -72,3 +73,6 @@ def check_extremes(kernel: ModuleType) -> None:
     assert found.isnan().tolist() == [True, False, True, True, True, False] and found[1] == 0
     made = kernel.gradient(logits, target, None, torch.ones(6), normalizers, IGNORED, 0.0)
     assert not made[1].any()
+    both, change = kernel.losses_and_gradient(logits.clone(), target, torch.ones(6), IGNORED, 0.0)
+    assert torch.equal(both.isnan(), found.isnan()) and not change[1].any()
+    torch.testing.assert_close(change, made, equal_nan=True)

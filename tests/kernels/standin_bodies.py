@@ -229,6 +229,8 @@ BODIES: dict[str, Callable[[Named], Any]] = {
     "apex.optimizers.fused_adam.FusedAdam": _adam,
     "flash_attn.flash_attn_interface.flash_attn_func": _flash_attention,
     "flash_attn.flash_attn_interface.flash_attn_varlen_func": _packed,
+    "flash_attn_interface.flash_attn_func": lambda a: _attended(a["q"], a["k"], a["v"], a),
+    "flash_attn_interface.flash_attn_varlen_func": lambda a: _packed(a),
     "flash_attn.cute.interface.flash_attn_func": lambda a: (_attended(a["q"], a["k"], a["v"], a), None),
     "flash_attn.cute.interface.flash_attn_varlen_func": lambda a: (_packed(a), None),
     "flash_attn.ops.triton.layer_norm.layer_norm_fn": _flash_norm,

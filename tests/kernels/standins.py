@@ -21,7 +21,7 @@ RECORDED: dict[str, Any] = {
 # What is compiled or comes from elsewhere, and is looked for.
 _OTHERS = (
     "flash_attn_2_cuda", "fused_dense_lib", "fused_layer_norm_cuda", "fused_dense_cuda", "xentropy_cuda", "amp_C",
-    "cutlass",
+    "cutlass", "flash_attn_3._C",
 )  # fmt: skip
 _IMPORTS = "import torch\nfrom tests.kernels import standin_bodies as bodies, standin_habits as habits\n\n"
 _FUNCTION = """

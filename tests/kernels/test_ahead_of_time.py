@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
-from tools.ahead.gate import ARCHITECTURES
+from tools.ahead.gate import ARCHITECTURES, trouble
+from tools.ahead.launches import Launch
 from tools.ahead.resources import Resources
 
 pytest.importorskip("triton")
@@ -34,7 +35,8 @@ def gate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
     """The gate's verdict on tests/kernels/ahead/."""
     file = tmp_path_factory.mktemp("gate") / "rows.json"
-    done = gate("--folder", REPOSITORY / "tests" / "kernels" / "ahead", "--arch", "90", "--quick", "--json", file)
+    folder = REPOSITORY / "tests" / "kernels" / "ahead"
+    done = gate("--folder", folder, "--arch", "90", "--quick", "--sass", "--json", file)
     return done, json.loads(file.read_text())["rows"]
 
 
@@ -42,8 +44,9 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Complet
 @pytest.mark.parametrize(
     "arch", [pytest.param(a, marks=[pytest.mark.night] if a != BY_DAY else []) for a in ARCHITECTURES]
 )
-def test_every_kernel_keeps_to_its_bounds_on_every_architecture(arch: int) -> None:
-    done = gate("--quick", "--arch", str(arch))
+def test_every_kernel_keeps_to_its_bounds_on_every_architecture(arch: Any) -> None:
+    """By day with its machine code; by night that of every call is judged (tests/tools/ahead/test_sass_gate.py)."""
+    done = gate("--quick", "--arch", str(arch), *(["--sass"] if arch == BY_DAY else []))
     assert done.returncode == 0, done.stderr
 
 
@@ -76,9 +79,49 @@ def test_a_kernel_that_no_entry_launches_is_told_and_a_helper_is_not(judged: Any
     assert "_larger" not in done.stderr
 
 
+def test_a_kernel_that_is_launched_on_whatever_device_is_current_is_told(judged: Any) -> None:
+    done, rows = judged
+    assert "unguarded.copied, 8192 in 8 warps, sm_90: It is launched on the current device" in done.stderr
+    assert {row["file"] for row in rows if not row["launch"]["guarded"]} == {"unguarded"}
+
+
+@pytest.mark.night
+def test_a_block_of_32_warps_is_too_large_where_a_warp_has_64_threads(judged: Any) -> None:
+    folder = REPOSITORY / "tests" / "kernels" / "ahead"
+    done = gate("--folder", folder, "--only", "unguarded", "overflowing", "--arch", "gfx942")
+    assert "8192 in 32 warps, gfx942: Its blocks have 2048 threads, and a block may have 1024" in done.stderr
+    assert "overflowing.by_row, by row, gfx942: It computes addresses in 32 bits" in done.stderr
+    _, rows = judged
+    (on_nvidia,) = (row for row in rows if row["label"] == "8192 in 32 warps")
+    assert "threads" not in on_nvidia["trouble"]
+
+
+def test_more_threads_than_a_block_may_have_are_told() -> None:
+    used = Resources(registers=32, local=0, shared=0, warps=32)
+    launch = Launch("kernel", "", used)
+    assert trouble(Ahead("a call", lambda: None), launch, 90) == ""
+    assert "Its blocks have 2048 threads, and a block may have 1024" in trouble(
+        Ahead("a call", lambda: None), launch, "gfx942"
+    )
+
+
+def test_loads_of_two_bytes_and_divisions_in_64_bits_are_told(judged: Any) -> None:
+    done, _ = judged
+    assert "narrow, 4100, as Triton sees it, doubled, sm_90, 1: Its loads and stores move 2.0 bytes" in done.stderr
+    assert "narrow, divided in 64 bits, divided, sm_90, 1: It divides numbers of 64 bits in 1 places" in done.stderr
+    assert "4100, in units" in done.stdout and "4100, in units" not in done.stderr and "narrow, 4096" not in done.stderr
+
+
+@pytest.mark.parametrize("kernel", ["by_row, by row", "by_block, by block", "by_loop, by loop", "too_late, too late"])
+def test_addresses_in_32_bits_are_told(judged: Any, kernel: str) -> None:
+    done, _ = judged
+    assert f"overflowing.{kernel}, sm_90: It computes addresses in 32 bits" in done.stderr
+    assert "in_time" not in done.stderr
+
+
 def test_entries_that_are_not_quick_are_left_to_the_whole_table(judged: Any) -> None:
     _, rows = judged
-    assert {row["label"] for row in rows} == {
+    assert {row["label"] for row in rows if row["file"] == "spilling"} == {
         "4096 in 16 warps",
         "4096 in one warp",
         "2048 in 8 warps, all of it",
@@ -104,9 +147,23 @@ def test_the_gate_refuses_to_judge_what_is_interpreted() -> None:
         (Resources(registers=32, local=0, shared=100 * 1024, warps=4), 90, 2 / 16),
         (Resources(registers=32, local=0, shared=200 * 1024, warps=4), 80, 0.0),
         (Resources(registers=16, local=0, shared=0, warps=1), 90, 0.5),
+        (Resources(registers=32, local=0, shared=0, warps=32), 80, 1.0),
+        (Resources(registers=32, local=0, shared=0, warps=32), 86, 32 / 48),  # 48 warps: one such block
+        (Resources(registers=32, local=0, shared=0, warps=8), 89, 1.0),
+        (Resources(registers=40, local=0, shared=0, warps=8), 120, 1.0),
+        (Resources(registers=48, local=0, shared=0, warps=16), 120, 32 / 48),
+        (Resources(registers=16, local=0, shared=0, warps=1), 86, 16 / 48),
+        (Resources(registers=16, local=0, shared=0, warps=1), 89, 24 / 48),
+        (Resources(registers=32, local=0, shared=60 * 1024, warps=4), 89, 4 / 48),
+        (Resources(registers=84, local=0, shared=0, warps=16), 90, 16 / 64),  # 2816 a warp: 20 warps by registers
+        (Resources(registers=64, local=0, shared=0, warps=16), 90, 32 / 64),
+        (Resources(registers=64, local=0, shared=0, warps=4), "gfx942", 1.0),
+        (Resources(registers=128, local=0, shared=0, warps=4), "gfx90a", 0.5),
+        (Resources(registers=128, local=0, shared=0, warps=16), "gfx942", 0.5),
+        (Resources(registers=32, local=0, shared=40 * 1024, warps=4), "gfx942", 4 / 32),
     ],
 )
-def test_occupancy_is_what_nvidias_calculator_gives(used: Resources, arch: int, expected: float) -> None:
+def test_occupancy_is_what_nvidias_calculator_gives(used: Resources, arch: Any, expected: float) -> None:
     assert used.occupancy(arch) == expected
 
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from autofuse.kernels import apex, flash_attn, flash_attn_cute, flash_attn_parts, liger, quack
+from autofuse.kernels import apex, flash_attn, flash_attn_3, flash_attn_cute, flash_attn_parts, liger, quack
 from autofuse.kernels.package_functions import PackageFunction, once_differentiable, with_whole_gradient
 from autofuse.kernels.packages import Unavailable
 from tests.kernels.operands import tensor
 from tests.kernels.standin_bodies import BODIES
 from tests.kernels.standins import RECORDED
 
-ADAPTERS: tuple[ModuleType, ...] = (apex, flash_attn, flash_attn_cute, flash_attn_parts, liger, quack)
+ADAPTERS: tuple[ModuleType, ...] = (apex, flash_attn, flash_attn_3, flash_attn_cute, flash_attn_parts, liger, quack)
 CALLED = {value.path: value for m in ADAPTERS for value in vars(m).values() if isinstance(value, PackageFunction)}
 FUNCTIONS = {path: facts for recorded in RECORDED.values() for path, facts in recorded["functions"].items()}
 

@@ -35,7 +35,7 @@ needs_compiler = pytest.mark.skipif(bool(packages.COMPILER.missing()), reason="n
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Several blocks of 8 rows, the last of which is not full, in torch's functions; nothing is too small for them."""
-    monkeypatch.setattr(blocks, "_BLOCK", {"cpu": dict.fromkeys((2, 4, 8), 0)})
+    monkeypatch.setattr(blocks, "_BLOCK", dict.fromkeys((2, 4, 8), 0))
     monkeypatch.setattr(blocks, "_LEAST_ROWS", dict.fromkeys((2, 4, 8), 8))
     monkeypatch.setattr(module, "_LEAST", 0)
     monkeypatch.setattr(blocks, "_best", lambda x: "torch")

@@ -177,6 +177,7 @@ RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "unsafe_view": lambda view: (
         torch.equal(x := view(torch.arange(6.0), (2, 3)), torch.arange(6.0).view(2, 3)) and not x._is_view()
     ),
+    "FUSED_RMS_NORM_BACKWARD": lambda packet: "grad_out" in str(packet.default._schema),
     "LOCAL_SCALAR_DENSE": lambda operator: operator(torch.tensor(3.0)) == 3.0,
     "CPU_FLASH_ATTENTION": lambda packet: packet(*[torch.ones(1, 1, 4, 8)] * 3)[0].shape == (1, 1, 4, 8),
     "CPU_FLASH_ATTENTION_BACKWARD": lambda packet: "query" in str(packet.default._schema),

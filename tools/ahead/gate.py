@@ -19,21 +19,26 @@ from triton.runtime.jit import JITFunction
 
 from autofuse.kernels.ahead_of_time import Ahead
 from tools.ahead.launches import Launch, launches
-from tools.ahead.resources import SHARED
+from tools.ahead.targets import TARGETS, THREADS, Arch
 
 KERNELS = Path(__file__).parents[2] / "autofuse" / "kernels" / "triton"
-ARCHITECTURES = tuple(SHARED)
+ARCHITECTURES = tuple(TARGETS)
+_BY_LAUNCH = "launch it by autofuse.kernels.triton.launch."
 
 
 @dataclass(frozen=True)
 class Row:
-    """One launch of a declared call on one architecture, and what is wrong with it ("" where nothing is)."""
+    """One launch of a declared call on one architecture, and what is wrong with it ("" where nothing is).
+
+    access: the width of loads and stores that the call promises.
+    """
 
     file: str
     label: str
-    arch: int
+    arch: Arch
     launch: Launch
     trouble: str
+    access: float = 0.0
 
 
 def files(folder: Path) -> tuple[ModuleType, ...]:
@@ -41,28 +46,37 @@ def files(folder: Path) -> tuple[ModuleType, ...]:
     return tuple(_module(path) for path in sorted(folder.glob("*.py")) if path.stem != "__init__")
 
 
-def rows(module: ModuleType, architectures: Iterable[int], quick: bool) -> Iterator[Row]:
+def rows(module: ModuleType, architectures: Iterable[Arch], quick: bool) -> Iterator[Row]:
     """Compile what the module declares, all of it or the quick part."""
     for entry in declared(module):
         if entry.quick or not quick:
             for arch in architectures:
                 for launch in launches(entry, arch):
-                    yield Row(stem(module), entry.label, arch, launch, trouble(entry, launch, arch))
+                    yield Row(stem(module), entry.label, arch, launch, trouble(entry, launch, arch), entry.access)
 
 
-def trouble(entry: Ahead, launch: Launch, arch: int) -> str:
-    """Why a kernel may not stay as it is, in one sentence; "" where it may."""
-    used = launch.resources
+def trouble(entry: Ahead, launch: Launch, arch: Arch) -> str:
+    """Why a kernel may not stay as it is, in a sentence for each reason; "" where it may."""
+    return " ".join(_troubles(entry, launch, arch))
+
+
+def _troubles(entry: Ahead, launch: Launch, arch: Arch) -> Iterator[str]:
+    used, target = launch.resources, TARGETS[arch]
     if used.local:
-        return f"It spills: a thread keeps {used.local} bytes in local memory. Use a smaller block or more warps."
-    if used.shared > SHARED[arch].block:
-        return f"It wants {used.shared} bytes of shared memory, and a block may have {SHARED[arch].block}."
-    if used.occupancy(arch) < entry.occupancy:
-        return (
+        yield f"It spills: a thread keeps {used.local} bytes in local memory. Use a smaller block or more warps."
+    if used.shared > target.block_shared:
+        yield f"It wants {used.shared} bytes of shared memory, and a block may have {target.block_shared}."
+    elif used.threads(arch) > THREADS:
+        yield f"Its blocks have {used.threads(arch)} threads, and a block may have {THREADS}: {_BY_LAUNCH}"
+    elif used.occupancy(arch) < entry.occupancy:
+        yield (
             f"Its occupancy is {used.occupancy(arch):.3f} ({used.registers} registers, {used.shared} bytes of shared "
             f"memory, {used.warps} warps), and {entry.occupancy} was promised."
         )
-    return ""
+    if launch.narrow:
+        yield f"It computes addresses in 32 bits, which 2**31 entries overflow: {'; '.join(launch.narrow)}."
+    if not launch.guarded:
+        yield f"It is launched on the current device, whatever device its tensors are on: {_BY_LAUNCH}"
 
 
 def undeclared(modules: Iterable[ModuleType], launched: Iterable[tuple[str, str]]) -> list[str]:

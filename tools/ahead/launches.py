@@ -1,4 +1,4 @@
-"""Runs a file's declared calls and compiles what they launch, for an architecture that need not be there.
+"""Runs a file's declared calls and compiles what they launch, for a GPU that need not be there.
 
 Triton is given a driver without a device. Its own binder then decides types, alignment and constants from the
 arguments of each launch, as it would on a GPU; only the launch itself is left out.
@@ -6,74 +6,107 @@ arguments of each launch, as it would on a GPU; only the launch itself is left o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from triton import knobs
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
+import triton
+from torch import Tensor
 from triton.runtime.jit import JITFunction
 
 from autofuse.kernels.ahead_of_time import Ahead
-from tools.ahead.resources import Resources, resources
+from tools.ahead.absent import absent
+from tools.ahead.addresses import narrow_addresses
+from tools.ahead.resources import Resources, resources, resources_of_amd
+from tools.ahead.targets import TARGETS, Arch
+
+_NVIDIA = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+_SIZE = re.compile("block|rows|columns|tall", re.IGNORECASE)  # constants that are sizes of a tile
+CUOBJDUMP, NVDISASM = _NVIDIA / "cuobjdump", _NVIDIA / "nvdisasm"
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel as one call launches it, compiled."""
+    """A kernel as one call launches it, compiled.
+
+    file: where the kernel stands, by its name without .py. programs: how many of them. tile: the entries that a program
+    takes at once, which is what its block sizes multiply to. ideal: bytes for each entry of the smallest of its large
+    operands, where every operand is read or written once. narrow: addresses that are computed in 32 bits and may need
+    more (tools/ahead/addresses.py). guarded: whether the device of its tensors was current. binary: the cubin or, for
+    AMD, the code object; it is left out of comparisons and of what is printed.
+    """
 
     kernel: str
     constants: str
     resources: Resources
+    file: str = ""
+    programs: int = 1
+    tile: int = 1
+    ideal: float = 0.0
+    narrow: tuple[str, ...] = ()
+    guarded: bool = True
+    binary: bytes = field(default=b"", repr=False, compare=False)
 
 
-class _Absent:
-    """As much of a driver as compiling asks for; a device's number is its architecture's."""
-
-    def __init__(self, arch: int) -> None:
-        self.arch = arch
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", self.arch, 32)
-
-    def get_current_device(self) -> int:
-        return self.arch
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
-def launches(entry: Ahead, arch: int) -> list[Launch]:
-    """Every kernel that `entry` launches, in order, compiled for sm_`arch`. What Triton cannot compile raises."""
+def launches(entry: Ahead, arch: Arch) -> list[Launch]:
+    """Every kernel that `entry` launches, in order, compiled for `arch`. What Triton cannot compile raises."""
     with _taken_down(arch) as taken:
         entry.run()
     return taken
 
 
 @contextmanager
-def _taken_down(arch: int) -> Iterator[list[Launch]]:
-    """The launches of the block. The driver stays: a process that compiles ahead of time launches nothing."""
+def _taken_down(arch: Arch) -> Iterator[list[Launch]]:
     taken: list[Launch] = []
     usual = JITFunction.run
+    with absent(TARGETS[arch].gpu, list(TARGETS).index(arch)) as driver:
 
-    def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
-        compiled = usual(kernel, *arguments, grid=grid, warmup=True, **named)
-        taken.append(_launch(kernel, named, compiled))
-        return compiled
+        def run(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+            guarded = driver.current == driver.home
+            with driver.entered(driver.home):
+                compiled = usual(kernel, *arguments, grid=grid, warmup=True, **named)
+            taken.append(_launch(kernel, arguments, named, compiled, grid, guarded, arch))
+            return compiled
 
-    driver.set_active(_Absent(arch))
-    JITFunction.run = run
-    try:
-        yield taken
-    finally:
-        JITFunction.run = usual
+        JITFunction.run = run
+        try:
+            yield taken
+        finally:
+            JITFunction.run = usual
 
 
-def _launch(kernel: Any, named: dict[str, Any], compiled: Any) -> Launch:
-    warps = compiled.metadata.num_warps
-    constants = [f"{p.name}={named[p.name]}" for p in kernel.params if p.is_constexpr and p.name in named]
-    used = resources(compiled.asm["cubin"], compiled.metadata.shared, warps, Path(knobs.nvidia.cuobjdump.path))
-    return Launch(kernel.fn.__name__, " ".join(constants), used)
+def _launch(
+    kernel: Any, arguments: tuple[Any, ...], named: dict[str, Any], compiled: Any, grid: Any, guarded: bool, arch: Arch
+) -> Launch:
+    warps, shared = compiled.metadata.num_warps, compiled.metadata.shared
+    given = dict(zip(kernel.arg_names, arguments, strict=False)) | named
+    if TARGETS[arch].gpu.backend == "hip":
+        binary, used = compiled.asm["hsaco"], resources_of_amd(compiled.asm["amdgcn"], shared, warps)
+    else:
+        binary = compiled.asm["cubin"]
+        used = resources(binary, shared, warps, CUOBJDUMP)
+    constant = {p.name: given[p.name] for p in kernel.params if p.is_constexpr and p.name in given}
+    tile = prod(v for name, v in constant.items() if _SIZE.search(name) and isinstance(v, int))
+    return Launch(
+        kernel=kernel.fn.__name__,
+        constants=" ".join(f"{name}={value}" for name, value in constant.items()),
+        resources=used,
+        file=kernel.fn.__module__.rpartition(".")[2],
+        programs=prod(grid) if isinstance(grid, tuple) else 1,
+        tile=tile,
+        ideal=_ideal(v for v in given.values() if isinstance(v, Tensor)),
+        narrow=tuple(narrow_addresses(compiled.asm["ttir"], "LONG" in constant)),
+        guarded=guarded,
+        binary=binary,
+    )
+
+
+def _ideal(operands: Iterable[Tensor]) -> float:
+    apart = {id(x): x for x in operands}.values()
+    largest = max((x.numel() for x in apart), default=0)
+    entries = min((x.numel() for x in apart if 4 * x.numel() >= largest), default=0)
+    return sum(x.numel() * x.element_size() for x in apart) / entries if entries else 0.0

@@ -1,38 +1,17 @@
-"""What a compiled kernel takes of a multiprocessor, and how many of its blocks fit there. It knows cubins, not Triton.
-
-The limits are those of the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; registers are
-handed out in units of 256 to a warp, and each block has 1 KiB of shared memory reserved (CUDA Occupancy Calculator).
-"""
+"""What a compiled kernel takes of a multiprocessor, and how many of its blocks fit there. It knows binaries alone."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
-KIB = 1024
-_REGISTERS = 65_536
-_REGISTER_UNIT = 256
-_WARPS, _BLOCKS = 64, 32
-_RESERVED = 1 * KIB
+from tools.ahead.targets import TARGETS, Arch
+
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
-
-
-@dataclass(frozen=True)
-class Shared:
-    """Bytes of shared memory: of a multiprocessor, and the most that one block may have."""
-
-    multiprocessor: int
-    block: int
-
-
-SHARED: Mapping[int, Shared] = MappingProxyType(
-    {80: Shared(164 * KIB, 163 * KIB), 90: Shared(228 * KIB, 227 * KIB), 100: Shared(228 * KIB, 227 * KIB)}
-)
+_OF_AMD = ("vgpr_count", "private_segment_fixed_size", "vgpr_spill_count", "sgpr_spill_count")
 
 
 @dataclass(frozen=True)
@@ -40,7 +19,8 @@ class Resources:
     """Of one kernel: registers of a thread, bytes of local memory of a thread, bytes of shared memory of a block.
 
     Local memory is off the chip. A kernel has some where its registers did not suffice (spills) or where it indexes an
-    array of its own; neither is wanted in these kernels, so the bound on it is 0.
+    array of its own; neither is wanted in these kernels, so the bound on it is 0. warps: of a block, as the target
+    counts them: 32 threads on NVIDIA's GPUs, 64 on AMD's.
     """
 
     registers: int
@@ -48,15 +28,17 @@ class Resources:
     shared: int
     warps: int
 
-    def occupancy(self, arch: int) -> float:
-        """Resident warps over the most that a multiprocessor of sm_`arch` holds; 0 where no block fits."""
-        if self.shared > SHARED[arch].block:
-            return 0.0
-        of_a_warp = -(-self.registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
-        by_registers = _REGISTERS // max(1, of_a_warp) // self.warps
-        by_memory = SHARED[arch].multiprocessor // (self.shared + _RESERVED)
-        blocks = min(by_registers, by_memory, _WARPS // self.warps, _BLOCKS)
-        return blocks * self.warps / _WARPS
+    def occupancy(self, arch: Arch) -> float:
+        """Resident warps over the most that a multiprocessor of `arch` holds; 0 where no block fits."""
+        return TARGETS[arch].occupancy(self.registers, self.shared, self.warps)
+
+    def blocks(self, arch: Arch) -> int:
+        """Blocks that a multiprocessor of `arch` holds at once."""
+        return TARGETS[arch].resident(self.registers, self.shared, self.warps)
+
+    def threads(self, arch: Arch) -> int:
+        """Of a block."""
+        return self.warps * int(TARGETS[arch].gpu.warp_size)
 
 
 def resources(cubin: bytes, dynamic_shared: int, warps: int, cuobjdump: Path) -> Resources:
@@ -70,3 +52,12 @@ def resources(cubin: bytes, dynamic_shared: int, warps: int, cuobjdump: Path) ->
         raise RuntimeError(f"{cuobjdump} -res-usage gave no figures for a kernel: {done.stdout}{done.stderr}")
     registers, stack, shared, local = map(int, found.groups())
     return Resources(registers, stack + local, shared + dynamic_shared, warps)
+
+
+def resources_of_amd(assembly: str, shared: int, warps: int) -> Resources:
+    """What a kernel needs on an AMD GPU, by the metadata of its assembly. Raises RuntimeError where there are none."""
+    found = {name: re.search(rf"\.{name}:\s*(\d+)", assembly) for name in _OF_AMD}
+    if found["vgpr_count"] is None:
+        raise RuntimeError("A kernel's assembly for an AMD GPU does not say how many registers it takes.")
+    registers, scratch, *spilled = (0 if m is None else int(m.group(1)) for m in found.values())
+    return Resources(registers, max(scratch, 4 * sum(spilled)), shared, warps)

@@ -7,13 +7,14 @@ import json
 import tempfile
 from pathlib import Path
 
-from autofuse.kernels import apex, flash_attn, flash_attn_cute, flash_attn_parts, liger, packages, quack
+from autofuse.kernels import apex, flash_attn, flash_attn_3, flash_attn_cute, flash_attn_parts, liger, packages, quack
 from autofuse.kernels.package_functions import PackageFunction
 from tools.signatures.reading import Facts, function_facts, module_file
 from tools.signatures.sources import SOURCES, Source, fetched
 
 OF_SOURCE = {
     "flash-attn": (flash_attn, flash_attn_parts),
+    "flash_attn_3": (flash_attn_3,),
     "flash-attn-4": (flash_attn_cute,),
     "liger-kernel": (liger,),
     "quack-kernels": (quack,),
@@ -58,7 +59,9 @@ def main() -> int:
         if options.only and source.name not in options.only:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            facts = facts_of(source, *fetched(source, Path(folder) / source.name, options.apex))
+            facts = facts_of(
+                source, *fetched(source, Path(folder) / source.name, options.apex if source.name == "apex" else None)
+            )
         file = FOLDER / f"{source.name}.json"
         file.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         missing += [name for name, found in facts["functions"].items() if found is None]

@@ -22,10 +22,12 @@ class Source:
     requirement: str = ""
     repository: str = ""
     is_sdist: bool = False
+    folder: str = ""  # of the repository, where what is imported lies
 
 
 SOURCES = (
     Source("flash-attn", "flash-attn==2.8.3", is_sdist=True),
+    Source("flash_attn_3", repository="https://github.com/Dao-AILab/flash-attention", folder="hopper"),
     Source("flash-attn-4", "flash-attn-4==4.0.0b36"),
     Source("liger-kernel", "liger-kernel==0.8.5"),
     Source("quack-kernels", "quack-kernels==0.6.5"),
@@ -62,4 +64,4 @@ def _cloned(source: Source, folder: Path, checkout: Path | None) -> tuple[Path, 
         subprocess.run(["git", "clone", "-q", "--depth", "1", source.repository, str(checkout)], check=True)
     shown = ["git", "-C", str(checkout), "log", "-1", "--format=%cs %h"]
     version = subprocess.run(shown, check=True, capture_output=True, text=True).stdout.strip()
-    return checkout, version
+    return checkout / source.folder, version

@@ -23,39 +23,41 @@ _TOGETHER = 32  # rows
 def forward(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor | None, p: float,
     eps: float, centred: bool, normed: torch.dtype, summed: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:  # fmt: skip
     """The norm of residual + dropout(x), that sum, and each row's mean and reciprocal deviation.
 
     Shapes: x and residual (M, C), contiguous in C; weight and bias (C,); seed (1,), None for no dropout. The results
     have dtypes `normed`, `summed` and twice fp32, the last two shape (M, 1). Without residual and seed the sum is x,
-    and the tensor for it empty; without `centred` (RMS norm) that for the mean is.
+    and None is given for it; without `centred` (RMS norm) for the mean.
     """
     made = list(_forward(x, residual, weight, bias, seed, p, eps, centred, normed, summed))
-    total = made.pop(0) if residual is not None or seed is not None else x.new_empty(0, dtype=summed)
-    mean = made.pop(0) if centred else x.new_empty(0, dtype=torch.float32)
+    total = made.pop(0) if residual is not None or seed is not None else None
+    mean = made.pop(0) if centred else None
     rstd, out = made
     return out, total, mean, rstd
 
 
 def backward(
-    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor,
     seed: Tensor | None, p: float, x_dtype: torch.dtype, residual_dtype: torch.dtype | None, wants_weight: bool,
     wants_bias: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """The gradients of x, residual, weight and bias, from those of the norm (`given`) and of the sum (`carried`).
 
     Shapes: given, carried and total, the sum or x, (M, C), contiguous in C. The first two results have the dtypes
-    named, the last two are fp32. What is not wanted is empty: a residual's gradient where `residual_dtype` is None.
+    named, the last two are fp32. What is not wanted is None: a residual's gradient where `residual_dtype` is None.
     """
     rows, width = total.shape
     dx = total.new_empty((rows, width), dtype=x_dtype)
     dresidual = total.new_empty((rows, width), dtype=residual_dtype) if residual_dtype is not None else None
     numbers = None if seed is None else torch.arange(rows, device=total.device)
-    by_row = given, carried, total, mean if mean.numel() else None, rstd, numbers, dx, dresidual
+    by_row = given, carried, total, mean, rstd, numbers, dx, dresidual
     together = _TOGETHER if rows % _TOGETHER == 0 else 1
     parts = [_backward(*part, weight, seed, p, wants_weight, wants_bias, together) for part in _parts(by_row, width)]
-    of_weight, of_bias = (_sum([part[i] for part in parts]) for i in (0, 1))
-    return dx, total.new_empty(0, dtype=x_dtype) if dresidual is None else dresidual, of_weight, of_bias
+    of_weight, of_bias = (
+        _sum([part[i] for part in parts]) if wanted else None for i, wanted in enumerate((wants_weight, wants_bias))
+    )
+    return dx, dresidual, of_weight, of_bias
 
 
 def _parts(by_row: tuple[Tensor | None, ...], width: int) -> Iterable[tuple[Tensor | None, ...]]:

@@ -15,10 +15,13 @@ import triton.language as tl
 from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
+from autofuse.kernels.triton.cross_entropy_in_place import losses_and_gradient as losses_and_gradient
+from autofuse.kernels.triton.launch import launch, unit
+from autofuse.kernels.triton.rows import entries
 
 # A thread holds 8 entries of a block, 16 bytes in half precision, which one load fetches; of the largest block 16.
 _LARGEST_BLOCK = 4096
-_ENTRIES_A_WARP = 256
+_ENTRIES_A_THREAD = 8
 
 
 def losses(
@@ -32,12 +35,13 @@ def losses(
     rows, classes = logits.shape
     made = torch.empty(rows, dtype=torch.float32, device=logits.device)
     normalizers = torch.empty_like(made)
-    block, warps = _block(classes)
+    block, threads = _block(classes)
     if rows:
-        _losses[(rows,)](
-            logits, target, *_weights(weight), made, normalizers, classes, logits.stride(0), ignore_index,
-            float(label_smoothing), WEIGHTED=weight is not None, SMOOTH=label_smoothing != 0.0, BLOCK=block,
-            num_warps=warps,
+        each, sizes = unit(classes, logits.stride(0))
+        launch(
+            _losses, (rows,), logits, target, *_weights(weight), made, normalizers, *sizes, ignore_index,
+            float(label_smoothing), WEIGHTED=weight is not None, SMOOTH=label_smoothing != 0.0, UNIT=each,
+            ALIGNED=_aligned(logits, each), BLOCK=block, threads=threads,
         )  # fmt: skip
     return made, normalizers
 
@@ -50,27 +54,29 @@ def gradient(
     logits, target = _dense(logits), target.contiguous()
     rows, classes = logits.shape
     made = torch.empty(rows, classes, dtype=logits.dtype, device=logits.device)
-    block, warps = _block(classes)
+    block, threads = _block(classes)
     if rows and classes:
-        _gradient[(rows, triton.cdiv(classes, block))](
-            logits, target, *_weights(weight), share, normalizers, made, classes, logits.stride(0), share.stride(0),
-            ignore_index, float(label_smoothing), WEIGHTED=weight is not None, SMOOTH=label_smoothing != 0.0,
-            BLOCK=block, num_warps=warps,
+        each, sizes = unit(classes, logits.stride(0))
+        aligned = _aligned(logits, each)
+        if aligned and (logits.stride(0) - classes) % aligned:
+            aligned = 0  # rows that are read and rows that are written begin at other places between the aligned ones
+        launch(
+            _gradient, (rows, triton.cdiv(classes, block)), logits, target, *_weights(weight), share, normalizers, made,
+            *sizes, share.stride(0), ignore_index, float(label_smoothing), WEIGHTED=weight is not None,
+            SMOOTH=label_smoothing != 0.0, UNIT=each, ALIGNED=aligned, BLOCK=block, threads=threads,
         )  # fmt: skip
     return made
-
-
-def losses_and_gradient(
-    logits: Tensor, target: Tensor, share: Tensor, ignore_index: int, label_smoothing: float
-) -> tuple[Tensor, Tensor]:
-    """`losses` and `gradient` one after the other, for a caller that knows each row's share beforehand."""
-    made, normalizers = losses(logits, target, None, ignore_index, label_smoothing)
-    return made, gradient(logits, target, None, share, normalizers, ignore_index, label_smoothing)
 
 
 def _dense(x: Tensor) -> Tensor:
     """With the entries of each row next to each other."""
     return x if x.stride(-1) == 1 or x.shape[-1] < 2 else x.contiguous()
+
+
+def _aligned(logits: Tensor, each: int) -> int:
+    """Entries in 16 bytes, where rows do not all begin at such a place, so that kernels have to look for it; else 0."""
+    entries_in_16_bytes = 16 // logits.element_size()
+    return 0 if each >= entries_in_16_bytes else entries_in_16_bytes
 
 
 def _weights(weight: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
@@ -79,16 +85,54 @@ def _weights(weight: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _block(classes: int) -> tuple[int, int]:
-    """Entries in a block, and the warps that share it."""
+    """Entries in a block, and the threads that share it."""
     block = min(triton.next_power_of_2(max(classes, 1)), _LARGEST_BLOCK)
-    return block, min(max(block // _ENTRIES_A_WARP, 1), 8)
+    return block, min(max(block // _ENTRIES_A_THREAD, 32), 256)
+
+
+@triton.jit
+def _middle(start, classes, ALIGNED: tl.constexpr):
+    """What of a row that starts at entry `start` lies in whole runs of 16 bytes: its first column, and its columns."""
+    if ALIGNED:
+        begin = tl.minimum((ALIGNED - start % ALIGNED) % ALIGNED, classes).to(tl.int32)
+        count = (classes - begin) // ALIGNED * ALIGNED
+    else:
+        begin = 0
+        count = classes
+    return begin, count
+
+
+@triton.jit
+def _ends(begin, count, classes):
+    """The columns before and after the middle, and which of 32 there are."""
+    at = tl.arange(0, 32)
+    columns = tl.where(at < 16, at, begin + count + at - 16)
+    return columns, tl.where(at < 16, at < begin, columns < classes)
+
+
+@triton.jit
+def _starts(row, stride, begin, ALIGNED: tl.constexpr):
+    """The entry at which a row's middle starts."""
+    start = row * stride + begin
+    return tl.multiple_of(start, ALIGNED) if ALIGNED else start
+
+
+@triton.jit
+def _plain(x, columns, inside, WEIGHT, WEIGHTED: tl.constexpr):
+    """What a row's logits add to the sum that label smoothing takes."""
+    finite = tl.where(inside, x, 0.0)
+    if WEIGHTED:
+        finite *= tl.load(WEIGHT + columns, mask=inside, other=0.0).to(tl.float32)
+    return finite
 
 
 @triton.jit
 def _losses(
     LOGITS, TARGET, WEIGHT, TOTAL_WEIGHT, LOSSES, NORMALIZERS, classes, stride, ignore_index, smoothing,
-    WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
+    WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, UNIT: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """`classes` and `stride` are given in units of UNIT entries: what they divide by is known so."""
+    classes, stride = classes * UNIT, entries(stride, UNIT)
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(TARGET + row)
     if target == ignore_index:
@@ -96,26 +140,33 @@ def _losses(
         tl.store(NORMALIZERS + row, 0.0)
         return
     start_of_row = LOGITS + row * stride
+    begin, count = _middle(row * stride, classes, ALIGNED)
+    middle = LOGITS + _starts(row, stride, begin, ALIGNED)
     largest = tl.full((), -float("inf"), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)  # a sum a place, so that a block costs one reduction, that of its maximum
     plain = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, classes, BLOCK):
+    for start in range(0, count, BLOCK):
         columns = start + tl.arange(0, BLOCK)
-        inside = columns < classes
-        x = tl.load(start_of_row + columns, mask=inside, other=-float("inf")).to(tl.float32)
+        inside = columns < count
+        x = tl.load(middle + columns, mask=inside, other=-float("inf")).to(tl.float32)
         before = largest
         largest = tl.maximum(largest, tl.max(x, 0))
         shift = tl.where(largest == -float("inf"), 0.0, largest)  # inf - inf is none
         total = total * tl.exp(before - shift) + tl.exp(x - shift)
         if SMOOTH:
-            finite = tl.where(inside, x, 0.0)
-            if WEIGHTED:
-                w = tl.load(WEIGHT + columns, mask=inside, other=0.0).to(tl.float32)
-                plain += finite * w
-            else:
-                plain += finite
+            plain += _plain(x, begin + columns, inside, WEIGHT, WEIGHTED)
+    sum_of_all, smoothed = tl.sum(total, 0), tl.sum(plain, 0)
+    if ALIGNED:
+        columns, inside = _ends(begin, count, classes)
+        x = tl.load(start_of_row + columns, mask=inside, other=-float("inf")).to(tl.float32)
+        before = largest
+        largest = tl.maximum(largest, tl.max(x, 0))
+        shift = tl.where(largest == -float("inf"), 0.0, largest)
+        sum_of_all = sum_of_all * tl.exp(before - shift) + tl.sum(tl.exp(x - shift), 0)
+        if SMOOTH:
+            smoothed += tl.sum(_plain(x, columns, inside, WEIGHT, WEIGHTED), 0)
     shift = tl.where(largest == -float("inf"), 0.0, largest)
-    normalizer = shift + tl.log(tl.sum(total, 0))
+    normalizer = shift + tl.log(sum_of_all)
     valid = (target >= 0) & (target < classes)
     wanted = tl.load(start_of_row + target, mask=valid, other=float("nan")).to(tl.float32)
     loss = normalizer - wanted
@@ -123,9 +174,9 @@ def _losses(
         loss *= tl.load(WEIGHT + target, mask=valid, other=float("nan")).to(tl.float32)
     if SMOOTH:
         if WEIGHTED:
-            smooth = normalizer * tl.load(TOTAL_WEIGHT) - tl.sum(plain, 0)
+            smooth = normalizer * tl.load(TOTAL_WEIGHT) - smoothed
         else:
-            smooth = normalizer * classes - tl.sum(plain, 0)
+            smooth = normalizer * classes - smoothed
         loss = loss * (1.0 - smoothing) + smooth * (smoothing / classes)
     tl.store(LOSSES + row, loss)
     tl.store(NORMALIZERS + row, normalizer)
@@ -134,16 +185,23 @@ def _losses(
 @triton.jit
 def _gradient(
     LOGITS, TARGET, WEIGHT, TOTAL_WEIGHT, SHARE, NORMALIZERS, MADE, classes, stride, share_stride, ignore_index,
-    smoothing, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
+    smoothing, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, UNIT: tl.constexpr, ALIGNED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """share * (a * softmax(logits) - (1 - smoothing) * weight[target] * one_hot(target) - smoothing / C * weight)."""
+    classes, stride = classes * UNIT, entries(stride, UNIT)
     row = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < classes
+    begin, count = _middle(row * stride, classes, ALIGNED)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    made = MADE + _starts(row, classes, begin, ALIGNED) + at
+    if ALIGNED:
+        ends, at_ends = _ends(begin, count, classes)
+        at_ends = at_ends & (tl.program_id(1) == 0)
     target = tl.load(TARGET + row)
-    made = MADE + row * classes + columns
     if target == ignore_index:
-        tl.store(made, tl.zeros((BLOCK,), tl.float32).to(MADE.dtype.element_ty), mask=inside)
+        tl.store(made, tl.zeros((BLOCK,), tl.float32).to(MADE.dtype.element_ty), mask=at < count)
+        if ALIGNED:
+            tl.store(MADE + row * classes + ends, tl.zeros((32,), tl.float32).to(MADE.dtype.element_ty), mask=at_ends)
         return
     share = tl.load(SHARE + row * share_stride).to(tl.float32)
     of_target = share * (1.0 - smoothing)
@@ -154,16 +212,29 @@ def _gradient(
         whole = of_target
         if SMOOTH:
             whole += share * (smoothing / classes) * tl.load(TOTAL_WEIGHT)
-    x = tl.load(LOGITS + row * stride + columns, mask=inside, other=0.0).to(tl.float32)
-    change = tl.exp(x - tl.load(NORMALIZERS + row)) * whole
+    even = share * (smoothing / classes)
+    normalizer = tl.load(NORMALIZERS + row)
+    x = tl.load(LOGITS + _starts(row, stride, begin, ALIGNED) + at, mask=at < count, other=0.0).to(tl.float32)
+    change = _change(x, begin + at, at < count, target, normalizer, whole, of_target, even, WEIGHT, WEIGHTED, SMOOTH)
+    tl.store(made, change.to(MADE.dtype.element_ty), mask=at < count)
+    if ALIGNED:
+        x = tl.load(LOGITS + row * stride + ends, mask=at_ends, other=0.0).to(tl.float32)
+        change = _change(x, ends, at_ends, target, normalizer, whole, of_target, even, WEIGHT, WEIGHTED, SMOOTH)
+        tl.store(MADE + row * classes + ends, change.to(MADE.dtype.element_ty), mask=at_ends)
+
+
+@triton.jit
+def _change(
+    x, columns, inside, target, normalizer, whole, of_target, even, WEIGHT, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr
+):
+    """The gradient of the logits `x` in some columns of a row."""
+    change = tl.exp(x - normalizer) * whole
     if SMOOTH:
-        even = share * (smoothing / classes)
         if WEIGHTED:
             change -= even * tl.load(WEIGHT + columns, mask=inside, other=0.0).to(tl.float32)
         else:
             change -= even
-    change = tl.where(columns == target, change - of_target, change)
-    tl.store(made, change.to(MADE.dtype.element_ty), mask=inside)
+    return tl.where(columns == target, change - of_target, change)
 
 
 def _ahead(rows: int, classes: int, dtype: torch.dtype, weighted: bool, smoothing: float) -> None:
@@ -175,6 +246,7 @@ def _ahead(rows: int, classes: int, dtype: torch.dtype, weighted: bool, smoothin
 
 
 AHEAD = (
+    Ahead("bf16, 8192 rows of 50257", lambda: _ahead(8192, 50257, torch.bfloat16, False, 0.0)),
     Ahead("bf16, 8192 rows of 128256", lambda: _ahead(8192, 128256, torch.bfloat16, False, 0.0)),
     Ahead("fp32, 1000 rows of 50257, weighted and smooth", lambda: _ahead(1000, 50257, torch.float32, True, 0.1)),
     Ahead("fp32, 8192 rows of 50304, smooth", lambda: _ahead(8192, 50304, torch.float32, False, 0.1), quick=False),

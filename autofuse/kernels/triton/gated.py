@@ -12,16 +12,24 @@ import triton.language as tl
 from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
-from autofuse.kernels.triton.activations import sloped, tile
-
-_WARPS = 4
+from autofuse.kernels.row_shapes import contiguous_like, distance, divided, matrix
+from autofuse.kernels.triton.activations import THREADS, evened, formula, sloped, tile
+from autofuse.kernels.triton.launch import launch, unit
+from autofuse.kernels.triton.rows import entries
 
 
 @triton.jit
 def _forward(
-    GATE, UP, Y, rows, hidden, gate_stride, up_stride,
-    ACTIVATION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    GATE, UP, Y, rows, hidden, gate_stride, up_stride, gate_at, up_at,
+    ACTIVATION: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    """Gate and up begin `gate_at` and `up_at` entries after their pointers.
+
+    Here and below, sizes, strides and places are given in units of UNIT entries: what they divide by is known so.
+    """
+    hidden, gate_stride, up_stride = hidden * UNIT, entries(gate_stride, UNIT), entries(up_stride, UNIT)
+    GATE += gate_at * UNIT
+    UP += up_at * UNIT
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     mask = (row < rows) & (column < hidden)
@@ -33,9 +41,16 @@ def _forward(
 
 @triton.jit
 def _backward(
-    GRAD, GATE, UP, DGATE, DUP, rows, hidden, grad_stride, gate_stride, up_stride, made_stride,
-    ACTIVATION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    GRAD, GATE, UP, DGATE, DUP, rows, hidden, grad_stride, gate_stride, up_stride, made_stride, gate_at, up_at,
+    ACTIVATION: tl.constexpr, UNIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    """The gradients of gate and up lie where gate and up lie, after their pointers."""
+    hidden, grad_stride, gate_stride = hidden * UNIT, entries(grad_stride, UNIT), entries(gate_stride, UNIT)
+    up_stride, made_stride = entries(up_stride, UNIT), entries(made_stride, UNIT)
+    GATE += gate_at * UNIT
+    UP += up_at * UNIT
+    DGATE += gate_at * UNIT
+    DUP += up_at * UNIT
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     mask = (row < rows) & (column < hidden)
@@ -49,61 +64,82 @@ def _backward(
 
 
 def forward(gate: Tensor, up: Tensor, activation: str) -> Tensor:
-    """activation(gate) * up. Shapes: both (rows, hidden), with any stride of rows; the result is contiguous."""
-    rows, hidden = gate.shape
-    made = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
-    ROWS, COLUMNS = tile(hidden)
-    grid = (triton.cdiv(rows, ROWS), triton.cdiv(hidden, COLUMNS))
-    _forward[grid](
-        gate, up, made, rows, hidden, gate.stride(0), up.stride(0), activation, ROWS, COLUMNS, num_warps=_WARPS
-    )
+    """activation(gate) * up.
+
+    Shapes: both (rows, hidden), with any stride of rows, or contiguous of any dimensions; the result is contiguous.
+    """
+    made = contiguous_like(gate)
+    gate, up, written = evened(gate, up, made)
+    _write(gate, up, written, (0, 0), activation)
     return made
 
 
 def backward(grad: Tensor, gate: Tensor, up: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     """The gradients of gate and up."""
-    of_gate = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
-    of_up = torch.empty(up.shape, dtype=up.dtype, device=up.device)
-    _write_gradients(grad, gate, up, of_gate, of_up, activation)
+    of_gate, of_up = contiguous_like(gate), contiguous_like(up)
+    grad, gate, up, into_gate, into_up = evened(grad, gate, up, of_gate, of_up)
+    _write_gradients(grad, gate, up, into_gate, into_up, (0, 0), activation)
     return of_gate, of_up
 
 
 def packed_forward(x: Tensor, activation: str, gate_first: bool) -> Tensor:
     """The same of the two halves of x (rows, 2 * hidden)."""
-    return forward(*_halves(x, gate_first), activation)
+    rows, hidden = x.shape[0], x.shape[1] // 2
+    made = torch.empty((rows, hidden), dtype=x.dtype, device=x.device)
+    _write(x, x, made, _places(hidden, gate_first), activation)
+    return made
 
 
 def packed_backward(grad: Tensor, x: Tensor, activation: str, gate_first: bool) -> Tensor:
     """The gradient of x, both halves in one pass."""
-    made = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _write_gradients(grad, *_halves(x, gate_first), *_halves(made, gate_first), activation)
+    made = contiguous_like(x)
+    _write_gradients(grad, x, x, made, made, _places(x.shape[1] // 2, gate_first), activation)
     return made
 
 
-def _halves(x: Tensor, gate_first: bool) -> tuple[Tensor, Tensor]:
-    first, second = x.chunk(2, dim=-1)
-    return (first, second) if gate_first else (second, first)
+def _places(hidden: int, gate_first: bool) -> tuple[int, int]:
+    """Where gate and up begin in a row that holds both: an address of the second half would divide by less."""
+    return (0, hidden) if gate_first else (hidden, 0)
 
 
-def _write_gradients(grad: Tensor, gate: Tensor, up: Tensor, of_gate: Tensor, of_up: Tensor, activation: str) -> None:
-    """Into `of_gate` and `of_up`, which have the same stride."""
-    rows, hidden = gate.shape
+def _write(gate: Tensor, up: Tensor, made: Tensor, places: tuple[int, int], activation: str) -> None:
+    """Into `made`, of the shape of gate and up, which begin at `places` of their rows."""
+    rows, hidden, _ = matrix(made)
+    each, sizes = unit(hidden, distance(gate, hidden), distance(up, hidden), *places)
     ROWS, COLUMNS = tile(hidden)
-    grid = (triton.cdiv(rows, ROWS), triton.cdiv(hidden, COLUMNS))
-    _backward[grid](
-        grad, gate, up, of_gate, of_up, rows, hidden, grad.stride(0), gate.stride(0), up.stride(0), of_gate.stride(0),
-        activation, ROWS, COLUMNS, num_warps=_WARPS,
+    grid = (divided(rows, ROWS), divided(hidden, COLUMNS))
+    launch(
+        _forward, grid, gate, up, made, rows, *sizes, formula(activation, gate), each, ROWS, COLUMNS, threads=THREADS
+    )
+
+
+def _write_gradients(
+    grad: Tensor, gate: Tensor, up: Tensor, of_gate: Tensor, of_up: Tensor, places: tuple[int, int], activation: str
+) -> None:
+    """Into `of_gate` and `of_up`, which have the same stride; they begin where gate and up begin."""
+    rows, hidden, stride = matrix(grad)
+    steps = distance(gate, hidden), distance(up, hidden), distance(of_gate, hidden)
+    each, sizes = unit(hidden, stride, *steps, *places)
+    ROWS, COLUMNS = tile(hidden)
+    grid = (divided(rows, ROWS), divided(hidden, COLUMNS))
+    launch(
+        _backward, grid, grad, gate, up, of_gate, of_up, rows, *sizes, formula(activation, gate), each, ROWS, COLUMNS,
+        threads=THREADS,
     )  # fmt: skip
 
 
 def _ahead(activation: str, rows: int, hidden: int, dtype: torch.dtype = torch.bfloat16) -> object:
     x, gate = sample(rows, 2 * hidden, dtype=dtype), sample(rows, hidden, dtype=dtype)
-    packed = packed_forward(x, activation, True), packed_backward(gate, x, activation, True)
-    return packed, forward(gate, gate, activation), backward(gate, gate, gate, activation)
+    up, grad = sample(rows, hidden, dtype=dtype), sample(rows, hidden, dtype=dtype)
+    packed = packed_forward(x, activation, True), packed_backward(grad, x, activation, True)
+    return packed, forward(gate, up, activation), backward(grad, gate, up, activation)
 
 
 AHEAD = (
     Ahead("bf16, SwiGLU, 8192 rows of 14336", lambda: _ahead("silu", 8192, 14336)),
-    Ahead("bf16, GeGLU, 4096 rows of 1367", lambda: _ahead("gelu", 4096, 1367)),
+    # The halves of one tensor begin at odd places where their width is odd.
+    Ahead("bf16, GeGLU, 4096 rows of 1367", lambda: _ahead("gelu", 4096, 1367), access=2.0),
+    # 8 / 3 of 1024, with rows of both halves at multiples of 4 bytes.
+    Ahead("bf16, SwiGLU, 4096 rows of 2730", lambda: _ahead("silu", 4096, 2730), access=4.0, quick=False),
     Ahead("float32, SwiGLU, 2048 rows of 64", lambda: _ahead("silu", 2048, 64, torch.float32), quick=False),
 )

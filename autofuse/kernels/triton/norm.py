@@ -8,6 +8,9 @@ must not know autograd, nor the shapes that models have.
 
 from __future__ import annotations
 
+import inspect
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
@@ -16,97 +19,104 @@ from torch import Tensor
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.devices import multiprocessors
 from autofuse.kernels.dropout_bits import least_kept
-from autofuse.kernels.triton.norm_tiles import affine, normalised, store_gradients, total_of
+from autofuse.kernels.row_shapes import contiguous_like, distance, divided, matrix
+from autofuse.kernels.triton.launch import launch, unit
+from autofuse.kernels.triton.norm_tiles import affine, backward_tile, total_of
+from autofuse.kernels.triton.norm_wide import affine_backward, backward_wide, forward_wide
+from autofuse.kernels.triton.rows import entries
 
 _WIDEST = 8192  # columns of a row that is kept in registers: eight for each of 1024 threads
 _WIDEST_OF_FP32 = 4096  # the same backward, where 8192 columns of fp32 spill on sm_80
 _TILE = 1024  # elements that a program takes at once, in several rows where they are shorter
 _CHUNK = 2048  # elements of a longer row that a program takes at once
-_COLUMNS, _ROWS = 128, 32  # the tile in which `_affine_backward` reads
+_COLUMNS, _ROWS = 128, 32  # the tile in which `affine_backward` reads
+# Triton 3.5 and later take loads out of loops unless they are told not to; earlier ones do not, and cannot be told.
+_HOISTS_LOADS = tl.constexpr("disable_licm" in inspect.signature(tl.range.__init__).parameters)
 
 
 def forward(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, seed: Tensor | None, p: float,
     eps: float, centred: bool, normed: torch.dtype, summed: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:  # fmt: skip
     """The norm of residual + dropout(x), that sum, and each row's mean and reciprocal deviation.
 
-    Shapes: x and residual (M, C), contiguous in C; weight and bias (C,); seed (1,), None for no dropout. The results
-    have dtypes `normed`, `summed` and twice fp32, the last two shape (M, 1). Without residual and seed the sum is x,
-    and the tensor for it empty; without `centred` (RMS norm) that for the mean is.
+    Shapes: x and residual (M, C), contiguous in C, or contiguous of any dimensions; weight and bias (C,); seed (1,),
+    None for no dropout. The results have dtypes `normed`, `summed` and twice fp32, the first two x's shape, the last
+    two (M, 1). Without residual and seed the sum is x, and None is given for it; without `centred` (RMS norm) for the
+    mean.
     """
-    rows, width = x.shape
-    total = x.new_empty((0,) if residual is None and seed is None else (rows, width), dtype=summed)
-    out = x.new_empty((rows, width), dtype=normed)
-    mean = x.new_empty((rows, 1) if centred else (0,), dtype=torch.float32)
-    rstd = x.new_empty((rows, 1), dtype=torch.float32)
-    kernel = _forward if width <= _WIDEST else _forward_wide
-    tall, block, warps = _tile(width)
+    rows, width, stride = matrix(x)
+    total = None if residual is None and seed is None else contiguous_like(x, summed)
+    out = contiguous_like(x, normed)
+    rstd = torch.empty((rows, 1), dtype=torch.float32, device=x.device)
+    mean = torch.empty_like(rstd) if centred else None
+    kernel = _forward if width <= _WIDEST else forward_wide
+    tall, block, threads = _tile(width)
     if out.numel():
-        kernel[(triton.cdiv(rows, tall),)](
-            x, residual, weight, bias, seed, total if total.numel() else None, out, mean if centred else None, rstd,
-            rows, width, x.stride(0), 0 if residual is None else residual.stride(0), least_kept(p), _scale(p), eps,
-            tall, block, num_warps=warps,
+        each, sizes = unit(width, stride, 0 if residual is None else distance(residual, width))
+        launch(
+            kernel, (divided(rows, tall),), x, residual, weight, bias, seed, total, out, mean, rstd, rows, *sizes,
+            least_kept(p), _scale(p), eps, each, tall, block, threads=threads,
         )  # fmt: skip
     return out, total, mean, rstd
 
 
 def backward(
-    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+    given: Tensor, carried: Tensor | None, total: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor,
     seed: Tensor | None, p: float, x_dtype: torch.dtype, residual_dtype: torch.dtype | None, wants_weight: bool,
     wants_bias: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
     """The gradients of x, residual, weight and bias, from those of the norm (`given`) and of the sum (`carried`).
 
-    Shapes: given, carried and total, the sum or x, (M, C), contiguous in C. The first two results have the dtypes
-    named, the last two are fp32. What is not wanted is empty: a residual's gradient where `residual_dtype` is None.
+    Shapes: given, carried and total, the sum or x, as x in `forward`. The first two results have total's shape and the
+    dtypes named, the last two are (C,) in fp32. What is not wanted is None: a residual's gradient where
+    `residual_dtype` is None.
     """
-    rows, width = total.shape
-    dx = total.new_empty((rows, width), dtype=x_dtype)
-    dresidual = total.new_empty((0,) if residual_dtype is None else (rows, width), dtype=residual_dtype or x_dtype)
-    widest = _WIDEST_OF_FP32 if torch.float32 in (total.dtype, given.dtype) else _WIDEST
-    tall, block, warps = _tile(width, widest)
+    rows, width, stride = matrix(total)
+    dx = contiguous_like(total, x_dtype)
+    dresidual = None if residual_dtype is None else contiguous_like(total, residual_dtype)
+    single = torch.float32 in (total.dtype, given.dtype)
+    widest = _WIDEST_OF_FP32 if single else _WIDEST
+    tall, block, threads = _tile(width, widest, 4 if single else 8)
     share = _share(rows, width, tall, total.device, widest)
-    parts = triton.cdiv(rows, share)
-    dweight, dbias = (
-        total.new_empty((parts, width), dtype=torch.float32) if wanted else None
-        for wanted in (wants_weight, wants_bias)
-    )
+    parts = divided(rows, share)
+    dweight = torch.empty((parts, width), dtype=torch.float32, device=total.device) if wants_weight else None
+    dbias = torch.empty((parts, width), dtype=torch.float32, device=total.device) if wants_bias else None
     if dx.numel():
-        sums = mean if mean.numel() else None, rstd, dweight, dbias
-        strides = given.stride(0), total.stride(0), 0 if carried is None else carried.stride(0)
-        results = dx, dresidual if residual_dtype is not None else None
+        sums = mean, rstd, dweight, dbias
+        strides = distance(given, width), stride, 0 if carried is None else distance(carried, width)
+        results = dx, dresidual
         dropped = seed, least_kept(p), _scale(p)
+        each, (columns, *steps) = unit(width, *strides)
         if width <= widest:
-            _backward[(parts,)](
-                given, carried, total, weight, *sums, *results, *dropped, rows, width, *strides, share, tall, block,
-                num_warps=warps,
+            launch(
+                _backward, (parts,), given, carried, total, weight, *sums, *results, *dropped, rows, columns, *steps,
+                share, each, tall, block, threads=threads, registers=_registers(threads),
             )  # fmt: skip
         else:
-            _backward_wide[(rows,)](
-                given, carried, total, weight, *sums[:2], *results, *dropped, width, *strides, block, num_warps=warps
-            )
+            launch(
+                backward_wide, (rows,), given, carried, total, weight, *sums[:2], *results, *dropped, columns, *steps,
+                each, block, threads=threads,
+            )  # fmt: skip
             if wants_weight or wants_bias:
-                _affine_backward[(triton.cdiv(width, _COLUMNS), parts)](
-                    given, total, *sums, rows, width, *strides[:2], share, _ROWS, _COLUMNS, num_warps=4
-                )
-    return dx, dresidual, _over_parts(dweight, total), _over_parts(dbias, total)
+                launch(
+                    affine_backward, (parts, divided(width, _COLUMNS)), given, total, *sums, rows,
+                    columns, *steps[:2], share, each, _ROWS, _COLUMNS, threads=128,
+                )  # fmt: skip
+    return dx, dresidual, None if dweight is None else dweight.sum(0), None if dbias is None else dbias.sum(0)
 
 
-def _over_parts(sums: Tensor | None, like: Tensor) -> Tensor:
-    return like.new_empty(0, dtype=torch.float32) if sums is None else sums.sum(0)
-
-
-def _tile(width: int, widest: int = _WIDEST) -> tuple[int, int, int]:
-    """Rows and columns that a program takes at once, and its warps: eight elements for each thread, in a chunk as well.
+@lru_cache(maxsize=256)
+def _tile(width: int, widest: int = _WIDEST, of_a_thread: int = 8) -> tuple[int, int, int]:
+    """Rows and columns that a program takes at once, and its threads, by the elements of each: eight in a chunk.
 
     The backward pass keeps five such tiles in registers; fewer elements would make loads shorter than 16 bytes.
     """
     if width > widest:
-        return 1, _CHUNK, 8
+        return 1, _CHUNK, 256
     block = max(triton.next_power_of_2(width), 16)
     tall = max(_TILE // block, 1)
-    return tall, block, max(tall * block // 256, 1)
+    return tall, block, max(tall * block // of_a_thread, 32)
 
 
 def _share(rows: int, width: int, tall: int, device: torch.device, widest: int) -> int:
@@ -118,7 +128,12 @@ def _share(rows: int, width: int, tall: int, device: torch.device, widest: int) 
         tall, programs = _ROWS, max(4 * multiprocessors(device) * _COLUMNS // width, 1)
     else:
         programs = multiprocessors(device) * max(8192 // max(width, 512), 2)
-    return int(triton.cdiv(triton.cdiv(max(rows, 1), programs), tall) * tall)
+    return divided(divided(max(rows, 1), programs), tall) * tall
+
+
+def _registers(threads: int) -> int:
+    """The most for a thread, 0 for any: 64 leave room for two blocks of 512 threads, and nothing spills."""
+    return 64 if threads == 512 else 0
 
 
 def _scale(p: float) -> float:
@@ -129,8 +144,10 @@ def _scale(p: float) -> float:
 @triton.jit
 def _forward(
     x, residual, weight, bias, seed, total, out, mean, rstd, rows, width, x_stride, residual_stride, least, scale, eps,
-    tall: tl.constexpr, block: tl.constexpr,
+    each: tl.constexpr, tall: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
+    """Here and below, `width` and strides are given in units of `each` entries: what they divide by is known so."""
+    width, x_stride, residual_stride = width * each, entries(x_stride, each), entries(residual_stride, each)
     row = tl.program_id(0).to(tl.int64) * tall + tl.arange(0, tall)[:, None]
     column = tl.arange(0, block)[None, :]
     inside = (row < rows) & (column < width)
@@ -149,69 +166,31 @@ def _forward(
 
 
 @triton.jit
-def _forward_wide(
-    x, residual, weight, bias, seed, total, out, mean, rstd, rows, width, x_stride, residual_stride, least, scale, eps,
-    tall: tl.constexpr, block: tl.constexpr,
-):  # fmt: skip
-    """One row, in chunks. Means and squares of chunks are put together as by Chan, Golub & LeVeque (1979)."""
-    row = tl.program_id(0).to(tl.int64) + tl.zeros((1, 1), tl.int64)
-    middle = tl.zeros((1, 1), tl.float32)
-    squares = tl.zeros((1, 1), tl.float32)
-    for start in range(0, width, block):
-        column = start + tl.arange(0, block)[None, :]
-        inside = column < width
-        z = total_of(x, residual, seed, row, column, inside, width, x_stride, residual_stride, least, scale)
-        if total is not None:
-            tl.store(total + row * width + column, z.to(total.dtype.element_ty), mask=inside)
-            z = z.to(total.dtype.element_ty).to(tl.float32)
-        if mean is not None:
-            seen = tl.minimum(start + block, width)
-            own = tl.sum(z, 1, keep_dims=True) / (seen - start)
-            z = tl.where(inside, z - own, 0.0)
-            gap = own - middle
-            part = tl.cast(seen - start, tl.float32) / seen
-            squares += gap * gap * part * start
-            middle += gap * part
-        squares += tl.sum(z * z, 1, keep_dims=True)
-    if mean is not None:
-        tl.store(mean + row, middle)
-    reciprocal = 1.0 / tl.sqrt(squares / width + eps)
-    tl.store(rstd + row, reciprocal)
-    for start in range(0, width, block):
-        column = start + tl.arange(0, block)[None, :]
-        inside = column < width
-        z = total_of(x, residual, seed, row, column, inside, width, x_stride, residual_stride, least, scale)
-        if total is not None:
-            z = z.to(total.dtype.element_ty).to(tl.float32)
-        y = affine((z - middle) * reciprocal, weight, bias, column, width)
-        tl.store(out + row * width + column, y.to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit
 def _backward(
     given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, rows, width,
-    given_stride, total_stride, carried_stride, share, tall: tl.constexpr, block: tl.constexpr,
+    given_stride, total_stride, carried_stride, share, each: tl.constexpr, tall: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
+    width, given_stride, total_stride = width * each, entries(given_stride, each), entries(total_stride, each)
+    carried_stride = entries(carried_stride, each)
     first = tl.program_id(0).to(tl.int64) * share
     column = tl.arange(0, block)[None, :]
     of_weight = tl.zeros((tall, block), tl.float32)
     of_bias = tl.zeros((tall, block), tl.float32)
     # The weight is read anew for each row, from the cache: taken out of the loop, it takes up registers, and spills.
-    for start in tl.range(0, share, tall, disable_licm=True):
-        row = first + start + tl.arange(0, tall)[:, None]
-        inside = (row < rows) & (column < width)
-        normed, reciprocal = normalised(total, mean, rstd, row, column, inside, total_stride, rows)
-        g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
-        if dweight is not None:
-            of_weight += g * normed
-        if dbias is not None:
-            of_bias += g
-        g = affine(g, weight, None, column, width)
-        dz = g - normed * (tl.sum(g * normed, 1, keep_dims=True) / width)
-        if mean is not None:
-            dz -= tl.sum(g, 1, keep_dims=True) / width
-        dz *= reciprocal
-        store_gradients(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale)
+    if _HOISTS_LOADS:
+        for start in tl.range(0, share, tall, disable_licm=True):
+            row = first + start + tl.arange(0, tall)[:, None]
+            of_weight, of_bias = backward_tile(
+                given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, row,
+                rows, column, width, given_stride, total_stride, carried_stride, of_weight, of_bias,
+            )  # fmt: skip
+    else:
+        for start in range(0, share, tall):
+            row = first + start + tl.arange(0, tall)[:, None]
+            of_weight, of_bias = backward_tile(
+                given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, row,
+                rows, column, width, given_stride, total_stride, carried_stride, of_weight, of_bias,
+            )  # fmt: skip
     place = tl.program_id(0).to(tl.int64) * width + tl.arange(0, block)
     if dweight is not None:
         tl.store(dweight + place, tl.sum(of_weight, 0), mask=tl.arange(0, block) < width)
@@ -219,70 +198,28 @@ def _backward(
         tl.store(dbias + place, tl.sum(of_bias, 0), mask=tl.arange(0, block) < width)
 
 
-@triton.jit
-def _backward_wide(
-    given, carried, total, weight, mean, rstd, dx, dresidual, seed, least, scale, width, given_stride, total_stride,
-    carried_stride, block: tl.constexpr,
-):  # fmt: skip
-    """One row, in chunks: first the two means that every entry's gradient needs, then the gradients."""
-    row = tl.program_id(0).to(tl.int64) + tl.zeros((1, 1), tl.int64)
-    along = tl.zeros((1, 1), tl.float32)
-    middle = tl.zeros((1, 1), tl.float32)
-    for start in range(0, width, block):
-        column = start + tl.arange(0, block)[None, :]
-        inside = column < width
-        normed, reciprocal = normalised(total, mean, rstd, row, column, inside, total_stride, row + 1)
-        g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
-        g = affine(g, weight, None, column, width)
-        along += tl.sum(g * normed, 1, keep_dims=True) / width
-        if mean is not None:
-            middle += tl.sum(g, 1, keep_dims=True) / width
-    for start in range(0, width, block):
-        column = start + tl.arange(0, block)[None, :]
-        inside = column < width
-        normed, reciprocal = normalised(total, mean, rstd, row, column, inside, total_stride, row + 1)
-        g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
-        dz = (affine(g, weight, None, column, width) - normed * along - middle) * reciprocal
-        store_gradients(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale)
-
-
-@triton.jit
-def _affine_backward(
-    given, total, mean, rstd, dweight, dbias, rows, width, given_stride, total_stride, share, tall: tl.constexpr,
-    block: tl.constexpr,
-):  # fmt: skip
-    """The gradients of weight and bias in a block of columns, summed over a share of the rows."""
-    first = tl.program_id(1).to(tl.int64) * share
-    column = tl.program_id(0) * block + tl.arange(0, block)[None, :]
-    of_weight = tl.zeros((tall, block), tl.float32)
-    of_bias = tl.zeros((tall, block), tl.float32)
-    for start in range(0, share, tall):
-        row = first + start + tl.arange(0, tall)[:, None]
-        inside = (row < rows) & (column < width)
-        normed, _ = normalised(total, mean, rstd, row, column, inside, total_stride, rows)
-        g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
-        of_weight += g * normed
-        of_bias += g
-    place = tl.program_id(1).to(tl.int64) * width + column
-    if dweight is not None:
-        tl.store(dweight + place, tl.sum(of_weight, 0, keep_dims=True), mask=column < width)
-    if dbias is not None:
-        tl.store(dbias + place, tl.sum(of_bias, 0, keep_dims=True), mask=column < width)
-
-
 def _example(rows: int, width: int, dtype: torch.dtype, p: float) -> None:
     """A training step of a pre-norm block: every part of the kernels at work."""
     x, weight, seed = sample(rows, width, dtype=dtype), sample(width, dtype=dtype), sample(1, dtype=torch.int64)
     drawn = seed if p else None
-    out, total, mean, rstd = forward(x, x, weight, weight, drawn, p, 1e-5, True, dtype, dtype)
-    backward(out, total, total, weight, mean, rstd, drawn, p, dtype, dtype if p else None, True, True)
+    residual, bias, carried = (
+        sample(rows, width, dtype=dtype),
+        sample(width, dtype=dtype),
+        sample(rows, width, dtype=dtype),
+    )
+    out, total, mean, rstd = forward(x, residual, weight, bias, drawn, p, 1e-5, True, dtype, dtype)
+    assert total is not None
+    backward(out, carried, total, weight, mean, rstd, drawn, p, dtype, dtype if p else None, True, True)
 
 
 AHEAD = (
     Ahead("bf16, 4096 rows of 8192, dropout", lambda: _example(4096, 8192, torch.bfloat16, 0.1)),
     # Sums for weight and bias take tiles of 32 x 128 in fp32 from two tensors: much in flight for each of few warps.
     Ahead("fp32, 4096 rows of 8192, dropout", lambda: _example(4096, 8192, torch.float32, 0.1), occupancy=0.18),
-    Ahead("fp32, 100 rows of 999, dropout", lambda: _example(100, 999, torch.float32, 0.1)),
+    # Rows of an odd width begin at odd places; no model that we know of has one.
+    Ahead("fp32, 100 rows of 999, dropout", lambda: _example(100, 999, torch.float32, 0.1), access=4.0),
+    Ahead("bf16, 8192 rows of 4096, dropout", lambda: _example(8192, 4096, torch.bfloat16, 0.1)),
+    Ahead("bf16, 8192 rows of 4100", lambda: _example(8192, 4100, torch.bfloat16, 0.0), quick=False),
     Ahead("bf16, 1024 rows of 16384", lambda: _example(1024, 16384, torch.bfloat16, 0.1)),
     Ahead("bf16, 16384 rows of 768", lambda: _example(16384, 768, torch.bfloat16, 0.1), quick=False),
     Ahead("fp32, 8192 rows of 4096", lambda: _example(8192, 4096, torch.float32, 0.0), quick=False),

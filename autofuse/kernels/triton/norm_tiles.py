@@ -48,3 +48,25 @@ def store_gradients(dz, carried, dx, dresidual, seed, row, column, inside, width
     if seed is not None:
         dz = tl.where(kept(tl.load(seed), row, column, width, least), dz * scale, 0.0)
     tl.store(dx + row * width + column, dz.to(dx.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def backward_tile(
+    given, carried, total, weight, mean, rstd, dweight, dbias, dx, dresidual, seed, least, scale, row, rows, column,
+    width, given_stride, total_stride, carried_stride, of_weight, of_bias,
+):  # fmt: skip
+    """The gradients of a tile of rows, and the sums for weight and bias with what it adds to them."""
+    inside = (row < rows) & (column < width)
+    normed, reciprocal = normalised(total, mean, rstd, row, column, inside, total_stride, rows)
+    g = tl.load(given + row * given_stride + column, mask=inside, other=0.0).to(tl.float32)
+    if dweight is not None:
+        of_weight += g * normed
+    if dbias is not None:
+        of_bias += g
+    g = affine(g, weight, None, column, width)
+    dz = g - normed * (tl.sum(g * normed, 1, keep_dims=True) / width)
+    if mean is not None:
+        dz -= tl.sum(g, 1, keep_dims=True) / width
+    dz *= reciprocal
+    store_gradients(dz, carried, dx, dresidual, seed, row, column, inside, width, carried_stride, least, scale)
+    return of_weight, of_bias

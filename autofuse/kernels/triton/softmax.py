@@ -7,6 +7,8 @@ is nan, as in torch. Must not know autograd.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -14,6 +16,8 @@ from torch import Tensor
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
 from autofuse.kernels.folded_operands import FoldedShape, dense, folded, unexpanded
+from autofuse.kernels.triton.launch import launch, unit
+from autofuse.kernels.triton.rows import begins, is_long, numbered
 
 _NONE, _BOOLEAN, _ADDED = 0, 1, 2
 _WHOLE = 8192  # entries of the longest row that one program holds: 32 registers of 8 warps for each operand
@@ -30,9 +34,11 @@ def forward(scores: Tensor, mask: Tensor | None, scale: float, fill: float) -> T
     grid, sizes, blocks = _launch(fold, scores.shape[-1])
     kernel = softmax_rows if scores.shape[-1] <= _WHOLE else softmax_long
     if result.numel():
-        kernel[grid](
-            scores, operand, result, *sizes, *fold.strides[0], *fold.strides[1], _step(operand), scale, fill,
-            MASK=kind, **blocks,
+        of_mask = (0, 0, 0) if mask is None else fold.strides[1]  # no mask: the scores again, which are not read
+        each, (width, *steps) = unit(scores.shape[-1], *fold.strides[0], *of_mask)
+        launch(
+            kernel, grid, scores, operand, result, *sizes, width, *steps, _step(operand), scale, fill, MASK=kind,
+            UNIT=each, **blocks,
         )  # fmt: skip
     return result
 
@@ -46,9 +52,10 @@ def backward(gradient: Tensor, probabilities: Tensor, kept: Tensor | None, scale
     grid, sizes, blocks = _launch(fold, width)
     kernel = gradient_rows if width <= _WHOLE else gradient_long
     if result.numel():
-        kernel[grid](
-            probabilities, gradient, operand, result, *sizes, *fold.strides[0], *fold.strides[1], *fold.strides[2],
-            _step(operand), scale, KEPT=kept is not None, **blocks,
+        each, (columns, *steps) = unit(width, *(step for of_one in fold.strides for step in of_one))
+        launch(
+            kernel, grid, probabilities, gradient, operand, result, *sizes, columns, *steps, _step(operand), scale,
+            KEPT=kept is not None, UNIT=each, **blocks,
         )  # fmt: skip
     return result
 
@@ -63,40 +70,45 @@ def _step(mask: Tensor) -> int:
     return 0 if mask.shape[-1] == 1 else 1
 
 
-def _launch(fold: FoldedShape, width: int) -> tuple[tuple[int], tuple[int, int, int, int], dict[str, int]]:
-    """The grid, the sizes that kernels decode a row's place with, and the sizes of blocks."""
+def _launch(fold: FoldedShape, width: int) -> tuple[tuple[int], tuple[int, int, int], dict[str, Any]]:
+    """The grid, the sizes that kernels decode a row's place with, and the sizes of blocks and programs."""
     n0, n1, n2 = fold.sizes
     rows = n0 * n1 * n2
     block = triton.next_power_of_2(width) if width <= _WHOLE else _BLOCK
     at_once = max(1, min(_ELEMENTS // block, triton.next_power_of_2(max(rows, 1))))
-    blocks = {"ROWS": at_once, "BLOCK": block, "num_warps": 4 if block <= 2048 else 8}
-    return (triton.cdiv(rows, at_once),), (rows, width, n1, n2), blocks
+    blocks = {"LONG": is_long(rows), "ROWS": at_once, "BLOCK": block, "threads": 128 if block <= 2048 else 256}
+    return (triton.cdiv(rows, at_once),), (rows, n1, n2), blocks
+
+
+# In all of them, `width` and strides are given in units of UNIT entries: what they divide by is known so.
 
 
 @triton.jit
 def softmax_rows(
-    X, M, Y, rows, width, n1, n2, x0, x1, x2, m0, m1, m2, step, scale, fill,
-    MASK: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    X, M, Y, rows, n1, n2, width, x0, x1, x2, m0, m1, m2, step, scale, fill,
+    MASK: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    width *= UNIT
+    row = numbered(ROWS, LONG)
     column = tl.arange(0, BLOCK)
-    x = X + _start(row, n1, n2, x0, x1, x2)
-    m = M + _start(row, n1, n2, m0, m1, m2)
+    x = X + begins(row, n1, n2, x0, x1, x2, UNIT)
+    m = M + begins(row, n1, n2, m0, m1, m2, UNIT)
     inside = (row < rows)[:, None] & (column < width)[None, :]
     z = _masked(x, m, column, step, inside, scale, fill, MASK)
     exponentials = tl.exp(z - tl.max(z, 1)[:, None])
     y = exponentials / tl.sum(exponentials, 1)[:, None]
-    tl.store(Y + (row * width)[:, None] + column[None, :], y.to(Y.dtype.element_ty), mask=inside)
+    tl.store(Y + (row.to(tl.int64) * width)[:, None] + column[None, :], y.to(Y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def softmax_long(
-    X, M, Y, rows, width, n1, n2, x0, x1, x2, m0, m1, m2, step, scale, fill,
-    MASK: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    X, M, Y, rows, n1, n2, width, x0, x1, x2, m0, m1, m2, step, scale, fill,
+    MASK: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    x = X + _start(row, n1, n2, x0, x1, x2)
-    m = M + _start(row, n1, n2, m0, m1, m2)
+    width *= UNIT
+    row = numbered(ROWS, LONG)
+    x = X + begins(row, n1, n2, x0, x1, x2, UNIT)
+    m = M + begins(row, n1, n2, m0, m1, m2, UNIT)
     greatest = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     for begin in range(0, width, BLOCK):
@@ -113,35 +125,37 @@ def softmax_long(
         inside = (row < rows)[:, None] & (column < width)[None, :]
         z = _masked(x, m, column, step, inside, scale, fill, MASK)
         y = tl.exp(z - finite[:, None]) / total[:, None]
-        tl.store(Y + (row * width)[:, None] + column[None, :], y.to(Y.dtype.element_ty), mask=inside)
+        tl.store(Y + (row.to(tl.int64) * width)[:, None] + column[None, :], y.to(Y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def gradient_rows(
-    P, G, M, D, rows, width, n1, n2, p0, p1, p2, g0, g1, g2, m0, m1, m2, step, scale,
-    KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    P, G, M, D, rows, n1, n2, width, p0, p1, p2, g0, g1, g2, m0, m1, m2, step, scale,
+    KEPT: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    width *= UNIT
+    row = numbered(ROWS, LONG)
     column = tl.arange(0, BLOCK)
     inside = (row < rows)[:, None] & (column < width)[None, :]
-    y = _loaded(P + _start(row, n1, n2, p0, p1, p2), column, inside)
-    g = _loaded(G + _start(row, n1, n2, g0, g1, g2), column, inside)
+    y = _loaded(P + begins(row, n1, n2, p0, p1, p2, UNIT), column, inside)
+    g = _loaded(G + begins(row, n1, n2, g0, g1, g2, UNIT), column, inside)
     d = y * (g - tl.sum(g * y, 1)[:, None]) * scale
     if KEPT:
-        m = M + _start(row, n1, n2, m0, m1, m2)
+        m = M + begins(row, n1, n2, m0, m1, m2, UNIT)
         d = tl.where(tl.load(m + step * column[None, :], mask=inside, other=0) != 0, d, 0.0)
-    tl.store(D + (row * width)[:, None] + column[None, :], d.to(D.dtype.element_ty), mask=inside)
+    tl.store(D + (row.to(tl.int64) * width)[:, None] + column[None, :], d.to(D.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def gradient_long(
-    P, G, M, D, rows, width, n1, n2, p0, p1, p2, g0, g1, g2, m0, m1, m2, step, scale,
-    KEPT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    P, G, M, D, rows, n1, n2, width, p0, p1, p2, g0, g1, g2, m0, m1, m2, step, scale,
+    KEPT: tl.constexpr, UNIT: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    p = P + _start(row, n1, n2, p0, p1, p2)
-    q = G + _start(row, n1, n2, g0, g1, g2)
-    m = M + _start(row, n1, n2, m0, m1, m2)
+    width *= UNIT
+    row = numbered(ROWS, LONG)
+    p = P + begins(row, n1, n2, p0, p1, p2, UNIT)
+    q = G + begins(row, n1, n2, g0, g1, g2, UNIT)
+    m = M + begins(row, n1, n2, m0, m1, m2, UNIT)
     total = tl.zeros((ROWS,), tl.float32)
     for begin in range(0, width, BLOCK):
         column = begin + tl.arange(0, BLOCK)
@@ -153,13 +167,7 @@ def gradient_long(
         d = _loaded(p, column, inside) * (_loaded(q, column, inside) - total[:, None]) * scale
         if KEPT:
             d = tl.where(tl.load(m + step * column[None, :], mask=inside, other=0) != 0, d, 0.0)
-        tl.store(D + (row * width)[:, None] + column[None, :], d.to(D.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _start(row, n1, n2, s0, s1, s2):
-    """Where each row begins, as a column."""
-    return ((row // n2 // n1) * s0 + (row // n2 % n1) * s1 + (row % n2) * s2)[:, None]
+        tl.store(D + (row.to(tl.int64) * width)[:, None] + column[None, :], d.to(D.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -184,16 +192,19 @@ def _forward(width: int, kind: torch.dtype | None) -> Tensor:
 
 
 def _backward(width: int, boolean: bool) -> Tensor:
-    y = sample(4, 32, 512, width)
-    return backward(y, y, sample(512, width, dtype=torch.bool) if boolean else None, 0.125)
+    y, gradient = sample(4, 32, 512, width), sample(4, 32, 512, width)
+    return backward(gradient, y, sample(512, width, dtype=torch.bool) if boolean else None, 0.125)
 
 
 AHEAD = (
     Ahead("bf16, rows of 2048, padding mask", lambda: _forward(2048, torch.bool)),
     Ahead("bf16, rows of 8192, added mask", lambda: _forward(8192, torch.bfloat16)),
-    Ahead("bf16, rows of 333", lambda: _forward(333, None), quick=False),
-    Ahead("bf16, rows of 20001, padding mask", lambda: _forward(20001, torch.bool)),
-    Ahead("bf16, backward, rows of 333, mask of both", lambda: _backward(333, True)),
+    Ahead("bf16, rows of 20000, padding mask", lambda: _forward(20000, torch.bool), quick=False),
+    Ahead("bf16, backward, rows of 20000, mask of both", lambda: _backward(20000, True), quick=False),
+    # Rows of an odd width begin at odd places, those of scores and those of a mask of bytes at others.
+    Ahead("bf16, rows of 333", lambda: _forward(333, None), access=1.5, quick=False),
+    Ahead("bf16, rows of 20001, padding mask", lambda: _forward(20001, torch.bool), access=1.5),
+    Ahead("bf16, backward, rows of 333, mask of both", lambda: _backward(333, True), access=1.5),
     Ahead("bf16, backward, rows of 8192", lambda: _backward(8192, False)),
-    Ahead("bf16, backward, rows of 20001, mask of both", lambda: _backward(20001, True)),
+    Ahead("bf16, backward, rows of 20001, mask of both", lambda: _backward(20001, True), access=1.5),
 )

@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from autofuse.kernels.ahead_of_time import Ahead, sample
+from autofuse.kernels.triton.launch import launch
 
 
 @triton.jit
@@ -18,7 +19,7 @@ def columns(x_ptr, y_ptr, rows, BLOCK: tl.constexpr):
     total = tl.zeros((BLOCK,), tl.float32)
     most = tl.zeros((BLOCK,), tl.float32)
     for row in range(0, rows):
-        x = tl.load(x_ptr + row * BLOCK + at)
+        x = tl.load(x_ptr + tl.cast(row, tl.int64) * BLOCK + at)
         total += x
         most = _larger(most, x)
     tl.store(y_ptr + at, total * most)
@@ -31,7 +32,7 @@ def forgotten(x_ptr):
 
 def forward(x, warps):
     y = torch.empty_like(x[0])
-    columns[(1,)](x, y, x.shape[0], BLOCK=x.shape[1], num_warps=warps)
+    launch(columns, (1,), x, y, x.shape[0], BLOCK=x.shape[1], threads=32 * warps)
     return y
 
 

@@ -68,3 +68,45 @@ def test_nothing_that_is_finite_makes_what_is_not_a_number(kernel: ModuleType, a
 @pytest.mark.parametrize("activation", ["relu", "relu_squared", "gelu", "silu"])
 def test_what_is_not_a_number_stays_so(kernel: ModuleType, activation: str) -> None:
     assert kernel.forward(torch.full((1, 4), torch.nan), None, activation).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [BRAIN, HALF])
+def test_the_tail_of_the_exact_gelu_keeps_the_digits_of_halves(kernel: ModuleType, dtype: torch.dtype) -> None:
+    """Relative to the value, from which torch's own 0.5 * (1 + erf) takes all digits below -5."""
+    x = torch.linspace(-5.0, 8.0, 4096).to(dtype).view(4, 1024)
+    truth = x.double() * torch.special.ndtr(x.double())
+    found = kernel.forward(x, None, "gelu").double()
+    normal = truth.abs() > 10 * torch.finfo(dtype).tiny
+    assert ((found - truth).abs() <= (torch.finfo(dtype).eps * 1.1) * truth.abs())[normal].all()
+
+
+def test_the_exact_gelu_of_float32_has_its_digits(kernel: ModuleType) -> None:
+    x = torch.linspace(-8.0, 8.0, 4096).view(4, 1024)
+    truth = x.double() * torch.special.ndtr(x.double())
+    assert ((kernel.forward(x, None, "gelu") - truth).abs() <= 4e-7 * truth.abs().clamp(min=1.0)).all()
+
+
+SHAPES = {"odd in both": (3, 5), "16 in all": (16, 3), "many odd rows": (64, 37), "wide and odd": (32, 2049)}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("gap", [0, 3])
+def test_rows_of_an_odd_width_are_read_as_others_where_they_lie_next_to_each_other(
+    kernel: ModuleType, shape: tuple[int, int], gap: int
+) -> None:
+    check_biased(kernel, Case(*shape, BRAIN, "mish", gap=gap), with_bias=False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "contiguous", "expected"),
+    [
+        ((64, 37), True, (37, 64)), ((3, 5), True, (3, 5)), ((64, 37), False, (64, 37)), ((5, 48), True, (5, 48)),
+        ((32, 1027), True, (1027, 32)), ((4096, 3), True, (12, 1024)), ((16, 1), True, (1, 16)),
+    ],
+)  # fmt: skip
+def test_only_what_is_contiguous_takes_another_width(
+    kernel: ModuleType, shape: tuple[int, int], contiguous: bool, expected: tuple[int, int]
+) -> None:
+    x = torch.empty(shape) if contiguous else torch.empty(shape[0], shape[1] + 1)[:, :-1]
+    made = kernel.evened(x, torch.empty(shape))
+    assert all(t.shape == expected for t in made) and made[0].data_ptr() == x.data_ptr()

@@ -44,3 +44,16 @@ def test_halves_of_one_tensor_are_read_and_their_gradients_written_in_place(
     kernel: ModuleType, case: Case, gate_first: bool
 ) -> None:
     check_halves(kernel, case, gate_first)
+
+
+@pytest.mark.parametrize("rows", [3, 32])
+@pytest.mark.parametrize("hidden", [5, 37, 1367])
+def test_two_tensors_of_an_odd_width(kernel: ModuleType, rows: int, hidden: int) -> None:
+    check_product(kernel, Case(rows, hidden, BRAIN, "silu"))
+    check_product(kernel, Case(rows, hidden, BRAIN, "gelu", gap=3))
+
+
+@pytest.mark.parametrize("gate_first", [True, False])
+@pytest.mark.parametrize("width", [10, 74, 60, 2730, 32])
+def test_halves_of_every_width_that_two_divides(kernel: ModuleType, width: int, gate_first: bool) -> None:
+    check_halves(kernel, Case(3, width, BRAIN, "silu"), gate_first)

@@ -1,0 +1,110 @@
+"""Losses of rows of logits and, in the memory of the logits, the gradient of the logits: one Triton kernel for both.
+
+A program takes a row. It reads the row once for the maximum and the sum of exponentials (as in cross_entropy.py), and
+once more, for the most part from the cache, for the gradient, which it writes where it read. Blocks that lie in the row
+whole are read without a mask, so that a number of classes that 16 does not divide costs long loads in the last alone.
+Knows rows of logits that nobody needs afterwards; must not know where they come from.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from autofuse.kernels.ahead_of_time import Ahead, sample
+from autofuse.kernels.triton.launch import launch
+
+_LARGEST_BLOCK = 4096  # entries of two bytes, 16 for each thread; half as many of four
+
+
+def losses_and_gradient(
+    logits: Tensor, target: Tensor, share: Tensor, ignore_index: int, label_smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """The loss of each row, 0 where it is ignored, and the gradient of sum(share * losses), which is `logits`.
+
+    Shapes: logits (rows, C), of any distance between rows, written into; target int64 (rows,), share fp32 (rows,). The
+    losses are (rows,), in fp32. Logits whose entries of a row lie apart are copied first.
+    """
+    logits = logits if logits.stride(-1) == 1 or logits.shape[-1] < 2 else logits.contiguous()
+    rows, classes = logits.shape
+    made = torch.empty(rows, dtype=torch.float32, device=logits.device)
+    block = min(triton.next_power_of_2(max(classes, 1)), 2 * _LARGEST_BLOCK // logits.element_size())
+    if rows:
+        launch(
+            _losses_and_gradient, (rows,), logits, target.contiguous(), share, made, classes, logits.stride(0),
+            share.stride(0), ignore_index, float(label_smoothing), SMOOTH=label_smoothing != 0.0, BLOCK=block,
+            threads=min(max(block // 8, 32), 256),
+        )  # fmt: skip
+    return made, logits
+
+
+@triton.jit
+def _losses_and_gradient(
+    LOGITS, TARGET, SHARE, LOSSES, classes, stride, share_stride, ignore_index, smoothing, SMOOTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    target = tl.load(TARGET + row)
+    entries = LOGITS + row * stride
+    offsets = tl.arange(0, BLOCK)
+    whole = classes // BLOCK * BLOCK  # the classes in blocks that need no mask
+    inside = whole + offsets < classes
+    if target == ignore_index:
+        nothing = tl.zeros((BLOCK,), tl.float32).to(LOGITS.dtype.element_ty)
+        for start in range(0, whole, BLOCK):
+            tl.store(entries + start + offsets, nothing)
+        tl.store(entries + whole + offsets, nothing, mask=inside)
+        tl.store(LOSSES + row, 0.0)
+        return
+    valid = (target >= 0) & (target < classes)
+    wanted = tl.load(entries + target, mask=valid, other=float("nan")).to(tl.float32)
+    x = tl.load(entries + whole + offsets, mask=inside, other=-float("inf")).to(tl.float32)
+    largest = tl.max(x, 0)
+    shift = tl.where(largest == -float("inf"), 0.0, largest)  # inf - inf is none
+    total = tl.exp(x - shift)  # a sum a place, so that a block costs one reduction, that of its maximum
+    plain = tl.zeros((), tl.float32)  # a vector beside `total` would spill on sm_80
+    if SMOOTH:
+        plain += tl.sum(tl.where(inside, x, 0.0), 0)
+    for start in range(0, whole, BLOCK):
+        x = tl.load(entries + start + offsets).to(tl.float32)
+        before = largest
+        largest = tl.maximum(largest, tl.max(x, 0))
+        shift = tl.where(largest == -float("inf"), 0.0, largest)
+        total = total * tl.exp(before - shift) + tl.exp(x - shift)
+        if SMOOTH:
+            plain += tl.sum(x, 0)
+    shift = tl.where(largest == -float("inf"), 0.0, largest)
+    normalizer = shift + tl.log(tl.sum(total, 0))
+    loss = normalizer - wanted
+    even = 0.0
+    share = tl.load(SHARE + row * share_stride).to(tl.float32)
+    if SMOOTH:
+        loss = loss * (1.0 - smoothing) + (normalizer * classes - plain) * (smoothing / classes)
+        even = share * (smoothing / classes)
+    tl.store(LOSSES + row, loss)
+    of_target = share * (1.0 - smoothing)
+    tl.debug_barrier()  # every thread has read the target's logit, which the gradient replaces
+    for start in range(0, whole, BLOCK):
+        x = tl.load(entries + start + offsets).to(tl.float32)
+        change = tl.exp(x - normalizer) * share - even
+        change = tl.where(start + offsets == target, change - of_target, change)
+        tl.store(entries + start + offsets, change.to(LOGITS.dtype.element_ty))
+    x = tl.load(entries + whole + offsets, mask=inside, other=0.0).to(tl.float32)
+    change = tl.exp(x - normalizer) * share - even
+    change = tl.where(whole + offsets == target, change - of_target, change)
+    tl.store(entries + whole + offsets, change.to(LOGITS.dtype.element_ty), mask=inside)
+
+
+def _ahead(rows: int, classes: int, dtype: torch.dtype, smoothing: float) -> None:
+    room = sample(rows, -(-classes // 64) * 64, dtype=dtype)  # rows begin at multiples of 128 bytes (row_blocks.py)
+    logits, target = room[:, :classes], sample(rows, dtype=torch.int64)
+    losses_and_gradient(logits, target, sample(rows, dtype=torch.float32), -100, smoothing)
+
+
+AHEAD = (
+    Ahead("bf16, 1024 rows of 128256", lambda: _ahead(1024, 128256, torch.bfloat16, 0.0)),
+    Ahead("fp32, 512 rows of 50257, smooth", lambda: _ahead(512, 50257, torch.float32, 0.1)),
+    Ahead("bf16, 4096 rows of 50304", lambda: _ahead(4096, 50304, torch.bfloat16, 0.0), quick=False),
+)

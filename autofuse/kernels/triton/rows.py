@@ -1,0 +1,42 @@
+"""Rows that are numbered through several leading dimensions: which rows a program has, and where each begins.
+
+Knows numbers of rows and strides; must not know what is computed. autofuse/kernels/folded_operands.py makes the folds.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+_MOST = 2**31 - 2**16  # rows that 32 bits number, with the rest of the last program's
+
+
+def is_long(rows: int) -> bool:
+    """Whether 32 bits do not number the rows. To divide numbers of 64 bits takes some hundred instructions."""
+    return rows > _MOST
+
+
+@triton.jit
+def numbered(ROWS: tl.constexpr, LONG: tl.constexpr):
+    """The numbers of this program's rows: int64 if LONG, else int32."""
+    if LONG:
+        row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    else:
+        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    return row
+
+
+@triton.jit
+def begins(row, n1, n2, s0, s1, s2, UNIT: tl.constexpr):
+    """Where each row begins, in entries from the first, as a column of int64. Strides are given in units of UNIT."""
+    of_1 = row // n2
+    of_0 = of_1 // n1
+    i2 = (row - of_1 * n2).to(tl.int64)
+    i1 = (of_1 - of_0 * n1).to(tl.int64)
+    return (of_0.to(tl.int64) * entries(s0, UNIT) + i1 * entries(s1, UNIT) + i2 * entries(s2, UNIT))[:, None]
+
+
+@triton.jit
+def entries(units, UNIT: tl.constexpr):
+    """A stride in entries, int64, from one in units."""
+    return tl.cast(units, tl.int64) * UNIT

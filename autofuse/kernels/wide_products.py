@@ -1,0 +1,63 @@
+"""Sums of matrix products that are wider than their operands: a product of bf16 matrices added to an fp32 matrix.
+
+torch's CUDA builds add such a product in the matrix product itself (`addmm` with an output dtype, from torch 2.8 on,
+for sm_80 and newer): the sum is read once and written once. Elsewhere the product is formed in pieces, widened and
+added. Knows matrices; must not know what they are gradients of.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+_PIECE = 8192  # rows that are added at a time where a product has to be widened before it is added
+_HALVES = frozenset({torch.bfloat16, torch.float16})
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
+    """total += left @ right, in total's dtype; `first`: total = left @ right, whatever `total` holds.
+
+    Shapes: total (M, N), left (M, K), right (K, N). total has the dtype of left and right, or a wider one.
+    """
+    if total.dtype is right.dtype:
+        torch.mm(left, right, out=total) if first else total.addmm_(left, right)
+    elif is_fused(total, right):
+        if first:
+            torch.ops.aten.mm.dtype_out(left, right, total.dtype, out=total)
+        else:
+            torch.ops.aten.addmm.dtype_out(total, left, right, total.dtype, out=total)
+    else:
+        for start in range(0, total.shape[0], _PIECE):
+            product = left[start : start + _PIECE] @ right
+            piece = total[start : start + _PIECE]
+            piece.copy_(product) if first else piece.add_(product)
+
+
+def is_fused(total: Tensor, operand: Tensor) -> bool:
+    """Whether torch adds a product of such operands to such a sum in one go; False where that was never tried."""
+    if total.device.type != "cuda" or total.dtype is not torch.float32 or operand.dtype not in _HALVES:
+        return False
+    if torch.version.hip is not None or not _has_overloads():
+        return False
+    return not torch.cuda.is_current_stream_capturing() and _works(total.device, operand.dtype)
+
+
+@lru_cache(maxsize=1)
+def _has_overloads() -> bool:
+    return all("dtype_out" in getattr(torch.ops.aten, name).overloads() for name in ("mm", "addmm"))
+
+
+@lru_cache(maxsize=64)
+def _works(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this device adds ones to ones as it should: tried once, on a matrix that one tile holds."""
+    if torch.cuda.get_device_capability(device)[0] < 8:
+        return False
+    ones = torch.ones(16, 16, dtype=dtype, device=device)
+    total = torch.ones(16, 16, dtype=torch.float32, device=device)
+    try:
+        torch.ops.aten.addmm.dtype_out(total, ones, ones, torch.float32, out=total)
+        return bool((total == 17).all())
+    except RuntimeError:  # NotImplementedError is one
+        return False

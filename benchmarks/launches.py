@@ -1,0 +1,175 @@
+"""Microseconds of Python for each call of an operation, beside those of Liger and of torch.compile's wrapper.
+
+    python -m benchmarks.launches --output benchmarks/results/launches.json [--with FOLDER]
+
+Needs no GPU: the kernels of a call are chosen and their arguments put together as on a GPU, and the launch itself does
+nothing. What is left is what a small kernel waits for. `forward` is a call whose gradient is recorded; `step` that and
+torch.autograd.grad of its result, most of which is torch's engine and stands beside as `engine`, an autograd.Function
+that does nothing; `chained` is one of ten calls in a row, forward and backward, as in a model. torch.compile's numbers
+hold the kernel for a CPU, which takes a microsecond or two at this size. Processor time of one thread, the least of
+many repeats.
+
+--with: a folder that has liger_kernel (pip install --no-deps --target FOLDER liger-kernel packaging).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from autofuse import ops
+from autofuse.kernels.operation import OPERATIONS
+from autofuse.measure.environment import environment
+
+CHAIN = 10
+Call = Callable[[Tensor], Tensor]
+OPERATION_NAMES = ("rms_norm", "gated_product", "rotary")
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _options(argv)
+    if os.environ.get("TRITON_INTERPRET", "0") == "1":
+        print("TRITON_INTERPRET=1 is set, and what is interpreted is not launched: unset it.", file=sys.stderr)
+        return 2
+    torch.set_num_threads(1)
+    sys.path += [str(folder) for folder in options.more]
+    rows: dict[str, dict[str, dict[str, float]]] = {}
+    with without_launches(), torch.enable_grad():
+        for name, (x, ways) in cases(options.compile).items():
+            rows[name] = {way: timed(call, x) for way, call in ways.items()}
+            for way, found in rows[name].items():
+                print(f"{name:14s} {way:14s} " + "  ".join(f"{k} {v:6.1f}" for k, v in found.items()), flush=True)
+    if options.output:
+        where = environment(torch.device("cpu")) | {"load": f"{os.getloadavg()[0]:.1f}"}
+        made = {"version": 1, "environment": where, "unit": "microseconds", "rows": rows}
+        options.output.write_text(json.dumps(made, indent=2) + "\n")
+    return 0
+
+
+def cases(compiles: bool) -> dict[str, tuple[Tensor, dict[str, Call]]]:
+    """For each operation the tensor that it is called with, and the ways to compute it."""
+    x = torch.randn(2, 4, 64, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.ones(64, dtype=torch.bfloat16, requires_grad=True)
+    up = torch.randn(2, 4, 64, dtype=torch.bfloat16, requires_grad=True)
+    q = torch.randn(1, 4, 16, 64, dtype=torch.bfloat16, requires_grad=True)
+    angles = torch.randn(16, 64, dtype=torch.bfloat16)
+    plain: dict[str, tuple[Tensor, Call, Call]] = {
+        "rms_norm": (x, lambda x: ops.rms_norm(x, weight), lambda x: F.rms_norm(x, (64,), weight)),
+        "gated_product": (x, lambda x: ops.gated_product(x, up), lambda x: F.silu(x) * up),
+        "rotary": (q, lambda q: ops.rotary(q, angles, angles), lambda q: _rotated(q, angles)),
+    }
+    liger = _liger(weight, up)
+    found: dict[str, tuple[Tensor, dict[str, Call]]] = {"engine": (x, {"torch": _Nothing.apply})}
+    for name, (given, own, torchs) in plain.items():
+        ways = {"autofuse": own, "torch": torchs} | ({"liger": liger[name]} if name in liger else {})
+        found[name] = (given, ways | ({"torch.compile": torch.compile(torchs, dynamic=False)} if compiles else {}))
+    return found
+
+
+def timed(call: Call, x: Tensor) -> dict[str, float]:
+    """Microseconds of one call: forward, with its backward pass, and in a row of ten with the backward pass."""
+    grad = torch.ones_like(x)
+
+    def step(calls: int) -> None:
+        y = x
+        for _ in range(calls):
+            y = call(y)
+        torch.autograd.grad(y, x, grad)
+
+    return {
+        "forward": _least(lambda: call(x)),
+        "step": _least(lambda: step(1)),
+        "chained": _least(lambda: step(CHAIN)) / CHAIN,
+    }
+
+
+def _least(action: Callable[[], object], calls: int = 40, repeats: int = 60) -> float:
+    for _ in range(3 * calls):
+        action()
+    found = []
+    for _ in range(repeats):
+        start = time.thread_time()
+        for _ in range(calls):
+            action()
+        found.append((time.thread_time() - start) / calls)
+    return round(min(found) * 1e6, 2)
+
+
+@contextmanager
+def without_launches() -> Iterator[None]:
+    """In the block, our Triton kernels take tensors on a CPU, and no Triton kernel is launched."""
+    from triton.runtime.jit import JITFunction
+
+    from tools.ahead.absent import absent
+    from tools.ahead.targets import TARGETS
+
+    usual, before = JITFunction.run, {n: (OPERATIONS[n].providers, OPERATIONS[n].least) for n in OPERATION_NAMES}
+    for name in OPERATION_NAMES:
+        operation = OPERATIONS[name]
+        own = (replace(p, devices=("cpu", "cuda")) for p in operation.providers if p.name == "triton")
+        operation.providers, operation.least = (*own, operation.torch), 0
+        operation.forget()
+    JITFunction.run = lambda *_, **__: None
+    try:
+        with absent(TARGETS[90].gpu, 0):
+            yield
+    finally:
+        JITFunction.run = usual
+        for name, (providers, least) in before.items():
+            OPERATIONS[name].providers, OPERATIONS[name].least = providers, least
+            OPERATIONS[name].forget()
+
+
+class _Nothing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+def _rotated(x: Tensor, angles: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return x * angles + torch.cat((-second, first), -1) * angles
+
+
+def _liger(weight: Tensor, up: Tensor) -> dict[str, Call]:
+    """Liger's functions of the same operations, where it is installed; rotary takes query and key there."""
+    try:
+        norm = importlib.import_module("liger_kernel.ops.rms_norm").LigerRMSNormFunction
+        product = importlib.import_module("liger_kernel.ops.swiglu").LigerSiLUMulFunction
+    except ImportError:
+        return {}
+    return {
+        "rms_norm": lambda x: norm.apply(x, weight, 1e-6, 0.0, "llama", False),
+        "gated_product": lambda x: product.apply(x, up),
+    }
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.launches", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, help="a JSON file for the results")
+    parser.add_argument("--with", dest="more", type=Path, nargs="+", default=[], help="folders of packages")
+    parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""FlashAttention 3's attention as a provider: as flash-attn 2's, without dropout, on Hopper alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from autofuse.kernels.flash_attn_3 import PROVIDERS
+from tests.kernels.agreement import assert_agrees, assert_has_second_derivatives
+from tests.kernels.operands import scattered, tensor
+from tests.kernels.test_flash_attn import grouped, packed
+
+BY_NAME = {provider.operation: provider for provider in PROVIDERS}
+pytestmark = pytest.mark.usefixtures("others")
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("heads", "keys"), [(4, 5), (2, 7)])
+def test_attention_agrees(is_causal: bool, heads: int, keys: int) -> None:
+    operands = (scattered(2, 4, 5, 8), tensor(2, heads, keys, 8), scattered(2, heads, keys, 8, seed=5))
+    assert_agrees(BY_NAME["attention"], *operands, scale=0.3, is_causal=is_causal, formula=grouped)
+    assert_has_second_derivatives(BY_NAME["attention"], *(tensor(1, 2, 3, 8, seed=i) for i in range(3)), scale=0.3)
+
+
+def test_soft_capping_and_packed_sequences_agree() -> None:
+    operands = tuple(tensor(2, 3, 5, 8, seed=i) for i in range(3))
+    assert_agrees(BY_NAME["soft_capped_attention"], *operands, cap=2.0, scale=0.3)
+    starts = torch.tensor([0, 3, 4, 9], dtype=torch.int32)
+    packed_operands = (tensor(9, 4, 8), tensor(9, 2, 8), tensor(9, 2, 8, seed=3), starts, starts, 5, 5)
+    assert_agrees(BY_NAME["varlen_attention"], *packed_operands, scale=0.3, is_causal=False, formula=packed)
+
+
+def test_dropout_odd_widths_and_wide_heads_are_refused() -> None:
+    check = BY_NAME["attention"].check
+    q = tensor(2, 3, 5, 8)
+    assert "no dropout" in check(q, q, q, dropout_p=0.1, training=True)
+    assert check(q, q, q, dropout_p=0.1) == ""
+    assert "divide by 8" in check(*(tensor(2, 3, 5, 12),) * 3)
+    assert "at most 256" in check(*(tensor(1, 1, 2, 264),) * 3)
+    assert not any(provider.deterministic or provider.default for provider in PROVIDERS)

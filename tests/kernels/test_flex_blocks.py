@@ -1,0 +1,88 @@
+"""Blocks of scores that a mask leaves out: exactly those that keep nothing, for windows, documents and any mask."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+
+from autofuse.kernels import flex
+from autofuse.kernels.flex_blocks import BLOCK, block_mask
+from autofuse.kernels.packages import COMPILER
+
+CPU = torch.device("cpu")
+SIZES = [(256, 256), (300, 270), (256, 513)]
+
+
+def masks(queries: int, keys: int) -> dict[str, Tensor]:
+    q, k = torch.arange(queries)[:, None], torch.arange(keys)
+    documents = torch.arange(max(queries, keys)) // 140
+    return {
+        "window": (q - k).abs() < 50,
+        "causal window": (q >= k) & (q - k < 100),
+        "documents": (documents[:queries, None] == documents[:keys])[None, None],
+        "heads": torch.rand(1, 2, queries, keys) > 0.5,
+        "batches of keys": torch.arange(keys).expand(2, 1, 1, keys) < 150,
+        "nothing": torch.zeros(queries, keys, dtype=torch.bool),
+    }
+
+
+@pytest.mark.parametrize(("queries", "keys"), SIZES)
+@pytest.mark.parametrize("name", masks(1, 1))
+def test_blocks_that_keep_nothing_are_left_out_and_those_that_keep_all_are_not_asked(
+    name: str, queries: int, keys: int
+) -> None:
+    mask = masks(queries, keys)[name]
+    found = block_mask(mask, False, queries, keys, CPU)
+    whole = mask[(None,) * (4 - mask.ndim)].expand(*mask[(None,) * (4 - mask.ndim)].shape[:2], queries, keys)
+    padded = torch.nn.functional.pad(whole, (0, -keys % BLOCK, 0, -queries % BLOCK))
+    blocks = padded.unflatten(-1, (-1, BLOCK)).unflatten(-3, (-1, BLOCK))
+    assert torch.equal(found.to_dense().bool(), blocks.any(-1).any(-2))
+    assert torch.equal(found.full_kv_num_blocks, blocks.all(-1).all(-2).sum(-1).int())
+
+
+@pytest.mark.parametrize(("queries", "keys"), SIZES)
+@pytest.mark.parametrize("name", ["none", *masks(1, 1)])
+def test_attention_by_blocks_is_that_of_the_dense_mask(name: str, queries: int, keys: int) -> None:
+    """By torch's formula for FlexAttention, which asks the same functions."""
+    q, k, v = (torch.randn(2, 2, n, 16) for n in (queries, keys, keys))
+    mask, causal = masks(queries, keys).get(name), name == "none"
+    modified, blocks = flex.modifications(q, k, mask, causal, 0.25, 0.0)
+    assert blocks is not None
+    found = flex_attention(q, k, v, score_mod=modified, block_mask=blocks, scale=1.0)
+    kept = torch.ones(queries, keys, dtype=torch.bool).tril() if mask is None else mask
+    scores = (q @ k.mT * 0.25).masked_fill(~kept, -torch.inf)
+    expected = torch.softmax(scores, -1).nan_to_num(0.0) @ v
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_mask_that_is_written_into_is_read_anew() -> None:
+    mask = torch.ones(256, 256, dtype=torch.bool)
+    before = block_mask(mask, False, 256, 256, CPU)
+    mask.data[:, 128:] = False  # which torch's counter of versions does not see
+    after = block_mask(mask, False, 256, 256, CPU)
+    assert int(before.to_dense().sum()) == 4 and int(after.to_dense().sum()) == 2
+
+
+def test_a_causal_mask_is_made_once_for_each_pair_of_lengths() -> None:
+    first = block_mask(None, True, 256, 384, CPU)
+    assert block_mask(None, True, 256, 384, CPU) is first
+    assert block_mask(None, True, 384, 384, CPU) is not first
+    assert block_mask(None, False, 384, 384, CPU) is None
+
+
+def test_few_scores_and_added_masks_go_without() -> None:
+    assert block_mask(torch.ones(100, 300, dtype=torch.bool), False, 100, 300, CPU) is None
+    q = torch.randn(1, 1, 300, 16)
+    assert flex.modifications(q, q, torch.randn(300, 300), False, 1.0, 0.0)[1] is None
+
+
+@pytest.mark.night
+@pytest.mark.skipif(bool(COMPILER.missing()), reason="there is no C++ compiler")
+def test_the_compiled_kernel_for_cpus_leaves_the_blocks_out() -> None:
+    q, k, v = (torch.randn(1, 2, 300, 16) for _ in range(3))
+    window = (torch.arange(300)[:, None] - torch.arange(300)).abs() < 50
+    found = flex.attend(q, k, v, window, False, 0.25)
+    scores = (q @ k.mT * 0.25).masked_fill(~window, -torch.inf)
+    torch.testing.assert_close(found, torch.softmax(scores, -1) @ v, rtol=1e-4, atol=1e-5)

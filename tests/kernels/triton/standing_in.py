@@ -1,0 +1,37 @@
+"""What stands in for a GPU and its kernels: a driver of two devices, and kernels that say where they were launched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import triton
+
+from tools.ahead.absent import Absent, absent
+from tools.ahead.targets import TARGETS
+
+
+class Kernel(triton.runtime.jit.JITFunction):  # type: ignore[misc]
+    """In place of a compiled kernel: `launched` has the device, whether it was a warmup, and the named arguments."""
+
+    def __init__(self, driver: Absent, error: Exception | None = None) -> None:
+        self.driver, self.error = driver, error
+        self.fn = SimpleNamespace(__name__="kernel")
+        self.launched: list[tuple[int, bool, dict[str, Any]]] = []
+
+    def run(self, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+        self.launched.append((self.driver.current, warmup, named))
+        if self.error is not None:
+            raise self.error
+        return SimpleNamespace(run=None)
+
+
+@contextmanager
+def two_devices() -> Iterator[Absent]:
+    """A driver of two NVIDIA devices; tensors on the meta device lie on the one that is not current."""
+    usual = getattr(triton.runtime.driver, "_active", None)
+    with absent(TARGETS[90].gpu, 3) as driver:
+        yield driver
+    triton.runtime.driver.set_active(usual)

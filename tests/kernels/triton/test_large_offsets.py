@@ -1,0 +1,98 @@
+"""Rows that lie 2**31 entries apart are read where they lie: no kernel computes an address in 32 bits.
+
+Memory for such tensors is asked for and not touched, but for the few rows that are read. What no view can show, results
+of more than 2**31 entries, is read off the code: tools/ahead/addresses.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+BRAIN = torch.bfloat16
+STEPS = {"the third row": 2**30, "the second row, in units of 16": 2**31 + 16, "the second row, odd": 2**31 + 3}
+
+
+def _far(step: int, rows: int, width: int) -> Tensor:
+    """Rows of made-up numbers, `step` entries from each other."""
+    memory = torch.empty(step * (rows - 1) + width, dtype=BRAIN)
+    x = memory.as_strided((rows, width), (step, 1))
+    return x.copy_(torch.randn(rows, width, generator=torch.Generator().manual_seed(width)))
+
+
+def _gated(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
+    return kernel.forward(x, x, "silu"), *kernel.backward(x, x, x, "silu")
+
+
+def _packed(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
+    width = x.shape[1] // 2
+    return kernel.packed_forward(x, "silu", True), kernel.packed_backward(x[:, :width], x, "silu", True)
+
+
+def _activated(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
+    bias = torch.ones(x.shape[1], dtype=BRAIN)
+    return kernel.forward(x, bias, "gelu"), *kernel.backward_again(x, x, bias, "gelu", True)
+
+
+def _normed(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
+    weight, seed = torch.ones(x.shape[1], dtype=BRAIN), torch.tensor([7])
+    out, total, mean, rstd = kernel.forward(x, x, weight, weight, seed, 0.1, 1e-5, True, BRAIN, BRAIN)
+    made = kernel.backward(x, x, x, weight, mean, rstd, seed, 0.1, BRAIN, BRAIN, True, True)
+    return out, total, mean, rstd, *made
+
+
+def _lost(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
+    target, share = torch.arange(x.shape[0]) + 3, torch.ones(x.shape[0])
+    losses, normalizers = kernel.losses(x, target, None, -100, 0.1)
+    return losses, normalizers, kernel.gradient(x, target, None, share, normalizers, -100, 0.1)
+
+
+def _weighed(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
+    made = kernel.forward(x, x, 0.5, -math.inf)
+    return made, kernel.backward(x, x, x > 0, 0.5)
+
+
+def _turned(kernel: ModuleType, x: Tensor) -> tuple[Tensor, ...]:
+    angles = torch.randn(x.shape[0], x.shape[1], generator=torch.Generator().manual_seed(0)).to(BRAIN)
+    return tuple(kernel.forward(x, angles, x, interleaved, False, BRAIN) for interleaved in (False, True))
+
+
+Step = Callable[[ModuleType, Tensor], tuple[Tensor, ...]]
+KERNELS: dict[str, tuple[str, Step]] = {
+    "gated products": ("gated", _gated),
+    "gated halves": ("gated", _packed),
+    "activations": ("activations", _activated),
+    "norms": ("norm", _normed),
+    "norms of long rows": ("norm", _normed),
+    "cross entropy": ("cross_entropy", _lost),
+    "softmax": ("softmax", _weighed),
+    "softmax of long rows": ("softmax", _weighed),
+    "rotary embeddings": ("rotary", _turned),
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_rows_are_read_where_they_lie(name: str, step: int) -> None:
+    file, run = KERNELS[name]
+    kernel = importlib.import_module(f"autofuse.kernels.triton.{file}")
+    x = _far(step, 3 if step < 2**31 else 2, 8200 if "long" in name else 36)
+    found, expected = run(kernel, x), run(kernel, x.contiguous())
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-5)  # sums may be taken in another order
+
+
+@pytest.mark.parametrize("rows", ["softmax", "rotary"])
+def test_what_numbers_rows_in_64_bits_gives_the_same(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = importlib.import_module(f"autofuse.kernels.triton.{rows}")
+    run = _weighed if rows == "softmax" else _turned
+    x = torch.randn(5, 36).to(BRAIN)
+    expected = run(kernel, x)
+    monkeypatch.setattr(kernel, "is_long", lambda rows: True)
+    assert all(torch.equal(a, b) for a, b in zip(run(kernel, x), expected, strict=True))

@@ -1,0 +1,150 @@
+"""Every kernel with the Triton of every torch that autofuse supports, for every target: what compiles, and how well.
+
+Each version of Triton has a process of its own, which is `python -m tools.ahead`. Results are kept by the digest of all
+that they depend on: the kernel's file with what it imports, these tools, the version and the target. What has not
+changed is not compiled again.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tools.ahead.targets import TARGETS, Arch
+
+REPOSITORY = Path(__file__).parents[2]
+KERNELS = REPOSITORY / "autofuse" / "kernels" / "triton"
+# torch's wheels for Linux say which Triton they take (Requires-Dist); the lowest torch is that of pyproject.toml.
+TRITON_OF_TORCH: Mapping[str, str] = MappingProxyType(
+    {
+        "2.6": "3.2.0",
+        "2.7": "3.3.1",
+        "2.8": "3.4.0",
+        "2.9": "3.5.1",
+        "2.10": "3.6.0",
+        "2.11": "3.6.0",
+        "2.12": "3.7.0",
+        "2.13": "3.7.1",
+    }
+)
+VERSIONS = tuple(dict.fromkeys(TRITON_OF_TORCH.values()))
+# Their ptxas does not know these GPUs, nor does the CUDA of the torch that comes with them.
+NOT_KNOWN: Mapping[str, tuple[Arch, ...]] = MappingProxyType({"3.2.0": (100, 120)})
+HOME = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autofuse-ahead"
+
+
+def matrix(home: Path, versions: Iterable[str], targets: Iterable[Arch]) -> dict[str, list[dict[str, Any]]]:
+    """For each version of Triton the rows of `python -m tools.ahead --json` for all declared calls.
+
+    home: a folder where versions of Triton are installed, each in a folder of its own, and results are kept. Raises
+    RuntimeError where a version can neither be found nor installed, or fails altogether.
+    """
+    wanted = tuple(targets)
+    known = {version: [t for t in wanted if t not in NOT_KNOWN.get(version, ())] for version in versions}
+    return {version: _rows(home, version, own) for version, own in known.items()}
+
+
+def _rows(home: Path, version: str, targets: Iterable[Arch]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for arch in targets:
+        files = {stem: home / "results" / f"{digest(stem, version, arch)}.json" for stem in stems()}
+        changed = [stem for stem, file in files.items() if not file.exists()]
+        if changed:
+            rows = _compiled(installed(home, version), arch, changed)
+            for stem in changed:
+                _keep(files[stem], [row for row in rows if row["file"] == stem])
+        found += [row for file in files.values() for row in json.loads(file.read_text())]
+    return found
+
+
+def _compiled(triton: Path, arch: Arch, stems: list[str]) -> list[dict[str, Any]]:
+    named = TARGETS[arch].name
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.json"
+        command = [sys.executable, "-W", "ignore", "-m", "tools.ahead", "--arch", named, "--only", *stems]
+        environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+        environment |= {"PYTHONPATH": str(triton), "TRITON_CACHE_DIR": str(triton.parent / "compiled" / triton.name)}
+        environment |= {"TRITON_HIP_LLD_PATH": str(_linker(triton.parent))}
+        done = subprocess.run(
+            [*command, "--json", str(file), "--output", str(Path(folder) / "table.md")],
+            cwd=REPOSITORY, env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        if not file.exists():
+            raise RuntimeError(f"{triton.name} compiles nothing for {named}: {done.stderr.strip()[-2000:]}")
+        rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"]
+    return rows
+
+
+def _linker(home: Path) -> Path:
+    """In place of ROCm's linker, which Triton asks for up to 3.4: it copies. What it makes is never run."""
+    file = home / "ld.lld"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(
+            '#!/bin/sh\n[ "$1" = --version ] && echo none || cp "$4" "$6"  # -flavor gnu -shared INPUT -o OUTPUT\n'
+        )
+        file.chmod(0o755)
+    return file
+
+
+def installed(home: Path, version: str) -> Path:
+    """The folder of a version of Triton, installed from the package index if it is not there."""
+    folder = home / f"triton-{version}"
+    if not (folder / "triton").is_dir():
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+        done = subprocess.run([*command, f"triton=={version}"], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"Triton {version} could not be installed: {done.stderr.strip()[-500:]}")
+    return folder
+
+
+def stems() -> list[str]:
+    """The files of kernels that declare calls, by name."""
+    return sorted(p.stem for p in KERNELS.glob("*.py") if "\nAHEAD" in p.read_text())
+
+
+def digest(stem: str, version: str, arch: Arch) -> str:
+    """Of all that the rows of a file of kernels depend on."""
+    made = sha256(f"{version} {TARGETS[arch].name} {stem}".encode())
+    for path in sorted(_imported(KERNELS / f"{stem}.py") | set(Path(__file__).parent.glob("*.py"))):
+        made.update(path.read_bytes())
+    return made.hexdigest()[:24]
+
+
+@cache
+def _imported(path: Path) -> frozenset[Path]:
+    """A file of the package and all that it imports from the package."""
+    found, waiting = set[Path](), [path]
+    while waiting:
+        file = waiting.pop()
+        if file in found:
+            continue
+        found.add(file)
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("autofuse."):
+                waiting += _files_of(node.module or "", [a.name for a in node.names])
+    return frozenset(found)
+
+
+def _files_of(module: str, names: list[str]) -> list[Path]:
+    place = REPOSITORY.joinpath(*module.split("."))
+    if place.with_suffix(".py").is_file():
+        return [place.with_suffix(".py")]
+    return [place / f"{name}.py" for name in names if (place / f"{name}.py").is_file()]
+
+
+def _keep(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    made = file.with_suffix(f".{os.getpid()}")
+    made.write_text(json.dumps(rows))
+    made.replace(file)

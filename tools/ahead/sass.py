@@ -1,0 +1,115 @@
+"""What a kernel's machine code does to memory: loads and stores of global memory by their width, and instructions.
+
+It reads the SASS of a cubin by NVIDIA's nvdisasm. Counts are of the hot part: the loop that touches global memory the
+most, or the whole kernel where none does. Per entry means: per entry of a program's tile, which is what its block sizes
+multiply to. It knows machine code; it must not know what a kernel computes.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)([^;]*);")
+_LABEL = re.compile(r"^\s*(\.L_x_\d+|\.L_\d+):", re.MULTILINE)
+_TARGET = re.compile(r"\((\.L_x_\d+|\.L_\d+)\)")
+_DIVISION = re.compile(r"_(div|rem)_[su]64")  # others wait for threads of a warp
+_WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One of a kernel's. opcode: with its modifiers, "LDG.E.128"; target: the place that a branch goes to, else -1.
+
+    divides: whether it calls the function that 64-bit integer division compiles to.
+    """
+
+    opcode: str
+    target: int = -1
+    divides: bool = False
+
+    @property
+    def width(self) -> int:
+        """Bytes that a thread reads or writes of global memory; 0 for what does neither."""
+        name, *modifiers = self.opcode.split(".")
+        if name not in ("LDG", "STG"):
+            return 0
+        return next((_WIDTHS[m] for m in modifiers if m in _WIDTHS), 4)
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """Counts of the hot part of a kernel, for one thread and one pass through it.
+
+    loads, stores: instructions by the bytes that each moves. instructions: all of them. total, divisions: of the whole
+    kernel, all of them and those that call a function to divide numbers of 64 bits.
+    """
+
+    loads: dict[int, int]
+    stores: dict[int, int]
+    instructions: int
+    total: int
+    divisions: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(width * n for counts in (self.loads, self.stores) for width, n in counts.items())
+
+    @property
+    def bytes_per_access(self) -> float:
+        """The mean width of a load or store; 16 is the most there can be, 0 where there are none."""
+        accesses = sum(self.loads.values()) + sum(self.stores.values())
+        return self.bytes / accesses if accesses else 0.0
+
+
+def machine_code(cubin: bytes, nvdisasm: Path) -> MachineCode:
+    """The counts of a cubin. Raises RuntimeError where nvdisasm says nothing that can be read."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([nvdisasm, "-c", file.name], capture_output=True, text=True)
+    code = instructions(done.stdout)
+    if not code:
+        raise RuntimeError(f"{nvdisasm} gave no machine code for a kernel: {done.stderr[:500]}")
+    return counted(code)
+
+
+def instructions(text: str) -> list[Instruction]:
+    """The instructions of what nvdisasm prints, without padding."""
+    found: list[tuple[str, str, bool]] = []
+    places: dict[str, int] = {}
+    for line in text.splitlines():
+        if label := _LABEL.match(line):
+            places[label.group(1)] = len(found)
+        if match := _INSTRUCTION.search(line):
+            branch = _TARGET.search(match.group(4)) if match.group(3).startswith("BRA") else None
+            divides = match.group(3).startswith("CALL") and _DIVISION.search(match.group(4)) is not None
+            found.append((match.group(3), branch.group(1) if branch else "", divides))
+    while found and found[-1][0] == "NOP":
+        found.pop()
+    return [Instruction(opcode, places.get(label, -1), divides) for opcode, label, divides in found]
+
+
+def counted(code: Sequence[Instruction]) -> MachineCode:
+    hot = _hot(code)
+    loads = Counter(i.width for i in hot if i.opcode.startswith("LDG"))
+    stores = Counter(i.width for i in hot if i.opcode.startswith("STG"))
+    divisions = sum(i.divides for i in code)
+    return MachineCode(dict(sorted(loads.items())), dict(sorted(stores.items())), len(hot), len(code), divisions)
+
+
+def _hot(code: Sequence[Instruction]) -> Sequence[Instruction]:
+    """The loop with the most bytes of global memory, without loops inside it that have as many; else everything."""
+    loops = [code[i.target : place + 1] for place, i in enumerate(code) if 0 <= i.target < place]
+    moved = lambda part: sum(i.width for i in part)
+    worth = [loop for loop in loops if moved(loop)]
+    if not worth:
+        return code
+    most = max(map(moved, worth))
+    best = min((loop for loop in worth if moved(loop) == most), key=len)
+    return best if 2 * most >= moved(code) - most else code
