@@ -2,7 +2,9 @@
 
 Each computes what the operation of the same name in `autofuse.ops` computes, for any operands; the usual ones, which
 the caller promises to be likely, go straight to torch's kernel. Its `seen` is the same for a call that no compiler, no
-tracer, no mode of torch's dispatcher and no transform of torch.func looks at: it need not ask for them.
+tracer, no mode of torch's dispatcher and no transform of torch.func looks at: it need not ask for them. A settled
+operation, whose operands are arguments of the forward, has a `quiet` one too: no operand requires grad or has a
+tangent, and each has fewer than `below` elements.
 """
 
 from __future__ import annotations
@@ -43,6 +45,20 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 
     lowered.__name__ = lowered.__qualname__ = f"{name}_of_few_elements"
     lowered.seen = seen  # type: ignore[attr-defined]
+    return lowered
+
+
+@cache
+def settled_activation(name: str) -> Callable[[Tensor], Tensor]:
+    """`activation` of an argument of the forward, of which is known what `seen` asks."""
+    of_any, operation = activation(name), OPERATIONS[name]
+
+    def lowered(x: Tensor) -> Tensor:
+        return of_any(x)
+
+    lowered.__name__ = lowered.__qualname__ = f"{name}_of_an_argument"
+    lowered.seen = of_any.seen  # type: ignore[attr-defined]
+    lowered.quiet, lowered.below = operation.torch.run, operation.least  # type: ignore[attr-defined]
     return lowered
 
 
@@ -152,6 +168,8 @@ def settled_attention(scale: float | None, is_causal: bool, masked: bool, leaves
 
     lowered.__name__ = lowered.__qualname__ = "attention_of_known_operands"
     lowered.seen = of_kept if masked else of_all  # type: ignore[attr-defined]
+    if not (masked and is_causal):
+        lowered.quiet = kernel  # type: ignore[attr-defined]
     lowered.leaving = lambda: settled_attention(scale, is_causal, masked, True)  # type: ignore[attr-defined]
     return lowered
 

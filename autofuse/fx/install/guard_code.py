@@ -26,9 +26,11 @@ from autofuse.fx.trace.plain_children import OWN_HOOKS, PLAIN_TENSORS
 from autofuse.fx.trace.same_values import equals_others, holds_same, is_same_value
 from autofuse.fx.trace.twin import plain_class
 from autofuse.fx.trace.unreplaced import UsualCase, usual_case
+from autofuse.kernels.operation import RECORDERS
 from autofuse.torch_private import (
     GLOBAL_MODULE_HOOKS,
     disabled_torch_function,
+    forward_ad,
     is_any_autocast_enabled,
     len_torch_dispatch_stack,
     len_torch_function_stack,
@@ -37,6 +39,7 @@ from autofuse.torch_private import (
 EAGER = "_eager"  # the local variable that says that no compiler follows this call
 NO_FUNCTION_MODE = f"not ({EAGER} and _function_modes() and _foreign_modes())"
 NO_DISPATCH_MODE = f"not ({EAGER} and _dispatch_modes() and _foreign_modes())"
+UNRECORDED = "_forward_ad._current_level < 0 and not _recorders"  # no tangents, and nobody who records operations
 _TABLES = ("_parameters", "_buffers", "_modules")
 _STATE = frozenset({"training", *_TABLES, *OWN_HOOKS})
 _TYPED = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
@@ -74,7 +77,7 @@ SCOPE: Mapping[str, Any] = {
     "_is_compiling": torch.compiler.is_dynamo_compiling, "_is_of_an_operation": is_of_an_operation,
     "_function_modes": len_torch_function_stack, "_dispatch_modes": len_torch_dispatch_stack,
     "_holds": holds_same, "_same_value": is_same_value,
-    "_foreign_modes": foreign_modes,
+    "_foreign_modes": foreign_modes, "_forward_ad": forward_ad, "_recorders": RECORDERS,
     "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
     **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_MODULE_HOOKS)},
 }  # fmt: skip
