@@ -145,15 +145,15 @@ class _Writer:
         inner = _Bound(bound)  # what is named there is not read where the call was seen before
         asked = " and ".join(self._text(t, inner) for k, t in tests.items() if k in covered)
         # torch's comparison ends the process where a tensor is nested: it has no strides to compare
-        # and a tensor of a class with functions of its own would hear of the question
-        plain = " is ".join([*(f"type({name})" for name in tensors), "_Tensor"])
+        # and a tensor of a class with functions of its own, or a mode, would hear of the question
         nested = " or ".join(f"{name}.is_nested" for name in tensors)
-        known = f"{EAGER} and {plain} and not ({nested})"
+        known = f"{EAGER} and not _overridden({given}) and not ({nested})"
         known += f" and ({SEEN} := ({_KIND} := {seen}.kind)[0]({given}) and {_KIND}[1])"
-        asked = f"({known} or {asked} and (not {EAGER} or {seen}.learn({given})))"
-        others = [k for k in tests if k not in covered]
-        first = [self._text(tests[k], bound) for k in others if k == NO_FUNCTION_MODE]
-        return [*first, asked, *(self._text(tests[k], bound) for k in others if k != NO_FUNCTION_MODE)]
+        asked = f"{asked} and (not {EAGER} or {seen}.learn({given}))"
+        if NO_FUNCTION_MODE in tests:  # where one is on, what is asked first says that functions are overridden
+            asked = f"{self._text(tests[NO_FUNCTION_MODE], bound)} and {asked}"
+        others = [self._text(t, bound) for k, t in tests.items() if k not in covered and k != NO_FUNCTION_MODE]
+        return [f"({known} or {asked})", *others]
 
     def _take(self, which: int, bound: _Bound, depth: int) -> None:
         for place, tree in enumerate(self._inputs[which]):

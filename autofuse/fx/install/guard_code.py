@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import has_torch_function_variadic
 
 from autofuse.fx.install.failed_calls import is_of_an_operation
 from autofuse.fx.install.mask_contents import holds_form, holds_number
@@ -77,7 +78,8 @@ SCOPE: Mapping[str, Any] = {
     "_is_compiling": torch.compiler.is_dynamo_compiling, "_is_of_an_operation": is_of_an_operation,
     "_function_modes": len_torch_function_stack, "_dispatch_modes": len_torch_dispatch_stack,
     "_holds": holds_same, "_same_value": is_same_value,
-    "_foreign_modes": foreign_modes, "_forward_ad": forward_ad, "_recorders": RECORDERS,
+    "_foreign_modes": foreign_modes, "_overridden": has_torch_function_variadic,
+    "_forward_ad": forward_ad, "_recorders": RECORDERS,
     "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
     **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_MODULE_HOOKS)},
 }  # fmt: skip
@@ -196,11 +198,19 @@ class GuardWords(ast.NodeTransformer):
         if not spelled or len(keys) > _FEW:
             return whole
         if isinstance(value, dict):
-            tests = [parsed("[*{0}] == {1}", found, self._constant(keys))]
+            tests = self._ordered(found, keys)
         else:
             tests = [parsed(f"len({{0}}) == {len(keys)}", found)]
         tests += [parsed(f"{{0}}[{k!r}] is {{1}}", found, self._constant(value[k])) for k in keys]
         return ast.BoolOp(ast.Or(), [ast.BoolOp(ast.And(), tests), whole])
+
+    def _ordered(self, found: ast.expr, keys: list[Any]) -> list[ast.expr]:
+        """A dict has these keys, in this order. One that makes what is missing is not asked for an element."""
+        if len(keys) > 2:
+            return [parsed("[*{0}] == {1}", found, self._constant(keys))]
+        tests = [parsed(f"len({{0}}) == {len(keys)}", found)]
+        first = [parsed("next(iter({0})) == {1}", found, ast.Constant(keys[0]))] if len(keys) > 1 else []
+        return [*tests, *first, *(parsed(f"{key!r} in {{0}}", found) for key in keys[-1:])]
 
     def _lacks(self, module: ast.expr, name: ast.expr) -> ast.expr:
         if not self._is_module(module):
