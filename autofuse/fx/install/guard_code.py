@@ -22,6 +22,7 @@ from torch.overrides import has_torch_function_variadic
 from autofuse.fx.install.failed_calls import is_of_an_operation
 from autofuse.fx.install.mask_contents import holds_form, holds_number
 from autofuse.fx.trace.ambient_state import foreign_modes
+from autofuse.fx.trace.class_questions import is_torchs
 from autofuse.fx.trace.memory_order import order_in_memory
 from autofuse.fx.trace.plain_children import OWN_HOOKS, PLAIN_TENSORS
 from autofuse.fx.trace.same_values import equals_others, holds_same, is_same_value
@@ -78,7 +79,7 @@ SCOPE: Mapping[str, Any] = {
     "_is_compiling": torch.compiler.is_dynamo_compiling, "_is_of_an_operation": is_of_an_operation,
     "_function_modes": len_torch_function_stack, "_dispatch_modes": len_torch_dispatch_stack,
     "_holds": holds_same, "_same_value": is_same_value,
-    "_foreign_modes": foreign_modes, "_overridden": has_torch_function_variadic,
+    "_foreign_modes": foreign_modes, "_overridden": has_torch_function_variadic, "_is_torchs": cache(is_torchs),
     "_forward_ad": forward_ad, "_recorders": RECORDERS,
     "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
     **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_MODULE_HOOKS)},
@@ -126,6 +127,8 @@ class GuardWords(ast.NodeTransformer):
                 return parsed("type({0}) is _Parameter or type({0}) in _PLAIN", *args)
             case ast.Name("_keeps_functions"):
                 return parsed("type({0}) is _Tensor or isinstance({0}, _Tensor) and _keeps(type({0}))", *args)
+            case ast.Name("_of_torchs_class"):
+                return parsed("type({0}) is {1} or _is_torchs(type({0}))", *args)
             case ast.Name("_of_class"):
                 return parsed("type({0}) is {1} or _users_class(type({0})) is _users_class({1})", *args)
             case ast.Name("_held"):
