@@ -23,6 +23,9 @@ from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
 from autofuse.verify.runs import ModuleCall, ModuleRun, run
 from autofuse.verify.slices import LENGTH, elements, slices
 
+_USUAL = 1.5  # times the largest error of the original, that differences of rounding are on average: about a third is
+_OF_A_ROW = 4.0  # times that, in the row of the largest differences
+_LONG = 16  # entries of a row of which an average says more than its largest entry
 _WORTH = 2  # times as many entries as in a part; below that the whole call is checked at once
 
 
@@ -121,7 +124,24 @@ def _is_near_in(name: str, mine: ModuleRun, own: ModuleRun, part: ModuleReferenc
     found = part.error_of(name)
     if found is None or not size:
         return off == 0.0
-    return off <= growth * (6.0 * (1.0 + 4.0 / b.numel()) * found + 4.0 * part.unit) * size
+    if off > growth * (6.0 * (1.0 + 4.0 / b.numel()) * found + 4.0 * part.unit) * size:
+        return False
+    # What is added up over the whole call is one sum for each entry. Other entries lie in rows, of which each must do.
+    often = growth if name.startswith("gradient of self.") else 1.0
+    usual = often * (_USUAL * found + part.unit) * size
+    return _spread(a - b) <= usual and (often > 1.0 or _worst_row(a - b) <= _OF_A_ROW * usual)
+
+
+def _spread(x: Tensor) -> float:
+    """The root mean square."""
+    return float(torch.linalg.vector_norm(x.flatten(), dtype=torch.float64)) / math.sqrt(max(1, x.numel()))
+
+
+def _worst_row(x: Tensor) -> float:
+    """The largest root mean square of a row; 0.0 where rows are too short to tell."""
+    if x.ndim < 2 or x.shape[-1] < _LONG:
+        return 0.0
+    return float(torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).max()) / math.sqrt(x.shape[-1])
 
 
 def _largest(x: Tensor) -> float:
