@@ -133,7 +133,9 @@ class GuardWords(ast.NodeTransformer):
                 return parsed("type({0}) is {1} or _users_class(type({0})) is _users_class({1})", *args)
             case ast.Name("_held"):
                 table = self._state(args[0], args[1].value)
-                return parsed("{1}[{2}] if {2} in {1} else getattr({0}, {2})", args[0], table, args[2])
+                inside = _attribute(args[0], "__dict__")  # Python looks there before it asks the module
+                found = "{1}[{2}] if {2} in {1} and {2} not in {3} else getattr({0}, {2})"
+                return parsed(found, args[0], table, args[2], inside)
             case ast.Name("_lacks"):
                 return self._lacks(*args)
             case ast.Name("_alike"):
@@ -177,6 +179,9 @@ class GuardWords(ast.NodeTransformer):
     def _unwatched(self, module: ast.expr) -> ast.expr:
         inside = _attribute(module, "__dict__")
         tests = [_not(self._state(module, h)) for h in OWN_HOOKS]
+        match module:
+            case ast.Subscript(ast.Subscript(owner, ast.Constant("_modules")), ast.Constant(name)):
+                tests.append(parsed(f"{name!r} not in {{0}}", owner))  # Python looks there before it asks the module
         tests.append(parsed('"forward" not in {0}', inside))
         tests.append(parsed('not ("_compiled_call_impl" in {0} and {0}["_compiled_call_impl"])', inside))
         return ast.BoolOp(ast.And(), tests)

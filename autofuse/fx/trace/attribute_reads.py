@@ -65,6 +65,7 @@ class AttributeReads(ForeignCalls):
         self._tensors_read: dict[
             str, type
         ] = {}  # how a guard reaches the tensors of modules that were read, their classes
+        self._names_read: dict[type, set[str]] = {}  # by which tensors are read, of the classes that hold them
         self.forms_rest_on_children = False  # whether a child returns more than a tensor
         self.overheard: list[tuple[Any, str, Any]] | None = None  # what a child reads while it runs
 
@@ -145,6 +146,8 @@ class AttributeReads(ForeignCalls):
         reads = ReadSet(self.guards, FunctionsFound(self.world.functions), self.refuse)
         for text, value, name in self._real_reads:
             reads.value(text, value, name)
+        for cls, names in self._names_read.items():
+            reads.unshadowed(cls, names)
         ran = [r for r in outside.ran if not r.aside]
         if self.forms_rest_on_children:
             reads.constants([r for r in outside.ran if r.aside])
@@ -377,6 +380,7 @@ class AttributeReads(ForeignCalls):
             if id(owner) in self.paths:
                 path = f"{self.paths[id(owner)]}.{name}".lstrip(".")
                 self._tensors_read[guard_tensor(self.root, path)] = self._class_of(owner, name)
+                self._names_read.setdefault(original_class(type(owner)), set()).add(name)
             self._guard_other_name(owner, name, self._first_names.get(id(x)))
             return
         if isinstance(owner, nn.Module) and id(owner) in self.paths:
