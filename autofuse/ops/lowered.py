@@ -272,4 +272,25 @@ def _layer_norms_apart() -> dict[frozenset[str], Callable[..., Tensor]]:
     return found
 
 
+@cache
+def settled_layer_norm(norm: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`norm`, a layer norm of this file or `ops.layer_norm`, of an argument of the forward."""
+    of_any: Callable[..., Tensor] = norm.seen  # type: ignore[attr-defined]
+
+    def lowered(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
+        return norm(x, weight, bias, eps)
+
+    def quiet(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
+        if type(weight) not in _PLAIN or type(bias) not in _PLAIN or torch.is_grad_enabled():
+            return of_any(x, weight, bias, eps)
+        sizes, dtype = weight.shape, x.dtype  # type: ignore[union-attr]
+        if len(sizes) != 1 or x.size(-1) != sizes[0] or not weight.dtype is bias.dtype is dtype:  # type: ignore[union-attr]
+            return of_any(x, weight, bias, eps)
+        return torch.layer_norm(x, sizes, weight, bias, eps)  # type: ignore[arg-type]  # which compares the bias's sizes
+
+    lowered.__name__ = lowered.__qualname__ = f"{norm.__name__}_of_an_argument"
+    lowered.seen, lowered.quiet, lowered.below = of_any, quiet, LEAST  # type: ignore[attr-defined]
+    return lowered
+
+
 LAYER_NORMS_APART = _layer_norms_apart()  # layer norms that later writes to these operands do not reach

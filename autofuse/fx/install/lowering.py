@@ -56,12 +56,17 @@ def lower(trace: ForwardTrace) -> Settled:
             node.target = OPERATIONS[name].torch.run
         elif name and len(node.args) == 1 and not node.kwargs:
             node.target = _plain_activation(name, node)
+        elif node.target in _LAYER_NORMS and _source(node.all_input_nodes[0]).op == "placeholder":
+            node.target = plain.settled_layer_norm(node.target)
     make_writable(trace.graph, trace.twin)
     _ask_sizes_at_once(trace.graph)
     settled = [n for n in trace.graph.nodes if hasattr(n.target, "quiet")]
     sources = {_source(operand) for node in settled for operand in node.all_input_nodes[:3]}
     texts = frozenset(trace.inputs[at] for at, n in enumerate(arguments) if n in sources)
     return Settled(texts, min((b for n in settled if (b := getattr(n.target, "below", 0))), default=0))
+
+
+_LAYER_NORMS = frozenset({ops.layer_norm, *plain.LAYER_NORMS_APART.values()})
 
 
 def _plain_activation(name: str, node: fx.Node) -> Any:
