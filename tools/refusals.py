@@ -57,6 +57,7 @@ _SPECIAL = {
     "operands-refused": {"error": "expected a tensor of 4 dimensions"},
     "other-shape": {"found": "(2, 4, 8)", "wanted": "(2, 1, 4, 8)"},
     "torch-lacks-operation": {"operation": "gated_mlp"},
+    "forward-asks-tensor-class": {"kind": "Quantized"},
     "target-lacks-operation": {"target": "apex", "operations": "layer_norm, rms_norm", "operation": "attention"},
     "eps-is-none": {"library": "apex's"},
     "liger-gate": {"activation": "relu"},

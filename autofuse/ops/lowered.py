@@ -2,7 +2,9 @@
 
 Each computes what the operation of the same name in `autofuse.ops` computes, for any operands; the usual ones, which
 the caller promises to be likely, go straight to torch's kernel. Its `seen` is the same for a call that no compiler, no
-tracer, no mode of torch's dispatcher and no transform of torch.func looks at: it need not ask for them.
+tracer, no mode of torch's dispatcher and no transform of torch.func looks at: it need not ask for them. A settled
+operation, whose operands are arguments of the forward, has a `quiet` one too: no operand requires grad or has a
+tangent, and each has fewer than `below` elements.
 """
 
 from __future__ import annotations
@@ -43,6 +45,20 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 
     lowered.__name__ = lowered.__qualname__ = f"{name}_of_few_elements"
     lowered.seen = seen  # type: ignore[attr-defined]
+    return lowered
+
+
+@cache
+def settled_activation(name: str) -> Callable[[Tensor], Tensor]:
+    """`activation` of an argument of the forward, of which is known what `seen` asks."""
+    of_any, operation = activation(name), OPERATIONS[name]
+
+    def lowered(x: Tensor) -> Tensor:
+        return of_any(x)
+
+    lowered.__name__ = lowered.__qualname__ = f"{name}_of_an_argument"
+    lowered.seen = of_any.seen  # type: ignore[attr-defined]
+    lowered.quiet, lowered.below = operation.torch.run, operation.least  # type: ignore[attr-defined]
     return lowered
 
 
@@ -152,6 +168,8 @@ def settled_attention(scale: float | None, is_causal: bool, masked: bool, leaves
 
     lowered.__name__ = lowered.__qualname__ = "attention_of_known_operands"
     lowered.seen = of_kept if masked else of_all  # type: ignore[attr-defined]
+    if not (masked and is_causal):
+        lowered.quiet = kernel  # type: ignore[attr-defined]
     lowered.leaving = lambda: settled_attention(scale, is_causal, masked, True)  # type: ignore[attr-defined]
     return lowered
 
@@ -252,6 +270,27 @@ def _layer_norms_apart() -> dict[frozenset[str], Callable[..., Tensor]]:
         found[names] = _layer_norm_apart(layer_norm, names)
         found[names].seen = _layer_norm_apart(_seen_layer_norm, names)  # type: ignore[attr-defined]
     return found
+
+
+@cache
+def settled_layer_norm(norm: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`norm`, a layer norm of this file or `ops.layer_norm`, of an argument of the forward."""
+    of_any: Callable[..., Tensor] = norm.seen  # type: ignore[attr-defined]
+
+    def lowered(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
+        return norm(x, weight, bias, eps)
+
+    def quiet(x: Tensor, weight: Affine = None, bias: Affine = None, eps: float = 1e-5) -> Tensor:
+        if type(weight) not in _PLAIN or type(bias) not in _PLAIN or torch.is_grad_enabled():
+            return of_any(x, weight, bias, eps)
+        sizes, dtype = weight.shape, x.dtype  # type: ignore[union-attr]
+        if len(sizes) != 1 or x.size(-1) != sizes[0] or not weight.dtype is bias.dtype is dtype:  # type: ignore[union-attr]
+            return of_any(x, weight, bias, eps)
+        return torch.layer_norm(x, sizes, weight, bias, eps)  # type: ignore[arg-type]  # which compares the bias's sizes
+
+    lowered.__name__ = lowered.__qualname__ = f"{norm.__name__}_of_an_argument"
+    lowered.seen, lowered.quiet, lowered.below = of_any, quiet, LEAST  # type: ignore[attr-defined]
+    return lowered
 
 
 LAYER_NORMS_APART = _layer_norms_apart()  # layer norms that later writes to these operands do not reach

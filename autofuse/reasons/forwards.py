@@ -27,6 +27,12 @@ GOES_BY_TYPE = Code(
     "{name} goes by the exact type of a value, and stand-ins, by which a forward is read, have another",
     "use `isinstance`, or `self.__class__`",
 )
+ASKS_TENSOR_CLASS = Code(
+    "forward-asks-tensor-class",
+    "The forward asks a tensor of a class of yours for its class.",
+    "forward asks for the class of a value, and it reads a {kind}, for which a plain tensor stands in",
+    "go by a flag of the module",
+)
 RAISED = Code(
     "forward-raised",
     "The forward raised an error while it was read.",

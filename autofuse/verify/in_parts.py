@@ -23,6 +23,9 @@ from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
 from autofuse.verify.runs import SMALL, ModuleCall, ModuleRun, run
 from autofuse.verify.slices import LENGTH, elements, slices
 
+_USUAL = 1.5  # times the largest error of the original, that differences of rounding are on average: about a third is
+_OF_A_ROW = 4.0  # times that, in the row of the largest differences
+_LONG = 16  # entries of a row of which an average says more than its largest entry
 _WORTH = 2  # times as many entries as in a part; below that the whole call is checked at once
 
 
@@ -117,10 +120,13 @@ def _runs(module: nn.Module, call: ModuleCall) -> list[ModuleRun] | None:
 
 @dataclass(frozen=True)
 class _Difference:
-    """How far two runs are apart in one result or gradient. size: of its largest entry."""
+    """How far two runs are apart in one result or gradient: in the largest entry, on average, and on average in the row
+    where most. size: of the result's largest entry."""
 
     name: str
     off: float
+    average: float
+    in_a_row: float
     size: float
     entries: int
     equal: bool
@@ -132,7 +138,12 @@ class _Difference:
         found = part.error_of(self.name)
         if found is None or not self.size:
             return self.off == 0.0
-        return self.off <= growth * (6.0 * (1.0 + 4.0 / self.entries) * found + 4.0 * part.unit) * self.size
+        if self.off > growth * (6.0 * (1.0 + 4.0 / self.entries) * found + 4.0 * part.unit) * self.size:
+            return False
+        # What is added up over the whole call is one sum for each entry. Other entries lie in rows: each must do.
+        often = growth if self.name.startswith("gradient of self.") else 1.0
+        usual = often * (_USUAL * found + part.unit) * self.size
+        return self.average <= usual and (often > 1.0 or self.in_a_row <= _OF_A_ROW * usual)
 
 
 def _differences(own: ModuleRun, mine: ModuleRun) -> Iterator[_Difference]:
@@ -140,10 +151,25 @@ def _differences(own: ModuleRun, mine: ModuleRun) -> Iterator[_Difference]:
         a, b = mine.named(name), own.named(name)
         if a is None or b is None:
             alike = a is b
-            yield _Difference(name, 0.0 if alike else math.inf, 0.0, 0, alike)
+            yield _Difference(name, 0.0 if alike else math.inf, 0.0, 0.0, 0.0, 0, alike)
             continue
         a, b = (torch.view_as_real(t) if t.is_complex() else t for t in (a.detach(), b.detach()))
-        yield _Difference(name, _largest(a - b), _largest(b), b.numel(), bool(torch.equal(a, b)))
+        off = a - b
+        yield _Difference(
+            name, _largest(off), _spread(off), _worst_row(off), _largest(b), b.numel(), bool(torch.equal(a, b))
+        )
+
+
+def _spread(x: Tensor) -> float:
+    """The root mean square."""
+    return float(torch.linalg.vector_norm(x.flatten(), dtype=torch.float64)) / math.sqrt(max(1, x.numel()))
+
+
+def _worst_row(x: Tensor) -> float:
+    """The largest root mean square of a row; 0.0 where rows are too short to tell."""
+    if x.ndim < 2 or x.shape[-1] < _LONG:
+        return 0.0
+    return float(torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).max()) / math.sqrt(x.shape[-1])
 
 
 def _largest(x: Tensor) -> float:

@@ -9,7 +9,7 @@ from tests.adversary.program import Program, programs_of, sections
 
 AREAS = (
     "plain", "effects", "arguments", "replaced", "ambient", "identity", "inplace", "uncopyable", "wrappers", "masks",
-    "losses", "between", "later", "holders",
+    "losses", "between", "later", "holders", "layers", "uses", "patches",
 )  # fmt: skip
 
 

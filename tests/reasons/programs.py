@@ -42,6 +42,10 @@ class Scaled:
 SCALED = Scaled()
 
 
+class Tagged(nn.Parameter):
+    pass
+
+
 class Child(nn.Module):
     def forward(self, x, other=None):
         return x * 2, 3.5
@@ -57,6 +61,7 @@ class Block(nn.Module):
         self.maps = []
         self.steps = iter(range(3))
         self.weak = weakref.ref(SCALED)
+        self.tag = Tagged(torch.ones(8))
 
 """
 

@@ -97,6 +97,11 @@ CASES = [
         "if type(", "use `isinstance`, or `self.__class__`",
     ),
     Refused(
+        "forward-asks-tensor-class",
+        "if isinstance(self.tag, Tagged):\n    q = q * self.tag\n" + ATTENDS + "return p @ v",
+        DEFINITION, "go by a flag of the module",
+    ),
+    Refused(
         "forward-raised",
         ATTENDS + "assert q.__class__ is torch.Tensor\nreturn p @ v",
         "", "give example inputs that the module can be called with",

@@ -74,3 +74,50 @@ def test_an_original_that_takes_no_part_is_left_to_the_whole() -> None:
 def test_a_small_call_has_no_part() -> None:
     one, _ = _pair(Scale, Scale)
     assert not PartwiseReference(ModuleReference(one, (X[:2, :64],))).can_tell
+
+
+class Late(Scale):
+    """It differs from `Scale` beyond the part alone: in the rows `at`, by the factor `by`."""
+
+    at, by = slice(128, None), 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.linear(x))
+        if x.shape[1] <= 128:
+            return y
+        factors = torch.ones(x.shape[1], 1, dtype=y.dtype)
+        factors[self.at] = self.by
+        return y * factors
+
+
+@pytest.mark.parametrize(
+    ("dtype", "at", "by"),
+    [
+        (torch.float32, slice(128, None), 1.001), (torch.float32, slice(200, 201), 1.001),
+        (torch.bfloat16, slice(128, None), 1.1), (torch.bfloat16, slice(200, 201), 1.5),
+        (torch.float16, slice(128, None), 1.02), (torch.float16, slice(200, 201), 1.1),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_beyond_the_part_is_left_to_the_whole(dtype: torch.dtype, at: slice, by: float) -> None:
+    one, other = _pair(Scale, Late)
+    other.at, other.by = at, by  # type: ignore[attr-defined]
+    reference = PartwiseReference(ModuleReference(one.to(dtype), (X.to(dtype),)))
+    assert reference.check(other.to(dtype), []) is None
+    other.by = 1.0  # type: ignore[attr-defined]
+    found = reference.check(other, [])
+    assert found is not None and found.ok
+
+
+class InDouble(Scale):
+    """What a fused kernel does: it rounds once."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        linear = self.linear
+        return torch.tanh(x.double() @ linear.weight.double().t() + linear.bias.double()).to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_what_rounds_elsewhere_passes(dtype: torch.dtype) -> None:
+    one, other = _pair(Scale, InDouble)
+    found = PartwiseReference(ModuleReference(one.to(dtype), (X.to(dtype),))).check(other.to(dtype), [])
+    assert found is not None and found.ok

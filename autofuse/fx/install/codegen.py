@@ -11,7 +11,7 @@ import linecache
 import re
 import types
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,9 +19,10 @@ import torch
 
 from autofuse.fx.install.conditions import FOUND, SEEN, Dispatch, VariantTests, explained, written
 from autofuse.fx.install.failed_calls import may_run_again
-from autofuse.fx.install.guard_code import EAGER, identity
+from autofuse.fx.install.guard_code import EAGER, UNRECORDED, identity
 from autofuse.fx.install.guarded_reads import handed
-from autofuse.fx.install.lowering import lower
+from autofuse.fx.install.lowering import Settled, lower
+from autofuse.fx.install.seen_calls import QUIET
 from autofuse.fx.trace.ambient_state import AmbientState
 from autofuse.fx.trace.guards import in_words
 from autofuse.fx.trace.tracer import ForwardTrace
@@ -47,6 +48,7 @@ class Variant:
     globals: tuple[tuple[str, Any], ...]  # what the source names
     training: bool
     may_run_again: bool = False  # whether the original may run where this has raised
+    settled: Settled = field(default_factory=Settled)
 
     @property
     def relaxed(self) -> Variant:
@@ -77,6 +79,13 @@ class Variant:
         run: Any = self.run
         return types.FunctionType(run.__code__, {**run.__globals__, **found}, run.__name__) if found else self.run
 
+    @cached_property
+    def run_quiet(self) -> Forward:
+        """`run_seen` for calls that are quiet (`Settled`); `run_seen` itself where that makes no difference."""
+        found = {name: value.quiet for name, value in self.globals if hasattr(value, "quiet")}
+        run: Any = self.run_seen
+        return types.FunctionType(run.__code__, {**run.__globals__, **found}, run.__name__) if found else run
+
     def words(self, test: int) -> str:
         """One of the tests, for people."""
         return in_words(self.tests[test], dict(self.names))
@@ -85,7 +94,7 @@ class Variant:
 def variant_of(trace: ForwardTrace) -> Variant:
     """The variant that a rewritten trace is."""
     _add_ambient(trace.guards.add, trace.around)
-    lower(trace)
+    settled = lower(trace)
     inputs = (*trace.inputs, *handed(trace, len(trace.inputs)))
     again = may_run_again(trace.graph)
     for node in trace.graph.nodes:
@@ -94,8 +103,9 @@ def variant_of(trace: ForwardTrace) -> Variant:
     code = trace.graph.python_code("self", verbose=False)
     names = tuple(trace.guards.names.items())
     return Variant(
-        code.src, tuple(trace.guards.tests), inputs, names, tuple(code.globals.items()), trace.twin.training, again
-    )
+        code.src, tuple(trace.guards.tests), inputs, names, tuple(code.globals.items()), trace.twin.training, again,
+        settled,
+    )  # fmt: skip
 
 
 def _add_ambient(add: Callable[[str], None], around: AmbientState) -> None:
@@ -123,7 +133,8 @@ def forward_of(
     receiver = next(iter(signature.parameters))
     variants = merged(variants)
     asked = [VariantTests(v.tests, v.inputs, dict(v.names)) for v in variants]
-    body = written(asked, receiver) if asked else Dispatch()
+    below = min((v.settled.below for v in variants if v.settled.below), default=0)
+    body = written(asked, receiver, below) if asked else Dispatch()
     scope: dict[str, Any] = {**body.scope, "_missed": missed, "_raised": raised, "_base": base}
     lines = [f"def forward({_parameters(signature, scope)}):"]
     for mode in sorted(closed):
@@ -135,7 +146,11 @@ def forward_of(
         seen_call = call
         if variant.run_seen is not variant.run:
             scope[f"_run_seen{i}"] = variant.run_seen
-            seen_call = f"(_run_seen{i} if {SEEN} else _run{i})({', '.join([receiver, *body.inputs[i]])})"
+            chosen = f"_run_seen{i} if {SEEN} else _run{i}"
+            if variant.run_quiet is not variant.run_seen and all(variant.settled.texts <= c for c in body.compared):
+                scope[f"_run_quiet{i}"] = variant.run_quiet
+                chosen = f"_run_quiet{i} if {SEEN} == {QUIET} and {UNRECORDED} else {chosen}"
+            seen_call = f"({chosen})({', '.join([receiver, *body.inputs[i]])})"
         lines.append(f"    if {FOUND} == {i}:")
         if raised is None or not variant.may_run_again:
             lines.append(f"        return {seen_call}")

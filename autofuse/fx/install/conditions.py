@@ -21,9 +21,11 @@ from autofuse.fx.install.seen_calls import (
     SeenCalls,
     asked_for_as_tensor,
     metadata_tests,
+    sizes_asked,
 )
 
-SEEN = "_seen"  # the local variable that says that a call of this kind was seen before (seen_calls.py)
+SEEN = "_seen"  # the local variable that holds the level of the kind of this call, 0 if it is new (seen_calls.py)
+_KIND = "_kind"
 FOUND = "_found"  # the local variable that holds the number of the variant, -1 where none holds
 
 
@@ -43,11 +45,15 @@ class Dispatch:
     lines: list[str] = field(default_factory=list)
     scope: dict[str, Any] = field(default_factory=lambda: dict(SCOPE))
     inputs: list[list[str]] = field(default_factory=list)
+    compared: list[frozenset[str]] = field(default_factory=list)  # the tensors of which each value of SEEN speaks
 
 
-def written(variants: Sequence[VariantTests], receiver: str) -> Dispatch:
-    """Statements for the body of a forward whose first parameter is called `receiver`."""
-    return _Writer(receiver).write(variants)
+def written(variants: Sequence[VariantTests], receiver: str, below: int = 0) -> Dispatch:
+    """Statements for the body of a forward whose first parameter is called `receiver`.
+
+    In a call that is called quiet, no tensor has `below` elements or more.
+    """
+    return _Writer(receiver, below).write(variants)
 
 
 def explained(asked: VariantTests, receiver: str) -> tuple[list[str], dict[str, Any]]:
@@ -65,8 +71,8 @@ _Tests = dict[str, ast.expr]  # text -> a test; all of them must hold
 
 
 class _Writer:
-    def __init__(self, receiver: str) -> None:
-        self.receiver, self.out = receiver, Dispatch()
+    def __init__(self, receiver: str, below: int = 0) -> None:
+        self.receiver, self.out, self._below = receiver, Dispatch(), below
         self._constants: dict[Hashable, str] = {}
         self._twice: frozenset[str] = frozenset()
         self._inputs: list[list[ast.expr]] = []
@@ -91,7 +97,7 @@ class _Writer:
         self._inputs = [[self.expanded(i, v.names) for i in v.inputs] for v in variants]
         self.out.inputs = [[] for _ in variants]
         self._twice = _read_twice([*{k: t for ts in tests for k, t in ts.items()}.values()], self._inputs)
-        self.out.lines = [f"{EAGER} = not _is_compiling()", f"{SEEN} = False", f"{FOUND} = -1", "try:"]
+        self.out.lines = [f"{EAGER} = not _is_compiling()", f"{SEEN} = 0", f"{FOUND} = -1", "try:"]
         self._choose(dict(enumerate(tests)), _Bound({}), 1)
         self.out.lines += ["except _Error:", "    pass"]
         return self.out
@@ -132,18 +138,22 @@ class _Writer:
         covered = metadata_tests(tests, frozenset(tensors), self.out.scope)
         if len(covered) < FEWEST_TESTS or len(tensors) > MOST_TENSORS:
             return [self._text(t, bound) for t in tests.values()]
-        seen, given = self.constant(SeenCalls()).id, ", ".join(tensors)
+        asked_of = [t for k, t in tests.items() if k in covered]
+        sizes = tuple(None if self._below else sizes_asked(asked_of, name) for name in tensors)
+        seen, given = self.constant(SeenCalls(sizes, self._below)).id, ", ".join(tensors)
+        self.out.compared.append(frozenset(tensors))
         inner = _Bound(bound)  # what is named there is not read where the call was seen before
         asked = " and ".join(self._text(t, inner) for k, t in tests.items() if k in covered)
         # torch's comparison ends the process where a tensor is nested: it has no strides to compare
-        # and a tensor of a class with functions of its own would hear of the question
-        plain = " is ".join([*(f"type({name})" for name in tensors), "_Tensor"])
+        # and a tensor of a class with functions of its own, or a mode, would hear of the question
         nested = " or ".join(f"{name}.is_nested" for name in tensors)
-        known = f"{EAGER} and {plain} and not ({nested}) and ({SEEN} := {seen}.check({given}))"
-        asked = f"({known} or {asked} and (not {EAGER} or {seen}.learn({given})))"
-        others = [k for k in tests if k not in covered]
-        first = [self._text(tests[k], bound) for k in others if k == NO_FUNCTION_MODE]
-        return [*first, asked, *(self._text(tests[k], bound) for k in others if k != NO_FUNCTION_MODE)]
+        known = f"{EAGER} and not _overridden({given}) and not ({nested})"
+        known += f" and ({SEEN} := ({_KIND} := {seen}.kind)[0]({given}) and {_KIND}[1])"
+        asked = f"{asked} and (not {EAGER} or {seen}.learn({given}))"
+        if NO_FUNCTION_MODE in tests:  # where one is on, what is asked first says that functions are overridden
+            asked = f"{self._text(tests[NO_FUNCTION_MODE], bound)} and {asked}"
+        others = [self._text(t, bound) for k, t in tests.items() if k not in covered and k != NO_FUNCTION_MODE]
+        return [f"({known} or {asked})", *others]
 
     def _take(self, which: int, bound: _Bound, depth: int) -> None:
         for place, tree in enumerate(self._inputs[which]):

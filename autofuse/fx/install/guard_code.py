@@ -17,18 +17,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import has_torch_function_variadic
 
 from autofuse.fx.install.failed_calls import is_of_an_operation
 from autofuse.fx.install.mask_contents import holds_form, holds_number
 from autofuse.fx.trace.ambient_state import foreign_modes
+from autofuse.fx.trace.class_questions import is_torchs
 from autofuse.fx.trace.memory_order import order_in_memory
 from autofuse.fx.trace.plain_children import OWN_HOOKS, PLAIN_TENSORS
 from autofuse.fx.trace.same_values import equals_others, holds_same, is_same_value
 from autofuse.fx.trace.twin import plain_class
 from autofuse.fx.trace.unreplaced import UsualCase, usual_case
+from autofuse.kernels.operation import RECORDERS
 from autofuse.torch_private import (
     GLOBAL_MODULE_HOOKS,
     disabled_torch_function,
+    forward_ad,
     is_any_autocast_enabled,
     len_torch_dispatch_stack,
     len_torch_function_stack,
@@ -37,6 +41,7 @@ from autofuse.torch_private import (
 EAGER = "_eager"  # the local variable that says that no compiler follows this call
 NO_FUNCTION_MODE = f"not ({EAGER} and _function_modes() and _foreign_modes())"
 NO_DISPATCH_MODE = f"not ({EAGER} and _dispatch_modes() and _foreign_modes())"
+UNRECORDED = "_forward_ad._current_level < 0 and not _recorders"  # no tangents, and nobody who records operations
 _TABLES = ("_parameters", "_buffers", "_modules")
 _STATE = frozenset({"training", *_TABLES, *OWN_HOOKS})
 _TYPED = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
@@ -74,7 +79,8 @@ SCOPE: Mapping[str, Any] = {
     "_is_compiling": torch.compiler.is_dynamo_compiling, "_is_of_an_operation": is_of_an_operation,
     "_function_modes": len_torch_function_stack, "_dispatch_modes": len_torch_dispatch_stack,
     "_holds": holds_same, "_same_value": is_same_value,
-    "_foreign_modes": foreign_modes,
+    "_foreign_modes": foreign_modes, "_overridden": has_torch_function_variadic, "_is_torchs": cache(is_torchs),
+    "_forward_ad": forward_ad, "_recorders": RECORDERS,
     "_any_autocast": is_any_autocast_enabled, "_inherited": inherited,
     **{f"_hooks{i}": hooks for i, hooks in enumerate(GLOBAL_MODULE_HOOKS)},
 }  # fmt: skip
@@ -121,11 +127,15 @@ class GuardWords(ast.NodeTransformer):
                 return parsed("type({0}) is _Parameter or type({0}) in _PLAIN", *args)
             case ast.Name("_keeps_functions"):
                 return parsed("type({0}) is _Tensor or isinstance({0}, _Tensor) and _keeps(type({0}))", *args)
+            case ast.Name("_of_torchs_class"):
+                return parsed("type({0}) is {1} or _is_torchs(type({0}))", *args)
             case ast.Name("_of_class"):
                 return parsed("type({0}) is {1} or _users_class(type({0})) is _users_class({1})", *args)
             case ast.Name("_held"):
                 table = self._state(args[0], args[1].value)
-                return parsed("{1}[{2}] if {2} in {1} else getattr({0}, {2})", args[0], table, args[2])
+                inside = _attribute(args[0], "__dict__")  # Python looks there before it asks the module
+                found = "{1}[{2}] if {2} in {1} and {2} not in {3} else getattr({0}, {2})"
+                return parsed(found, args[0], table, args[2], inside)
             case ast.Name("_lacks"):
                 return self._lacks(*args)
             case ast.Name("_alike"):
@@ -169,6 +179,9 @@ class GuardWords(ast.NodeTransformer):
     def _unwatched(self, module: ast.expr) -> ast.expr:
         inside = _attribute(module, "__dict__")
         tests = [_not(self._state(module, h)) for h in OWN_HOOKS]
+        match module:
+            case ast.Subscript(ast.Subscript(owner, ast.Constant("_modules")), ast.Constant(name)):
+                tests.append(parsed(f"{name!r} not in {{0}}", owner))  # Python looks there before it asks the module
         tests.append(parsed('"forward" not in {0}', inside))
         tests.append(parsed('not ("_compiled_call_impl" in {0} and {0}["_compiled_call_impl"])', inside))
         return ast.BoolOp(ast.And(), tests)
@@ -193,11 +206,19 @@ class GuardWords(ast.NodeTransformer):
         if not spelled or len(keys) > _FEW:
             return whole
         if isinstance(value, dict):
-            tests = [parsed("[*{0}] == {1}", found, self._constant(keys))]
+            tests = self._ordered(found, keys)
         else:
             tests = [parsed(f"len({{0}}) == {len(keys)}", found)]
         tests += [parsed(f"{{0}}[{k!r}] is {{1}}", found, self._constant(value[k])) for k in keys]
         return ast.BoolOp(ast.Or(), [ast.BoolOp(ast.And(), tests), whole])
+
+    def _ordered(self, found: ast.expr, keys: list[Any]) -> list[ast.expr]:
+        """A dict has these keys, in this order. One that makes what is missing is not asked for an element."""
+        if len(keys) > 2:
+            return [parsed("[*{0}] == {1}", found, self._constant(keys))]
+        tests = [parsed(f"len({{0}}) == {len(keys)}", found)]
+        first = [parsed("next(iter({0})) == {1}", found, ast.Constant(keys[0]))] if len(keys) > 1 else []
+        return [*tests, *first, *(parsed(f"{key!r} in {{0}}", found) for key in keys[-1:])]
 
     def _lacks(self, module: ast.expr, name: ast.expr) -> ast.expr:
         if not self._is_module(module):

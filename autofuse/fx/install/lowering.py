@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,23 +29,49 @@ from autofuse.ops.activations import FUNCTIONS
 _FOUR = 4  # batch, heads, length, width
 
 
-def lower(trace: ForwardTrace) -> None:
-    """Make the operations of a rewritten trace as plain as it allows."""
+@dataclass(frozen=True)
+class Settled:
+    """On which arguments the operations rest that have a `quiet` form (autofuse/ops/lowered.py).
+
+    That form may run where these are tensors, none requires grad, and each has fewer than `below` elements, if not 0.
+    """
+
+    texts: frozenset[str] = frozenset()
+    below: int = 0
+
+
+def lower(trace: ForwardTrace) -> Settled:
+    """Make the operations of a rewritten trace as plain as it allows. Returns what those that are settled rest on."""
     keep_apart(trace.graph)
+    arguments = [n for n in trace.graph.nodes if n.op == "placeholder"]
     for node in list(trace.graph.nodes):
         if node.target is ops.attention and _is_plain(node, trace.around):
             _make_plain(trace, node)
         elif node.target is ops.gelu and len(node.args) == 1 and node.kwargs == {"approximate": "tanh"}:
-            node.target, node.kwargs = plain.activation("gelu_tanh"), {}
+            node.target, node.kwargs = _plain_activation("gelu_tanh", node), {}
         elif node.target is ops.gelu:
             if len(node.args) == 1 and node.kwargs.get("approximate", "none") == "none":  # the exact one is torch's
                 node.target = F.gelu
         elif (name := _activation(node)) and not OPERATIONS[name].has_choice:
             node.target = OPERATIONS[name].torch.run
         elif name and len(node.args) == 1 and not node.kwargs:
-            node.target = plain.activation(name)
+            node.target = _plain_activation(name, node)
+        elif node.target in _LAYER_NORMS and _source(node.all_input_nodes[0]).op == "placeholder":
+            node.target = plain.settled_layer_norm(node.target)
     make_writable(trace.graph, trace.twin)
     _ask_sizes_at_once(trace.graph)
+    settled = [n for n in trace.graph.nodes if hasattr(n.target, "quiet")]
+    sources = {_source(operand) for node in settled for operand in node.all_input_nodes[:3]}
+    texts = frozenset(trace.inputs[at] for at, n in enumerate(arguments) if n in sources)
+    return Settled(texts, min((b for n in settled if (b := getattr(n.target, "below", 0))), default=0))
+
+
+_LAYER_NORMS = frozenset({ops.layer_norm, *plain.LAYER_NORMS_APART.values()})
+
+
+def _plain_activation(name: str, node: fx.Node) -> Any:
+    of_argument = _source(node.all_input_nodes[0]).op == "placeholder"
+    return plain.settled_activation(name) if of_argument else plain.activation(name)
 
 
 def _activation(node: fx.Node) -> str:

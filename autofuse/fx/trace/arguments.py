@@ -43,6 +43,7 @@ class Arguments:
         self.recorder, self.guards = recorder, recorder.guards
         self.texts: list[str] = []
         self.tensors: list[tuple[str, Tensor]] = []
+        self._classes: dict[str, type] = {}  # of tensors, by how they are reached
         self._copies = UnseenCopies(self._fake, watched=True)
         self._known: dict[int, tuple[Any, str, Any]] = {}  # id of a container or an object -> it, its text, its copy
         self._nodes: dict[str, fx.Node] = {}
@@ -205,6 +206,7 @@ class Arguments:
         self.guards.same(f"{text}.dtype", fake.dtype)
         self.guards.add(f"{text}.ndim == {fake.dim()}")
         self.tensors.append((text, fake))
+        self._classes[text] = Tensor if isinstance(value, FakeTensor) else type(value)
         return fake
 
     def _fake(self, x: Tensor) -> Tensor:
@@ -240,6 +242,10 @@ class Arguments:
             asked = self.guards.name_of(names)
             for text, _ in self.tensors:
                 self.guards.add(f"{asked}.isdisjoint({text}.__dict__)")
+        test = self.recorder.class_guard()
+        for text, cls in self._classes.items() if test else ():
+            self.recorder.refuse_other_class(cls)
+            self.guards.add(test.format(text, self.guards.constant(cls)))
         for text, fake in self.tensors if self.recorder.exact else ():
             self.guards.add(f"{text}.shape == {tuple(fake.shape)}")
         self._guard_others()

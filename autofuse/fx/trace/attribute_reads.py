@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.child_reads import ChildReads
+from autofuse.fx.trace.class_questions import class_guard, is_guarded, is_torchs
 from autofuse.fx.trace.code_facts import facts_of
 from autofuse.fx.trace.dict_reads import goes_through
 from autofuse.fx.trace.external_state import ExternalState
@@ -61,7 +62,10 @@ class AttributeReads(ForeignCalls):
         self._real_reads: list[tuple[str, Any, str]] = []  # what attributes hold that is no twin
         self._first_names: dict[int, str] = {}  # of parameters and buffers
         self.classes_given: list[type] = []  # as arguments
-        self._tensors_read: dict[str, None] = {}  # how a guard reaches the parameters and buffers that were read
+        self._tensors_read: dict[
+            str, type
+        ] = {}  # how a guard reaches the tensors of modules that were read, their classes
+        self._names_read: dict[type, set[str]] = {}  # by which tensors are read, of the classes that hold them
         self.forms_rest_on_children = False  # whether a child returns more than a tensor
         self.overheard: list[tuple[Any, str, Any]] | None = None  # what a child reads while it runs
 
@@ -94,6 +98,24 @@ class AttributeReads(ForeignCalls):
             for text in self._tensors_read:
                 self.guards.add(f"{self.guards.name_of(names)}.isdisjoint({text}.__dict__)")
 
+    def class_guard(self) -> str:
+        """The test of the class of a tensor; "" where forward asks no value for its class."""
+        held = [value for _, value, _ in self._real_reads]
+        return class_guard((r for r in self.outside.ran if not r.aside), held)
+
+    def guard_classes(self) -> None:
+        """The module's own tensors keep their classes where forward may ask: `isinstance(self.weight, Quantized)`."""
+        test = self.class_guard()
+        for text, cls in self._tensors_read.items() if test else ():
+            self.refuse_other_class(cls)
+            if is_guarded(cls):
+                self.guards.add(test.format(text, self.guards.constant(cls)))
+
+    def refuse_other_class(self, cls: type) -> None:
+        """Where forward asks tensors for their classes, a stand-in is none for a tensor of a class of the user's."""
+        if issubclass(cls, Tensor) and not is_torchs(cls):
+            self.refuse(because(forwards.ASKS_TENSOR_CLASS, kind=cls.__qualname__))
+
     def belongs_to_module(self, container: Any) -> bool:
         return self.lies_outside(container) or any(held is container for _, held, *_ in self._snapshots)
 
@@ -120,9 +142,12 @@ class AttributeReads(ForeignCalls):
         """Guard what forward read besides its arguments and its module. Raises Untraceable where that is impossible."""
         self._guard_children_asked(outside)
         self.guard_absent_attributes()
+        self.guard_classes()
         reads = ReadSet(self.guards, FunctionsFound(self.world.functions), self.refuse)
         for text, value, name in self._real_reads:
             reads.value(text, value, name)
+        for cls, names in self._names_read.items():
+            reads.unshadowed(cls, names)
         ran = [r for r in outside.ran if not r.aside]
         if self.forms_rest_on_children:
             reads.constants([r for r in outside.ran if r.aside])
@@ -354,13 +379,22 @@ class AttributeReads(ForeignCalls):
         if id(x) in self.held or self.parameter(x) is not None:
             if id(owner) in self.paths:
                 path = f"{self.paths[id(owner)]}.{name}".lstrip(".")
-                self._tensors_read[guard_tensor(self.root, path)] = None
+                self._tensors_read[guard_tensor(self.root, path)] = self._class_of(owner, name)
+                self._names_read.setdefault(original_class(type(owner)), set()).add(name)
             self._guard_other_name(owner, name, self._first_names.get(id(x)))
             return
         if isinstance(owner, nn.Module) and id(owner) in self.paths:
             target = f"{self.paths[id(owner)]}.{name}".lstrip(".")
             self.hold(x, lambda: self.graph.get_attr(target), _fixed_sizes(x))
-            self.guards.add(f"isinstance({self.owners[id(owner)]}.{name}, _Tensor)")
+            text = f"{self.owners[id(owner)]}.{name}"
+            self.guards.add(f"isinstance({text}, _Tensor)")
+            self._tensors_read[text] = self._class_of(owner, name)
+
+    def _class_of(self, owner: nn.Module, name: str) -> type:
+        """The class of a tensor of the user's module, of which a stand-in was read."""
+        inside = vars(self.world.originals[id(owner)])
+        tables = (inside["_parameters"], inside["_buffers"], inside)
+        return type(next((t[name] for t in tables if name in t), None))
 
     def _register_container(self, value: Any, text: str, owner: Any, name: str) -> None:
         if any(container is value for _, container, *_ in self._snapshots):

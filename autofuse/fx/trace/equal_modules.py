@@ -70,6 +70,7 @@ class Structure:
             if "hook" in name:
                 if value:
                     raise _Alone
+                parts.append((name, type(value), repr(value)))
             elif name == "_modules":
                 parts += [
                     (n, None if m is None else self._module(m, f"{path}.{n}".lstrip("."))) for n, m in value.items()
@@ -114,7 +115,9 @@ class Structure:
             if not self._is_new(value):
                 return "again", self._number(value)
             if type(value) in (dict, OrderedDict):
-                items: Iterable[Any] = value.items()
+                items: Iterable[Any] = [
+                    part for item in value.items() for part in item
+                ]  # numbered objects must live on
             else:
                 items = value if type(value) in (list, tuple) else sorted(map(repr, value))
                 if type(value) in (set, frozenset) and not all(isinstance(v, _SCALARS) for v in value):
@@ -143,8 +146,11 @@ def _contents(x: Tensor) -> Hashable:
     """A digest of the numbers. Raises _Alone where there are too many."""
     if x.numel() > _LARGEST or x.is_meta or type(x) is FakeTensor or x.device.type != "cpu":
         raise _Alone
-    plain = x.detach().resolve_conj().resolve_neg().contiguous()
-    return sha256(plain.flatten().view(torch.uint8).numpy().tobytes()).digest() if plain.numel() else b""
+    plain = x.detach().resolve_conj().resolve_neg().flatten()
+    if not plain.numel():
+        return b""
+    own = plain.clone()  # memory that numpy was given cannot be watched any more (autofuse/fx/install/mask_contents.py)
+    return sha256(own.view(torch.uint8).numpy().tobytes()).digest()
 
 
 def _is_filled(cell: types.CellType) -> bool:

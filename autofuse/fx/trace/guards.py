@@ -116,6 +116,7 @@ _PHRASES = {
     "_lacks": "{0} has no {1}",
     "_keeps_functions": "{0} is a tensor whose class overrides no function",
     "_of_class": "{0} is of the class {1}",
+    "_of_torchs_class": "{0} is of the class {1}",
     "_holds_form": "{0} holds what it held ({1})",
     "_holds_number": "{0} holds {1}",
     "isinstance": "{0} is a tensor",

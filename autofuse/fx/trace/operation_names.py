@@ -17,6 +17,8 @@ from autofuse.ir.harmless import HARMLESS
 from autofuse.ir.rows import Op
 from autofuse.ir.vocabulary import NAMES, OPS
 
+_CHECKS_SIZES = "checks_sizes"  # under which a node says that it stays, although nobody uses its result
+_OF_SIZES = frozenset({"view", "reshape", "expand", "unflatten", "view_as", "expand_as", "broadcast_to"})
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
 
@@ -45,12 +47,24 @@ def is_harmless(node: fx.Node) -> bool:
 
 def is_pure(node: fx.Node) -> bool:
     """Whether nobody notices if a node that has no users goes."""
-    if node.meta.get("writes") or node.op not in ("get_attr", "call_function", "call_method"):
+    if (
+        node.meta.get("writes")
+        or node.meta.get(_CHECKS_SIZES)
+        or node.op not in ("get_attr", "call_function", "call_method")
+    ):
         return False
     if node.op == "get_attr" or node.target in (operator.getitem, getattr, *READS):
         return True
     found = operation_of(node)
     return found.effect != "random" if found else is_harmless(node)
+
+
+def keep_checks(graph: fx.Graph) -> None:
+    """Keep what the code computes for no use, and what raises an error for other sizes: `x.view(B, 4, 8)`."""
+    for node in graph.nodes:
+        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+        if not node.users and node.op in ("call_method", "call_function") and name in _OF_SIZES:
+            node.meta[_CHECKS_SIZES] = True
 
 
 def erase_dead(graph: fx.Graph, gone: Collection[fx.Node] = ()) -> None:

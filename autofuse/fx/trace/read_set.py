@@ -49,6 +49,7 @@ from autofuse.fx.trace.unreplaced import (
     unreplaced_functions,
     unreplaced_methods,
     unreplaced_names,
+    unshadowed,
     unwritten_cache,
     whole,
 )
@@ -162,6 +163,11 @@ class ReadSet:
         """A function that may have run before, and what it kept is used: it stands with those that ran."""
         if all(each.code is not function.__code__ for each in self._more):
             self._more.append(Ran(function.__code__, function.__globals__, {}, dict(closed_over(function))))
+
+    def unshadowed(self, cls: type, names: Iterable[str]) -> None:
+        """Guard that a class goes on having no attributes of these names."""
+        if lacking := {n for n in names if not any(n in vars(c) for c in cls.__mro__)}:
+            self._parts.append(unshadowed(cls, lacking))
 
     def constants(self, ran: Iterable[Ran]) -> None:
         """Guard the plain values among the globals that these functions load."""

@@ -22,6 +22,7 @@ from autofuse.fx.trace.arguments import Arguments
 from autofuse.fx.trace.child_calls import ResultSizes
 from autofuse.fx.trace.external_state import unchanged_outside
 from autofuse.fx.trace.guards import Guards
+from autofuse.fx.trace.operation_names import keep_checks
 from autofuse.fx.trace.own_forward import own_forward
 from autofuse.fx.trace.paths import Path
 from autofuse.fx.trace.recorder import Recorder
@@ -124,6 +125,7 @@ def _traced(
     finally:
         active.listener = before
     arguments.finish()
+    keep_checks(recorder.graph)
     sizes = {h.node: h.sizes for h in recorder.held.values() if h.node is not None}
     return ForwardTrace(
         module, recorder.root, mode, recorder.graph, recorder.guards, tuple(arguments.texts), recorder.around,

@@ -136,6 +136,17 @@ def unreplaced_methods(cls: type, names: Collection[str]) -> Comparisons:
     return part
 
 
+def unshadowed(cls: type, names: Collection[str]) -> Comparisons:
+    """Whether a class of the user's has no attributes called like these tensors and children of its instances, before
+    which Python would find them."""
+    part = Comparisons(f"no attribute of {cls.__name__} has the name of a tensor or a child")
+    for each in cls.__mro__:
+        if each.__module__.partition(".")[0] not in ("torch", "builtins"):
+            for name in sorted(names):
+                part.add(f"{name!r} not in {{0}}", _namespace(each))
+    return part
+
+
 @cache
 def _namespace(cls: type) -> Mapping[str, Any]:
     """One view of what a class has: `vars` makes another each time."""

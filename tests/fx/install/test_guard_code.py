@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -190,6 +191,30 @@ def test_what_is_no_constant_is_compared_as_it_is() -> None:
     shared = object()
     assert holds("x == _c0", {"_c0": shared}, x=shared) and "type(" not in text("x == _c0", _c0=shared)
     assert holds("x == y", x=1, y=True)
+
+
+@pytest.mark.parametrize(
+    ("held", "now", "expected"),
+    [
+        ({"a": 1}, {"a": 1}, True), ({"a": 1}, {"a": True}, False), ({"a": 1}, {"b": 1}, False),
+        ({"a": 1}, {}, False), ({"a": 1}, {"a": 1, "b": 1}, False), ({"a": 1.5}, {"a": float("1.5")}, True),
+        ({"a": 1, "b": 2}, {"a": 1, "b": 2}, True), ({"a": 1, "b": 2}, {"b": 2, "a": 1}, False),
+        ({"a": 1, "b": 2}, {"a": 1, "c": 2}, False), ({"a": 1, "b": 2}, {"a": 2, "b": 1}, False),
+        ({"a": 1, "b": 2}, {"a": 1}, False), ({"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3}, False),
+        ({"a": 1, "b": 2, "c": 3}, {"a": 1, "c": 3, "b": 2}, False),
+        ({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 2, "c": 3}, True),
+        ({}, {}, True), ({}, {"a": 1}, False), ({1: 2}, {1: 2}, True), ({1: 2}, {True: 2}, False),
+    ],
+)  # fmt: skip
+def test_a_dict_holds_the_same_in_the_same_order(held: Any, now: Any, expected: bool) -> None:
+    assert holds("_holds(x, _c0)", {"_c0": held}, x=now) is expected
+
+
+def test_a_dict_that_makes_what_is_missing_is_left_as_it_is() -> None:
+    for held in ({"a": 1}, {"a": 1, "b": 2}):
+        now = defaultdict(int, a=1, c=2) if len(held) > 1 else defaultdict(int, c=1)
+        before = dict(now)
+        assert not holds("_holds(x, _c0)", {"_c0": held}, x=now) and now == before
 
 
 def test_a_size_is_compared_without_its_type_and_a_dtype_by_identity() -> None:

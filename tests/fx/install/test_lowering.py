@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -123,3 +124,19 @@ def test_sizes_are_asked_at_once_unless_they_change() -> None:
     for size in ((2, 3, 4), (1, 5, 4)):
         y = torch.randn(*size)
         torch.testing.assert_close(fused(y), model(y))
+
+
+@pytest.mark.parametrize("weight", [None, 2.0, *(torch.rand(s) for s in ((8,), (1, 8), (1,), (1, 1, 8), (3, 8), ()))],
+                         ids=lambda w: str(getattr(w, "shape", w)))  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("norm", [ops.layer_norm, *plain.LAYER_NORMS_APART.values()])
+def test_a_quiet_norm_is_the_norm(
+    norm: Callable[..., Tensor], dtype: torch.dtype, weight: Tensor | float | None
+) -> None:
+    quiet = plain.settled_layer_norm(norm).quiet  # type: ignore[attr-defined]
+    x, scale = torch.randn(2, 3, 8), weight.to(dtype) if isinstance(weight, Tensor) else weight
+    for bias in (None, scale, torch.ones(8), torch.ones(8, dtype=dtype)):
+        with torch.no_grad():
+            assert torch.equal(quiet(x, scale, bias, 1e-5), ops.layer_norm(x, scale, bias, 1e-5))
+    leaf = torch.rand(8, requires_grad=True)
+    assert quiet(x, leaf, torch.ones(8), 1e-5).requires_grad

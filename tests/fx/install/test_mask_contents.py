@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import autofuse
 from autofuse.fx.install.mask_contents import _forms, buffer_form, buffer_number, holds_form, holds_number
 
 ONES = torch.ones(6, 6)
@@ -284,3 +285,20 @@ def test_a_guard_asks_the_number_anew_where_it_was_written() -> None:
     assert not holds_number(fill, -1e5) and holds_number(fill, -2e4)
     fill.fill_(0.0)
     assert not holds_number(fill, -2e4) and not holds_number(None, -1e4)
+
+
+class Causal(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("keep", torch.tril(torch.ones(8, 8, dtype=torch.bool)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = (x @ x.transpose(-2, -1)).masked_fill(~self.keep, float("-inf"))
+        return torch.softmax(scores, dim=-1) @ x
+
+
+def test_the_buffer_of_an_optimized_model_is_watched_and_not_compared_at_each_call() -> None:
+    x = torch.randn(1, 2, 8, 4)
+    model = autofuse.optimize(nn.Sequential(Causal(), Causal()), (x,), tune=False)
+    model(x)
+    assert all(_forms[id(keep)].shadow is not None for keep in model.buffers())

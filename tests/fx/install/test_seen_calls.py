@@ -17,7 +17,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import autofuse
 from autofuse.fx.install.conditions import FOUND, VariantTests, written
-from autofuse.fx.install.seen_calls import _KINDS, SeenCalls, asked_for_as_tensor, metadata_tests
+from autofuse.fx.install.seen_calls import (
+    _KINDS,
+    QUIET,
+    SEEN_BEFORE,
+    SeenCalls,
+    asked_for_as_tensor,
+    metadata_tests,
+    sizes_asked,
+)
+from autofuse.kernels.operation import recorded
 from tests.fx.test_later_changes import Attend, Loud, of
 
 Q, K = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
@@ -104,6 +113,44 @@ def test_a_call_that_somebody_looks_at_is_not_remembered(name: str) -> None:
         with Doubling() if name == "a dispatch mode" else FlopCounterMode(display=False):
             f(Q)
     assert not seen.check(Q, K)
+
+
+@pytest.mark.parametrize(
+    ("tests", "sizes"),
+    [
+        (("q.dtype is _k1", "len(q.shape) == 3"), frozenset()),
+        (("q.ndim == 3",), frozenset()),
+        (("q.shape[1] == 2", "q.shape[-1] <= k.shape[0]"), frozenset({1, -1})),
+        (("k.shape[0] == 2",), frozenset()),
+        (("q.shape == k.shape",), None),
+        (("q.shape[n] == 2",), None),
+        (("q.shape[0] == 2", "q.shape[:1] == k.shape[:1]"), None),
+        (("len(q.shape) == 3", "min(q.shape) == 2"), None),
+    ],
+)
+def test_which_sizes_make_a_kind(tests: tuple[str, ...], sizes: frozenset[int] | None) -> None:
+    assert sizes_asked(parsed(*tests).values(), "q") == sizes
+
+
+def test_sizes_that_no_test_asks_for_make_no_kind() -> None:
+    seen = SeenCalls((frozenset({-1}), None))
+    seen.learn(Q, K)
+    assert seen.check(torch.randn(7, 5, 4), K)
+    assert not seen.check(torch.randn(7, 5, 3), K) and not seen.check(Q, torch.randn(7, 3, 4))
+    assert not seen.check(torch.randn(1, 2, 3, 4), K)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "below", "level"),
+    [
+        ((Q, K), 0, QUIET), ((Q, K), 25, QUIET), ((Q, K), 24, SEEN_BEFORE), ((Q, torch.randn(50)), 25, SEEN_BEFORE),
+        ((Q, K.clone().requires_grad_()), 0, SEEN_BEFORE),
+    ],
+)  # fmt: skip
+def test_what_is_quiet(tensors: tuple[Tensor, ...], below: int, level: int) -> None:
+    seen = SeenCalls((), below)
+    seen.learn(*tensors)
+    assert seen.kind.level == level and SeenCalls().kind.level == 0
 
 
 def test_two_kinds_are_known_in_turns() -> None:
@@ -228,3 +275,56 @@ def test_forward_mode_derivatives_are_the_originals() -> None:
             return made
 
     torch.testing.assert_close(tangent(optimized), tangent(Attend()))
+
+
+class Curve(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1.0 + torch.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))
+
+
+class Norm(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = torch.nn.Parameter(torch.linspace(0.5, 1.5, 8)), torch.nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, var = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
+        return (x - mean) / torch.sqrt(var + 1e-5) * self.weight + self.bias
+
+
+QUIET_MODULES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[Tensor, ...]]] = {
+    "attention": (Attend, of(*((2, 3, 5, 8),) * 3)),
+    "an activation": (Curve, of((2, 5, 8))),
+    "a norm": (Norm, of((2, 5, 8))),
+}
+
+
+@pytest.mark.parametrize("name", QUIET_MODULES)
+def test_after_quiet_calls_come_others(name: str) -> None:
+    made, inputs = QUIET_MODULES[name]
+    original, optimized = made(), autofuse.optimize(made(), inputs, tune=False)
+    for _ in range(2):
+        with torch.no_grad():
+            torch.testing.assert_close(optimized(*inputs), original(*inputs))
+    results = []
+    for module in (original, optimized):
+        trained = [x.clone().requires_grad_() for x in inputs]
+        y = module(*trained)
+        y.sin().sum().backward()
+        with forward_ad.dual_level():
+            dual: Any = forward_ad.make_dual
+            unpacked: Any = forward_ad.unpack_dual(module(*(dual(x, torch.ones_like(x)) for x in inputs)))  # type: ignore[no-untyped-call]
+        large = module(*(x.repeat(400, *[1] * (x.ndim - 1)) for x in inputs))
+        mapped = torch.func.vmap(module)(*(x.unsqueeze(0) for x in inputs))
+        written = module(*inputs).mul_(2)
+        results.append([y, *(x.grad for x in trained), unpacked.tangent, large, mapped, written])
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_whoever_records_operations_hears_of_those_in_quiet_calls() -> None:
+    made, inputs = QUIET_MODULES["an activation"]
+    optimized = autofuse.optimize(made(), inputs, tune=False)
+    optimized(*inputs), optimized(*inputs)
+    with recorded() as calls:
+        optimized(*inputs)
+    assert [call.operation.name for call in calls] == ["gelu_tanh"]

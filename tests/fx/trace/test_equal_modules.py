@@ -32,6 +32,12 @@ class Pair(nn.Module):
         self.one, self.two = nn.Sequential(Norm(), nn.Linear(4, 4)), nn.Sequential(Norm(), nn.Linear(4, 4))
 
 
+def test_reading_what_a_buffer_holds_leaves_its_memory_alone() -> None:
+    pair = Pair()
+    mask = pair.one[0].mask
+    assert isinstance(mask, Tensor) and _are_equal(pair, X) and mask.untyped_storage().resizable()
+
+
 def _set_mask(m: Pair) -> None:
     assert isinstance(m.two[0].mask, Tensor)
     m.two[0].mask[0, 0] = 0
@@ -69,6 +75,13 @@ CHANGES: dict[str, Callable[[Pair], object]] = {
     "a list": lambda m: setattr(m.two[0], "sizes", [1, 2, 3]),
     "no bias": lambda m: setattr(m.two[1], "bias", None),
     "strides": lambda m: setattr(m.two[0], "weight", nn.Parameter(torch.ones(4, 2)[:, 0])),
+    "a later item of a dict": lambda m: [
+        vars(n[0]).update(config={"a": 1, "b": 2, "c": c}) for c, n in enumerate((m.one, m.two))
+    ],
+    "a later key of a dict": lambda m: [
+        vars(n[0]).update(config={0: 1, 1: 2, c: 3}) for c, n in enumerate((m.one, m.two), 2)
+    ],
+    "a false attribute called a hook": lambda m: (vars(m.one[0]).update(hook=0), vars(m.two[0]).update(hook=None)),
     "an attribute more": lambda m: setattr(m.two[0], "more", 1),
 }
 

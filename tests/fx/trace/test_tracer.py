@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import autofuse
 from autofuse.fx.trace.stand_ins import fake_world
 from autofuse.fx.trace.tracer import ForwardTrace, traced
 from autofuse.fx.trace.values import Untraceable
@@ -199,3 +200,22 @@ def test_einops_is_seen_through() -> None:
 
     found = trace(Heads(), torch.randn(2, 4, 8))
     assert "x.shape[1]" not in found.guards.text
+
+
+@pytest.mark.parametrize("check", [
+    lambda x: x.view(2, 3, 4), lambda x: x.reshape(-1, 3, 4), lambda x: torch.reshape(x, (2, 3, 4)),
+    lambda x: x.unflatten(1, (3, 1)), lambda x: x.expand(2, 3, 4), lambda x: x.view_as(torch.ones(2, 3, 4)),
+])  # fmt: skip
+def test_what_is_computed_for_no_use_still_refuses_other_sizes(check: Any) -> None:
+    class Checked(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            check(x)
+            return torch.softmax(x @ x.transpose(-2, -1) * 0.3, -1) @ x
+
+    x, other = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
+    optimized = autofuse.optimize(Checked(), x, tune=False)
+    assert autofuse.report(optimized).with_status("fused")
+    torch.testing.assert_close(optimized(x), Checked()(x))
+    for module in (Checked(), optimized):
+        with pytest.raises(RuntimeError):
+            module(other)
