@@ -13,12 +13,14 @@ report    what was found, place by place                         ledger.py
 
 from __future__ import annotations
 
+import logging
 from functools import cache, partial
 
 from torch import nn
 
 from autofuse.display.progress import quietly, told
 from autofuse.fx.session.compiling import choose
+from autofuse.fx.session.effort import effort
 from autofuse.fx.session.gain_checks import keep_faster_places
 from autofuse.fx.session.internal_errors import reason_of_failure
 from autofuse.fx.session.model_check import check_model
@@ -31,6 +33,8 @@ from autofuse.fx.trace.ambient_state import undisturbed_randomness
 from autofuse.fx.trace.module_calls import ModelCalls, calls_of
 from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.reasons.reason import Reason
+
+_LOG = logging.getLogger("autofuse")
 
 
 def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> None:
@@ -51,6 +55,8 @@ def fuse(model: nn.Module, arguments: ForwardArguments, session: Session) -> Non
         def decided() -> Planner:
             calls = called()
             plans = plan_calls(session.rules, session.states, calls.by_mode, tell, calls.made)
+            if ahead := effort(plans, calls.real, checker is not None, tune):
+                _LOG.info("%s: %s.", type(model).__name__, ahead)
             session.remember(plans, calls.problems)
             session.ledger.training = model.training
             verdicts = checker.check(plans, calls.real, tell) if checker else {}
