@@ -74,7 +74,9 @@ def backward(
     dx = total.new_empty((rows, width), dtype=x_dtype)
     dresidual = total.new_empty((0,) if residual_dtype is None else (rows, width), dtype=residual_dtype or x_dtype)
     single = torch.float32 in (total.dtype, given.dtype)
-    widest = _WIDEST_OF_FP32 if single else _WIDEST
+    # Up to Triton 3.4, long rows of which 16 bytes at a time cannot be loaded spill.
+    halved = single or (not _HOISTS_LOADS.value and width % 16 != 0)
+    widest = _WIDEST_OF_FP32 if halved else _WIDEST
     tall, block, threads = _tile(width, widest, 4 if single else 8)
     share = _share(rows, width, tall, total.device, widest)
     parts = triton.cdiv(rows, share)
@@ -101,7 +103,7 @@ def backward(
             if wants_weight or wants_bias:
                 launch(
                     affine_backward, (parts, triton.cdiv(width, _COLUMNS)), given, total, *sums, rows,
-                    columns, *steps[:2], share, each, _ROWS, _COLUMNS, threads=128,
+                    columns, *steps[:2], share, each, _ROWS, _COLUMNS, threads=256,
                 )  # fmt: skip
     return dx, dresidual, _over_parts(dweight, total), _over_parts(dbias, total)
 
