@@ -216,7 +216,8 @@ def _gradients(
     partial = torch.empty(programs, hidden, dtype=torch.float32, device=x.device) if wants_bias else None
     launch(
         _backward, (programs, blocks), grad, read, bias, written[0], None if value is None else written[1], partial,
-        rows, columns, *steps, rows_each, formula(activation, x, bias), each, ROWS, COLUMNS, threads=THREADS,
+        rows, columns, *steps, rows_each, formula(activation, x, bias), each, ROWS, COLUMNS,
+        threads=THREADS if each >= 8 else 2 * THREADS,  # short loads have more addresses, in registers
     )  # fmt: skip
     return of_x, None if partial is None or bias is None else partial.sum(0).to(bias.dtype)
 

@@ -76,7 +76,9 @@ def backward(
     dx = contiguous_like(total, x_dtype)
     dresidual = None if residual_dtype is None else contiguous_like(total, residual_dtype)
     single = torch.float32 in (total.dtype, given.dtype)
-    widest = _WIDEST_OF_FP32 if single else _WIDEST
+    # Up to Triton 3.4, long rows of which 16 bytes at a time cannot be loaded spill.
+    halved = single or (not _HOISTS_LOADS.value and width % 16 != 0)
+    widest = _WIDEST_OF_FP32 if halved else _WIDEST
     tall, block, threads = _tile(width, widest, 4 if single else 8)
     share = _share(rows, width, tall, total.device, widest)
     parts = divided(rows, share)
@@ -101,7 +103,7 @@ def backward(
             if wants_weight or wants_bias:
                 launch(
                     affine_backward, (parts, divided(width, _COLUMNS)), given, total, *sums, rows,
-                    columns, *steps[:2], share, each, _ROWS, _COLUMNS, threads=128,
+                    columns, *steps[:2], share, each, _ROWS, _COLUMNS, threads=256,
                 )  # fmt: skip
     return dx, dresidual, None if dweight is None else dweight.sum(0), None if dbias is None else dbias.sum(0)
 

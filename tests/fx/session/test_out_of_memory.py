@@ -99,7 +99,7 @@ def check_everywhere(
         codes |= {s.reason_code for s in report if "emory" in s.reason}
         codes |= {"in part" for s in report if "for memory ran out" in s.choice}
         codes |= {"not timed" for step in report.steps if "memory" in (step.not_timed or "")}
-    assert codes & {"out-of-memory", "in part", "whole-not-verified"} and len(codes) > 2, codes
+    assert codes & {"out-of-memory", "in part", "whole-not-verified"} and len(codes) > 1, codes
 
 
 def test_a_failing_allocation_is_answered_where_it_happens(
