@@ -54,24 +54,24 @@ class Gap:
         return self.error / self.bound if self.bound else math.inf
 
 
-class Spread(NamedTuple):
+class RoundingSpread(NamedTuple):
     """How far a randomly rounded result lies from the exact one: the two sizes of the difference."""
 
     root_mean_square: float
     largest: float
 
 
-def spread_of(rounded: Tensor, original: Tensor, exact: Tensor) -> Spread:
+def spread_of(rounded: Tensor, original: Tensor, exact: Tensor) -> RoundingSpread:
     """What rounding at random does to a result, where the exact result and the original's are finite."""
     rounded, original, exact = (_flat(t) for t in (rounded, original, exact))
     off = (rounded - torch.where(exact.isnan(), original, exact)).nan_to_num(0.0, 0.0, 0.0)
     if not math.isfinite(original.sum().item() + exact.sum().item()):
         off = off[original.isfinite() & (exact.isfinite() | exact.isnan())]
-    return Spread(_root_mean_square(off), _largest(off)) if off.numel() else Spread(0.0, 0.0)
+    return RoundingSpread(_root_mean_square(off), _largest(off)) if off.numel() else RoundingSpread(0.0, 0.0)
 
 
 def gap(
-    fused: Tensor, original: Tensor, exact: Tensor, unit: float, rounded: Sequence[Spread] = (),
+    fused: Tensor, original: Tensor, exact: Tensor, unit: float, rounded: Sequence[RoundingSpread] = (),
     *, share: float = 1.0, terms: int = 1,
 ) -> Gap:  # fmt: skip
     """The worse of the two comparisons. `rounded`: what randomly rounded runs are off by; all tensors have one shape.
@@ -122,4 +122,4 @@ def _largest(t: Tensor) -> float:
 
 
 Size = Callable[[Tensor], float]
-SIZES: tuple[Size, ...] = (_root_mean_square, _largest)  # as in Spread
+SIZES: tuple[Size, ...] = (_root_mean_square, _largest)  # as in RoundingSpread

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from autofuse.verify import bounds
 from autofuse.verify.arithmetic import AsWritten, InDouble, RandomlyRounded
-from autofuse.verify.bounds import Spread, spread_of
+from autofuse.verify.bounds import RoundingSpread, spread_of
 from autofuse.verify.differences import equal
 from autofuse.verify.draws import DRAWS, Draw, draw
 from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
@@ -25,7 +25,7 @@ from autofuse.verify.runs import SEED, SMALL, ModuleCall, ModuleRun, doubled, dr
 # model of doubles they may still be decimals: 0.79788456 is written for sqrt(2 / pi), and 1e-9 of it away.
 SAME_CONSTANT, _SAME_DECIMAL = 2.0**-24, 1e-9
 
-Spreads = Mapping[str, Spread]
+RoundingSpreads = Mapping[str, RoundingSpread]
 
 
 class Expected:
@@ -39,7 +39,7 @@ class Expected:
         self._other = other if other and equal(self.own, other.own) else None
         if self._other:
             self.own = self.own.held_with(self._other.own)
-        self._rounded: dict[float, list[Spreads]] = {}
+        self._rounded: dict[float, list[RoundingSpreads]] = {}
         self._drawn: list[Draw] = []
 
     @cached_property
@@ -66,7 +66,7 @@ class Expected:
         """Whether this mode differs from the other in more than dropout."""
         return self._other is None
 
-    def rounded(self, unit: float) -> list[Spreads]:
+    def rounded(self, unit: float) -> list[RoundingSpreads]:
         """What each tensor and gradient is off by in some runs in which each step is rounded at random to `unit`."""
         if self._other:
             return self._other.rounded(unit)
@@ -91,10 +91,10 @@ class Expected:
             errors.append(_largest(own.detach() - truth.detach()) / (size or 1.0))
         return max(errors, default=None)
 
-    def _spreads(self, rounded: ModuleRun) -> Spreads:
+    def _spreads(self, rounded: ModuleRun) -> RoundingSpreads:
         assert self.exact is not None
         names = (*self.exact.tensors, *(f"gradient of {n}" for n in self.exact.gradients))
-        found: dict[str, Spread] = {}
+        found: dict[str, RoundingSpread] = {}
         for name in names:
             one = self.exact.named(name)
             like = rounded.named(name) if one is None else one

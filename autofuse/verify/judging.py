@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from autofuse.verify.bounds import Gap, Spread, gap
+from autofuse.verify.bounds import Gap, RoundingSpread, gap
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Compared:
     original: Tensor
     exact: Tensor
     terms: int = 1
-    rounded: Sequence[Spread] = ()
+    rounded: Sequence[RoundingSpread] = ()
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Judged:
 
 def judged(
     tensors: Iterable[Compared], unit: float, *, share: float = 1.0,
-    rounded: Callable[[Compared], Sequence[Spread]] | None = None,
+    rounded: Callable[[Compared], Sequence[RoundingSpread]] | None = None,
 ) -> Judged:  # fmt: skip
     """Compare one after the other, up to the first that is beyond its bound.
 

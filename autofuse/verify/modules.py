@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from autofuse.verify.arithmetic import AsWritten, InDouble
-from autofuse.verify.bounds import Spread
+from autofuse.verify.bounds import RoundingSpread
 from autofuse.verify.differences import difference_in_kind, equal
 from autofuse.verify.draws import DRAWS, difference
 from autofuse.verify.expected import SAME_CONSTANT, Expected, drawn_by, run_in_double, tensor_of
@@ -288,7 +288,7 @@ class _Check:
         reason = f"{capital(how + found.sentence(f' {self._mode}'))}."
         return Verification(False, found.gap.error, found.gap.bound, reason, found.name)
 
-    def _rounded(self, unit: float, t: Compared) -> list[Spread]:
+    def _rounded(self, unit: float, t: Compared) -> list[RoundingSpread]:
         return [spreads[t.name] for spreads in self._expected.rounded(unit) if t.name in spreads]
 
 

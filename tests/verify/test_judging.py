@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from autofuse.verify.bounds import Gap, Spread, spread_of
+from autofuse.verify.bounds import Gap, RoundingSpread, spread_of
 from autofuse.verify.judging import Compared, Judged, capital, judged
 
 UNIT = 2.0**-24
@@ -45,7 +45,7 @@ def test_the_first_that_is_beyond_its_bound_ends_it() -> None:
 def test_random_rounding_is_asked_only_where_a_tensor_is_beyond_its_bound_without() -> None:
     asked: list[str] = []
 
-    def rounded(t: Compared) -> list[Spread]:
+    def rounded(t: Compared) -> list[RoundingSpread]:
         asked.append(t.name)
         return [ROUNDED]
 

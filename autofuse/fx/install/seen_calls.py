@@ -27,7 +27,7 @@ _KINDS = 64  # that are remembered at first
 _PATIENCE = 1000  # calls of a new kind after which one more is remembered
 
 
-class Kind(NamedTuple):
+class SeenKind(NamedTuple):
     """A kind of call: `check(*tensors)` says whether a call is of it. `level` is `SEEN_BEFORE`, or `QUIET`."""
 
     check: Callable[..., bool]
@@ -52,7 +52,7 @@ class SeenCalls:
     __slots__ = ("_before", "_below", "_kinds_left", "_others", "_sizes", "kind")
 
     def __init__(self, sizes: Sequence[frozenset[int] | None] = (), below: int = 0) -> None:
-        self.kind = self._before = Kind(_never, 0)  # both at once: another thread may learn while one asks
+        self.kind = self._before = SeenKind(_never, 0)  # both at once: another thread may learn while one asks
         self._kinds_left, self._others = _KINDS, 0
         self._sizes, self._below = sizes, below
 
@@ -84,7 +84,7 @@ class SeenCalls:
         except Exception:  # a size that is a symbol, say
             return
         if same:
-            self.kind, self._before = Kind(check, self._level(tensors)), self.kind
+            self.kind, self._before = SeenKind(check, self._level(tensors)), self.kind
 
     def _asked(self, tensors: Sequence[Tensor]) -> list[list[int | None]]:
         """The sizes that a call of this kind has; None for those that do not matter."""

@@ -23,11 +23,12 @@ from autofuse.fx.trace.dict_reads import goes_through
 from autofuse.fx.trace.external_state import ExternalState
 from autofuse.fx.trace.foreign_calls import ForeignCalls
 from autofuse.fx.trace.functions_found import FunctionsFound
-from autofuse.fx.trace.read_set import ReadSet, is_plain
+from autofuse.fx.trace.read_set import ReadSet
 from autofuse.fx.trace.slots import slots
 from autofuse.fx.trace.snapshots import OutsideChange
 from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.fx.trace.twin import CODE, CONTAINERS, SCALARS, is_twin, original_class, plain_class
+from autofuse.fx.trace.value_facts import is_plain
 from autofuse.fx.trace.values import Held, Untraceable, tensors
 from autofuse.ir.vocabulary import MODULES
 from autofuse.reasons import forwards
