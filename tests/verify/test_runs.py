@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from autofuse.fx.trace.twin import copied_object
 from autofuse.verify.arithmetic import AsWritten, InDouble
 from autofuse.verify.modules import verify
-from autofuse.verify.runs import ModuleCall, ModuleRun, drawn, in_double, run
+from autofuse.verify.runs import ModuleCall, ModuleRun, doubled, drawn, in_double, run
 
 
 class Layer(nn.Module):
@@ -149,3 +149,21 @@ def test_what_a_forward_stores_in_its_arguments_is_compared() -> None:
     assert verify(kept, kept, (torch.randn(2, 4), {})).ok
     outcome = verify(kept, lost, (torch.randn(2, 4), {}))
     assert not outcome.ok and "cache" in outcome.culprit, outcome
+
+
+def test_a_copy_that_is_emptied_holds_no_tensor_and_its_original_does() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    module.extra = torch.ones(3)  # type: ignore[assignment]
+    with doubled(module) as double:
+        assert all(p.dtype is torch.float64 for p in double.parameters())
+        assert "extra" in vars(double)
+    assert not list(double.parameters()) and not list(double.buffers()) and "extra" not in vars(double)
+    assert len(list(module.parameters())) == 4 and len(list(module.buffers())) == 3 and "extra" in vars(module)
+
+
+def test_a_run_knows_its_size_and_can_share_the_tensors_of_an_equal_one() -> None:
+    module, call = nn.Linear(4, 4), ModuleCall((torch.ones(2, 4),), {})
+    one, other = (run(module, call, True, AsWritten()) for _ in range(2))
+    assert one.bytes == 4 * (2 * 4 + 2 * 4 + 4 * 4 + 4)  # the result, and the gradients of x, weight and bias
+    shared = other.held_with(one)
+    assert shared.tensors is one.tensors and shared.gradients is one.gradients and shared.others is other.others

@@ -1,0 +1,74 @@
+"""What an original computes in one mode, and how little of it is held."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from autofuse.verify import expected as expected_module
+from autofuse.verify.bounds import DRAWS
+from autofuse.verify.expected import Expected
+from autofuse.verify.runs import ModuleCall
+
+
+class Layer(nn.Module):
+    def __init__(self, p: float = 0.0) -> None:
+        super().__init__()
+        self.linear, self.p = nn.Linear(8, 8), p
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(torch.tanh(self.linear(x)), self.p, self.training)
+
+
+def expected(p: float = 0.0, dtype: torch.dtype = torch.float32) -> Expected:
+    torch.manual_seed(0)
+    return Expected(Layer(p).to(dtype), ModuleCall((torch.randn(4, 8, dtype=dtype),), {}), True, None)
+
+
+def test_rounding_at_random_is_kept_as_sizes_of_what_it_does() -> None:
+    found = expected()
+    spreads = found.rounded(found.unit)
+    assert len(spreads) == DRAWS
+    names = {"result", "gradient of x", "gradient of self.linear.weight", "gradient of self.linear.bias"}
+    for one in spreads:
+        assert one.keys() == names
+        assert all(0 < s.root_mean_square <= s.largest < 1e-5 for s in one.values())
+    assert found.rounded(found.unit) is spreads
+
+
+def test_more_rounding_spreads_further() -> None:
+    found = expected()
+    fine, coarse = found.rounded(2.0**-24)[0]["result"], found.rounded(2.0**-8)[0]["result"]
+    assert coarse.largest > 1000 * fine.largest
+
+
+def test_of_two_modes_that_leave_the_same_behind_one_is_held_and_each_knows_its_dropouts() -> None:
+    torch.manual_seed(0)
+    module, call = Layer(0.5), ModuleCall((torch.randn(4, 8),), {})
+    training = Expected(module, call, True, None)
+    evaluation = Expected(module, call, False, training)
+    assert not evaluation.depends_on_mode()
+    assert evaluation.own.tensors is training.own.tensors and evaluation.exact is training.exact
+    assert training.own.rates == (0.5,) and evaluation.own.rates == ()
+
+
+def test_the_error_of_the_original_is_told_for_each_result_and_gradient() -> None:
+    found = expected(dtype=torch.bfloat16)
+    own = found.error_of("result")
+    assert own is not None and 2**-12 < own < 2**-7
+    assert found.error_of("gradient of self.linear.weight") and found.error_of("nothing") is None
+    found.rounded(2.0**-4)
+    assert (found.error_of("result") or 0.0) > 2 * own
+
+
+def test_a_large_run_in_double_is_given_back_and_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = expected()
+    first = found.exact
+    found.forget_if_large()
+    assert found.exact is first
+    monkeypatch.setattr(expected_module, "SMALL", 0)
+    found.forget_if_large()
+    again = found.exact
+    assert again is not first and again is not None and first is not None
+    assert all(torch.equal(again.tensors[n], t) for n, t in first.tensors.items())
