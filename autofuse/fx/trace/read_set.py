@@ -85,69 +85,69 @@ class ReadSet(ValueGuards):
         """
         ran = [each for each in ran if not makes_tuple_of_library(each)]
         for each in filter(type_is_used, ran):
-            self._place = SourceLine(each.code.co_filename, uses_type_of_values(each.code) or 0)
-            self._refuse(because(forwards.GOES_BY_TYPE, name=each.code.co_name))
+            self.place = SourceLine(each.code.co_filename, uses_type_of_values(each.code) or 0)
+            self.refuse(because(forwards.GOES_BY_TYPE, name=each.code.co_name))
         classes, given = list(classes), list(given)
-        every, before = ran, dict(self._seen)
+        every, before = ran, dict(self.seen)
         looked = -1, False
         while looked != (looked := self._walk(every, ran, classes, given)):
-            every, self._seen = [*ran, *self._more], dict(before)
+            every, self.seen = [*ran, *self._more], dict(before)
         if self._ran:
-            self._parts.append(unreplaced_functions(self._ran.values()))
+            self.parts.append(unreplaced_functions(self._ran.values()))
         if methods := sorted({n for n in self._of_values if n[:2] != "__" and hasattr(Tensor, n)} | OPERATORS):
-            self._parts.append(unreplaced_methods(Tensor, methods))
+            self.parts.append(unreplaced_methods(Tensor, methods))
         for key in dict.fromkeys((*self._batches, *self._absent)):
             namespace, absent = self._absent.get(key) or (self._batches[key][0], set())
-            self._parts.append(unreplaced_names(namespace, self._batches.get(key, ({}, {}))[1], absent))
-        if self._parts:
-            self.guards.add(f"{self.guards.constant(whole(self._parts))}()")
+            self.parts.append(unreplaced_names(namespace, self._batches.get(key, ({}, {}))[1], absent))
+        if self.parts:
+            self.guards.add(f"{self.guards.constant(whole(self.parts))}()")
 
     def _walk(
         self, every: list[Ran], ran: list[Ran], classes: Iterable[type], given: Iterable[type]
     ) -> tuple[int, bool]:
         """Guard what all these functions can have loaded; how many there are once those are found that may run, and
         whether names of attributes were met that the code does not write out."""
-        self._names = names_read(every)
-        self._literal = frozenset(n for r in every for n in facts_of(r.code).attribute_names(r.lines))
+        self.names = names_read(every)
+        self.literal = frozenset(n for r in every for n in facts_of(r.code).attribute_names(r.lines))
         self._of_values = frozenset(n for r in every for n in asked_of_values(r))
-        self._asks = any(facts_of(r.code).by_name or r.code.co_exceptiontable for r in every)
-        self._compares = any(compares_objects(r.code) for r in every)
+        self.asks = any(facts_of(r.code).by_name or r.code.co_exceptiontable for r in every)
+        self.compares = any(compares_objects(r.code) for r in every)
         self._upwards = any(load.name == "super" for r in every for load in r.loads())
-        if self._computed:
-            self._names = EVERYTHING
+        if self.computed:
+            self.names = EVERYTHING
         if any(asks_for_classes(each) for each in every):
             for cls in filter(is_users_class, dict.fromkeys(classes)):
-                self._class(cls)
+                self.of_class(cls)
         for cls in filter(is_users_class, dict.fromkeys(given)):
-            self._class(cls)
+            self.of_class(cls)
         for each in every:
             asked = "__getattribute__" in set(facts_of(each.code).attribute_names(each.lines))
             if asked and each.code.co_name not in _ANSWERING:  # it passes by who listens
-                self._place = SourceLine(each.code.co_filename, each.code.co_firstlineno)
-                self._refuse(because(forwards.READS_DICT, name="__getattribute__()"))
+                self.place = SourceLine(each.code.co_filename, each.code.co_firstlineno)
+                self.refuse(because(forwards.READS_DICT, name="__getattribute__()"))
             for load in each.loads():
-                self._place = SourceLine(each.code.co_filename, load.line)
+                self.place = SourceLine(each.code.co_filename, load.line)
                 self._load(each, load)
             self._identities(each)
-            self._place = None
+            self.place = None
             self._function(each, ran)
             self._given(each)
-        return len(ran) + len(self._more), self._computed
+        return len(ran) + len(self._more), self.computed
 
     def _identities(self, ran: Ran) -> None:
         """A stand-in is not the object that the program may compare it with by `is`."""
         for name, line in compared_with_others(ran.code).items():
             if is_twin(ran.arguments.get(name, ran.free.get(name))):
-                self._place = SourceLine(ran.code.co_filename, line)
-                self._refuse(because(forwards.COMPARES_ARGUMENT, name=name))
+                self.place = SourceLine(ran.code.co_filename, line)
+                self.refuse(because(forwards.COMPARES_ARGUMENT, name=name))
 
     def _given(self, ran: Ran) -> None:
         """Classes among the arguments: that which a class method is called on."""
         for value in ran.arguments.values():
             if isinstance(value, type) and is_users_class(original_class(value)):
-                self._class(original_class(value))
+                self.of_class(original_class(value))
 
-    def _may_run(self, function: types.FunctionType) -> None:
+    def may_run(self, function: types.FunctionType) -> None:
         """A function that may have run before, and what it kept is used: it stands with those that ran."""
         if all(each.code is not function.__code__ for each in self._more):
             self._more.append(Ran(function.__code__, function.__globals__, {}, dict(closed_over(function))))
@@ -155,7 +155,7 @@ class ReadSet(ValueGuards):
     def unshadowed(self, cls: type, names: Iterable[str]) -> None:
         """Guard that a class goes on having no attributes of these names."""
         if lacking := {n for n in names if not any(n in vars(c) for c in cls.__mro__)}:
-            self._parts.append(unshadowed(cls, lacking))
+            self.parts.append(unshadowed(cls, lacking))
 
     def constants(self, ran: Iterable[Ran]) -> None:
         """Guard the plain values among the globals that these functions load."""
@@ -171,7 +171,7 @@ class ReadSet(ValueGuards):
         if load.kind == "import":
             for name in imported_names(ran, load.name):
                 self._in_namespace(sys.modules, name)
-                self._attributes(sys.modules[name], ())
+                self.of_attributes(sys.modules[name], ())
             return
         value = root_of(ran, load)
         if value is NOTHING and load.kind == "global":
@@ -182,23 +182,23 @@ class ReadSet(ValueGuards):
         if load.kind == "global":
             self._in_namespace(ran.namespace, load.name)
         if isinstance(value, types.FunctionType) and effects.is_standard(value.__globals__.get("__name__")):
-            self._held(value, load.name)  # a decorator of functools'
+            self.held(value, load.name)  # a decorator of functools'
         if isinstance(value, types.FunctionType) and not effects.is_library(value.__module__):
             if any(ran is each for each in self._more):
-                self._may_run(value)
-            if not _OF_FUNCTIONS.isdisjoint(self._literal):
+                self.may_run(value)
+            if not _OF_FUNCTIONS.isdisjoint(self.literal):
                 self._ran[id(value)] = value
-                self._held(value.__defaults__, load.name)
-                self._held(value.__kwdefaults__, load.name)
-        self._attributes(value, load.attributes)
+                self.held(value.__defaults__, load.name)
+                self.held(value.__kwdefaults__, load.name)
+        self.of_attributes(value, load.attributes)
 
     def _of_python(self, name: str) -> None:
         """A name that the user added to Python's own."""
         value = vars(builtins).get(name)
         if value is id:  # that of a stand-in is another
-            self._refuse(because(forwards.READS_STATE, name="id()", kind="memory address"))
+            self.refuse(because(forwards.READS_STATE, name="id()", kind="memory address"))
         if value is dir:
-            self._refuse(because(forwards.READS_DICT, name="dir()"))
+            self.refuse(because(forwards.READS_DICT, name="dir()"))
         if (
             value is not None
             and not isinstance(value, (type, bool, types.BuiltinFunctionType))
@@ -216,9 +216,9 @@ class ReadSet(ValueGuards):
         if isinstance(value, IDENTICAL) and not is_bound(value):
             self._batches.setdefault(id(namespace), (namespace, {}))[1][name] = value
             return
-        self._value(f"{self.guards.constant(namespace)}[{name!r}]", value, name)
+        self.guard(f"{self.guards.constant(namespace)}[{name!r}]", value, name)
 
-    def _attributes(self, value: Any, attributes: tuple[str, ...]) -> None:
+    def of_attributes(self, value: Any, attributes: tuple[str, ...]) -> None:
         """What is asked of a module or of a class at once; of one that is used as a value, all that is ever asked."""
         if isinstance(value, types.ModuleType):
             if not attributes and value in self._within:  # modules lead to each other: `torch.torch`
@@ -226,21 +226,21 @@ class ReadSet(ValueGuards):
             self._within.append(value)
             inside = vars(value)
             library = effects.is_library(value.__name__) or effects.is_standard(value.__name__)
-            names = self._literal if library else self._names  # nobody goes through all that a library has
-            for name in attributes[:1] or sorted(n for n in (*inside, *self._missing(inside)) if n in names):
+            names = self.literal if library else self.names  # nobody goes through all that a library has
+            for name in attributes[:1] or sorted(n for n in (*inside, *self.missing(inside)) if n in names):
                 if name in inside:
                     self._in_namespace(inside, name)
-                    self._attributes(inside[name], attributes[1:])
+                    self.of_attributes(inside[name], attributes[1:])
                 else:  # its __getattr__ answers, or nobody
                     if "__getattr__" in inside:
                         self._in_namespace(inside, "__getattr__")
                     self._absent.setdefault(id(inside), (inside, set()))[1].add(name)
-            self._flags(value, attributes[:1] or self._names)
+            self._flags(value, attributes[:1] or self.names)
             self._within.pop()
         elif attributes and type(value).__module__.startswith("torch.backends"):
             self._flags(value, attributes[:1])
         elif isinstance(value, type) and is_users_class(value):
-            self._class(value, attributes)
+            self.of_class(value, attributes)
             if isinstance(value, abc.ABCMeta):  # any class may be registered with it, which is counted
                 self.guards.add(f"{self.guards.constant(abc.get_cache_token)}() == {abc.get_cache_token()}")
         elif isinstance(value, types.FunctionType):
@@ -252,7 +252,7 @@ class ReadSet(ValueGuards):
         if effects.is_standard(function.__globals__.get("__name__")):
             for name, closed in (c for inner in unwrapped(function) for c in closed_over(inner)):
                 if isinstance(closed, dict):
-                    self._held(closed, name)
+                    self.held(closed, name)
 
     def _flags(self, value: Any, names: Iterable[str]) -> None:
         """What torch computes when it is asked: `torch.backends.cudnn.benchmark`."""
@@ -268,20 +268,20 @@ class ReadSet(ValueGuards):
     def _function_attributes(self, function: Any) -> None:
         """What is kept on a function: `helper.calls`."""
         inside = getattr(function, "__dict__", {})
-        for name in [n for n in inside if n in self._names and not n.startswith("__")]:
+        for name in [n for n in inside if n in self.names and not n.startswith("__")]:
             if own_function(function) is not function or function.__name__ == "forward":
-                self._refuse(because(forwards.READS_UNREACHED, name=name, kind="function"))
-            self._value(f"{self.guards.constant(function)}.__dict__[{name!r}]", vars(function)[name], name)
+                self.refuse(because(forwards.READS_UNREACHED, name=name, kind="function"))
+            self.guard(f"{self.guards.constant(function)}.__dict__[{name!r}]", vars(function)[name], name)
 
-    def _class(self, cls: type, attributes: tuple[str, ...] = ()) -> None:
+    def of_class(self, cls: type, attributes: tuple[str, ...] = ()) -> None:
         if attributes:
             names: Iterable[str] = attributes[:1]
-        elif id(cls) in self._seen:
+        elif id(cls) in self.seen:
             return
         else:
-            self._seen[id(cls)] = cls
+            self.seen[id(cls)] = cls
             bases = (c for c in lookup(cls) if is_users_class(c))
-            names = sorted({n for c in bases for n in vars(c) if n in self._names})
+            names = sorted({n for c in bases for n in vars(c) if n in self.names})
         for name in names:
             found = next((vars(c)[name] for c in cls.__mro__ if name in vars(c) and is_users_class(c)), NOTHING)
             if found is NOTHING:  # of the metaclass
@@ -290,21 +290,21 @@ class ReadSet(ValueGuards):
                 found = cls.__members__.get(name, found)
             if found is NOTHING:
                 self._class_lacks(cls, [name])
-            elif name[:2] != "__" or name == "__annotations__" and name in self._literal:
+            elif name[:2] != "__" or name == "__annotations__" and name in self.literal:
                 self._class_attribute(cls, name, found)
         if not attributes:
-            self._class_lacks(cls, [n for n in self._missing(()) if not any(n in vars(c) for c in lookup(cls))])
+            self._class_lacks(cls, [n for n in self.missing(()) if not any(n in vars(c) for c in lookup(cls))])
             for base in filter(is_users_class, cls.__mro__[1:] if self._upwards else ()):
-                self._class(base)
+                self.of_class(base)
 
     def _class_lacks(self, cls: type, missing: list[str]) -> None:
         for base in filter(is_users_class, lookup(cls) if missing else ()):
-            self._lacks(f"{self.guards.constant(base)}.__dict__", (), (), missing)
+            self.lacks(f"{self.guards.constant(base)}.__dict__", (), (), missing)
 
     def _class_attribute(self, cls: type, name: str, found: Any) -> None:
         if name == "forward" and issubclass(cls, nn.Module):
             self._function_attributes(own_forward(cls))
-            self._parts.append(unreplaced_forwards([cls]))
+            self.parts.append(unreplaced_forwards([cls]))
             return
         text = f"{self.guards.constant(cls)}.{name}"
         self.functions.know(found)
@@ -319,9 +319,9 @@ class ReadSet(ValueGuards):
         elif hasattr(type(found), "__get__"):
             self.guards.same(f"_inherited({self.guards.constant(cls)}, {name!r})", found)
             if isinstance(found, functools._lru_cache_wrapper) or is_users_class(type(found)):
-                self._held(found, name)
+                self.held(found, name)
         else:
-            self._value(text, found, f"{cls.__name__}.{name}")
+            self.guard(text, found, f"{cls.__name__}.{name}")
 
     def _function(self, ran: Ran, others: list[Ran]) -> None:
         """The function that ran: where it was found, its defaults, and what it closes over."""
@@ -329,7 +329,7 @@ class ReadSet(ValueGuards):
         function = self.functions.of(ran, everywhere=not made_here)
         if function is None:
             if ran.free and not made_here:
-                self._refuse(because(forwards.RUNS_UNKNOWN, name=ran.code.co_name))
+                self.refuse(because(forwards.RUNS_UNKNOWN, name=ran.code.co_name))
             return
         owner = self.functions.owner(ran)
         if owner is not None and ran is others[0] and owner[1] == "forward":
@@ -340,11 +340,11 @@ class ReadSet(ValueGuards):
             self._passed_over(ran, owner[1], owner[2])
         self._ran[id(function)] = function
         if function.__defaults__ or function.__kwdefaults__:
-            self._held(function.__defaults__, function.__name__)
-            self._held(function.__kwdefaults__, function.__name__)
+            self.held(function.__defaults__, function.__name__)
+            self.held(function.__kwdefaults__, function.__name__)
         for cell, (name, value) in zip(function.__closure__ or (), closed_over(function), strict=False):
             if name != "__class__" and not is_twin(value) and not isinstance(value, (Tensor, nn.Module)):
-                self._value(f"{self.guards.constant(cell)}.cell_contents", value, name)
+                self.guard(f"{self.guards.constant(cell)}.cell_contents", value, name)
 
     def _passed_over(self, ran: Ran, name: str, definer: type) -> None:
         """`super` goes past classes that define nothing of the name: they must not get it, nor stand elsewhere."""
@@ -353,7 +353,7 @@ class ReadSet(ValueGuards):
         if any(name in vars(base) for base in before):
             self.guards.same(f"{self.guards.constant(cls)}.__mro__", cls.__mro__)
             for base in (b for b in before if is_users_class(b) and name not in vars(b)):
-                self._lacks(f"{self.guards.constant(base)}.__dict__", (), (), [name])
+                self.lacks(f"{self.guards.constant(base)}.__dict__", (), (), [name])
 
     # Questions.
 
@@ -382,14 +382,14 @@ class ReadSet(ValueGuards):
     def environment(self, key: object) -> None:
         """A variable of the environment."""
         if not isinstance(key, str):
-            self._refuse(because(forwards.READS_STATE, name="os.environ", kind="mapping"))
+            self.refuse(because(forwards.READS_STATE, name="os.environ", kind="mapping"))
             return
         self.guards.alike(f"{self.guards.constant(os.environ.get)}({key!r})", os.environ.get(key))
 
     def variable(self, variable: contextvars.ContextVar[Any]) -> None:
         """A context variable."""
         text = f"{self.guards.constant(variable.get)}({self.guards.constant(NOTHING)})"
-        self._value(text, variable.get(NOTHING), variable.name)
+        self.guard(text, variable.get(NOTHING), variable.name)
 
     def idle(self, variable: contextvars.ContextVar[Any]) -> None:
         """A context variable by which a library asks for nothing; what it holds then is another object each time."""
