@@ -49,14 +49,16 @@ def check_model(model: nn.Module, call: ForwardArguments, planner: Planner) -> M
 
 def _checked(model: nn.Module, call: ForwardArguments, planner: Planner, alone: str) -> ModelVerdict:
     with ForwardTrial(model, call, planner, length=SHORT, alone=alone) as trial:
-        return _judged(trial, planner)
+        return _judged(trial, planner, alone)
 
 
-def _judged(trial: ForwardTrial, planner: Planner) -> ModelVerdict:
+def _judged(trial: ForwardTrial, planner: Planner, alone: str) -> ModelVerdict:
     running = [m for m, s in planner.states.items() if s.full or s.narrow]
     outcome = trial.outcome(running)
     if outcome.ok:
         return ModelVerdict()
+    if alone and outcome.reason == alone:  # the part that there is room for cannot tell
+        return ModelVerdict(unchecked=because(outcomes.WHOLE_NOT_VERIFIED, why=f"{alone} {UNCHECKED}"))
     reason = because(outcomes.WHOLE_DIFFERS, why=outcome.reason)
     for taken in _nearest_first(planner, running, outcome.culprit):
         left = [m for m in running if m not in taken]

@@ -94,15 +94,22 @@ class Checker:
     def _judged(self, planner: Planner, module: nn.Module, call: ForwardArguments) -> Verdict:
         room = room_to_check(module, call, planner.made.get(module))
         if room.whole and room.part != "":
-            found = [f for p in planner.whole(module).values() for f in p.found if f.fused]
-            planner.forget(module)
-            why = because(outcomes.NOT_VERIFIED, why=f"{room.whole} {UNCHECKED}")
-            return Verdict(None, tuple((f, why) for f in found))
+            return _not_verified(planner, module, room.whole)
         with ForwardTrial(module, call, planner, alone=room.whole) as trial:
             outcome = trial.outcome()
             if outcome.ok:
                 return Verdict(outcome.max_error, size=outcome.size)
+            if room.whole and outcome.reason == room.whole:  # the part that there is room for cannot tell
+                return _not_verified(planner, module, room.whole)
             return _blame(planner, module, trial, outcome)
+
+
+def _not_verified(planner: Planner, module: nn.Module, why: str) -> Verdict:
+    """The verdict on a module for whose check there is no room."""
+    found = [f for p in planner.whole(module).values() for f in p.found if f.fused]
+    planner.forget(module)
+    reason = because(outcomes.NOT_VERIFIED, why=f"{why} {UNCHECKED}")
+    return Verdict(None, tuple((f, reason) for f in found))
 
 
 def _blame(planner: Planner, module: nn.Module, trial: ForwardTrial, outcome: Verification) -> Verdict:

@@ -162,3 +162,26 @@ def test_where_only_a_part_of_the_call_fits_that_is_checked_and_the_report_says_
     fused = autofuse.report(model).with_status("fused")
     assert fused and "2 of 8 rows, length 128 of 256 alone, for checking takes about " in fused[0].choice
     assert torch.allclose(model(x), before, atol=1e-5)
+
+
+class OfOneSize(Layer):
+    """It takes the whole call and no part of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.view(8, 256, 32))
+
+
+def test_where_the_part_that_fits_cannot_tell_nothing_is_fused_and_the_report_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    model, x = OfOneSize(32, 2, 48), torch.randn(8, 256, 32)
+    run = room.run_takes(((x,), {}), made_in(model, x))
+    takes = room.check_takes(model, run, room.part_of(((x,), {})) or 1.0)
+    before = model(x)
+    monkeypatch.setattr(room, "free_bytes", lambda device: takes[torch.device("cpu")] - 1)
+    autofuse.optimize(model, x, tune=False)
+    report = autofuse.report(model)
+    assert not report.with_status("fused")
+    assert "not-verified" in {s.reason_code for s in report} and "differs" not in {s.reason_code for s in report}
+    assert torch.equal(model(x), before)
