@@ -22,7 +22,7 @@ from torch.overrides import has_torch_function_variadic
 from autofuse.fx.install.failed_calls import is_of_an_operation
 from autofuse.fx.install.mask_contents import holds_form, holds_number
 from autofuse.fx.trace.ambient_state import foreign_modes
-from autofuse.fx.trace.class_questions import is_torchs
+from autofuse.fx.trace.class_questions import is_torchs, keeps_functions
 from autofuse.fx.trace.memory_order import order_in_memory
 from autofuse.fx.trace.plain_children import OWN_HOOKS, PLAIN_TENSORS
 from autofuse.fx.trace.same_values import equals_others, holds_same, is_same_value
@@ -31,7 +31,6 @@ from autofuse.fx.trace.unreplaced import UsualCase, usual_case
 from autofuse.kernels.operation import RECORDERS
 from autofuse.torch_private import (
     GLOBAL_MODULE_HOOKS,
-    disabled_torch_function,
     forward_ad,
     is_any_autocast_enabled,
     len_torch_dispatch_stack,
@@ -53,13 +52,6 @@ _NAMED = re.compile(r"_c\d+")
 def inherited(cls: type, name: str) -> Any:
     """What a class or one of its bases defines under a name, as it lies there."""
     return next((vars(c)[name] for c in cls.__mro__ if name in vars(c)), None)
-
-
-@cache
-def keeps_functions(cls: type) -> bool:
-    """Whether torch's functions compute of tensors of a class what they compute of any: none is overridden."""
-    found: Any = cls.__torch_function__  # type: ignore[attr-defined]
-    return getattr(found, "__func__", found) in (Tensor.__torch_function__.__func__, disabled_torch_function)  # type: ignore[attr-defined]
 
 
 @cache

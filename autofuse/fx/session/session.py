@@ -29,7 +29,6 @@ from autofuse.fx.install.dispatch import (
     restore,
     restore_one,
 )
-from autofuse.fx.install.guard_code import keeps_functions
 from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
 from autofuse.fx.session.compiling import CompiledModules
 from autofuse.fx.session.gain_checks import SlowerPlace
@@ -44,6 +43,7 @@ from autofuse.fx.session.ranks import Disagreement, Ranks
 from autofuse.fx.session.site_checks import Checker, Verdicts
 from autofuse.fx.session.state import PATTERNS, ModuleState
 from autofuse.fx.trace.ambient_state import may_capture, unobserved
+from autofuse.fx.trace.class_questions import keeps_functions
 from autofuse.fx.trace.module_calls import kind_of
 from autofuse.fx.trace.own_forward import why_kept
 from autofuse.fx.trace.paths import Path
@@ -131,8 +131,9 @@ class Session:
         for training, calls in planner.calls.items():
             plan = planner.plans.get((module, (training, frozenset())))
             if module in calls and (plan is None or plan.variant is None):
-                if module not in planner.passing:
-                    state.nothing_found.add(kind_of(calls[module], training))
+                kind = kind_of(calls[module], training)
+                if module not in planner.passing and kind is not None:
+                    state.nothing_found.add(kind)
                 state.armed = state.armed or plan is None or bool(plan.found)
 
     def adopt(self, planner: Planner, verdicts: Verdicts) -> None:
@@ -268,6 +269,8 @@ class Session:
 
     def _looked_at(self, of: Forward, module: nn.Module, state: ModuleState, call: ForwardArguments) -> bool:
         """Capture a new kind of call, if it is worth a look; whether something was fused for it."""
+        if not state.variants and kind_of(call, module.training) in state.nothing_found:  # at each call of the module
+            return False
         try:
             guard = "" if _is_heard(call) else self.misses.guard(state.name, of, state.variants, (module, *call))
             guard = guard or (_HEARD if _is_heard(call) else NOT_CALLED if state.variants else "")
@@ -405,11 +408,11 @@ def _why_left(
     """
     if state.left <= 0:
         return f"it was called in more than {PATTERNS} ways"
-    if not may_capture():
-        return "a call that others record or transform is not captured"
-    if _is_heard(call):
-        return "tensors of a class with functions of its own are not captured"
     kind = kind_of(call, module.training)
     if ((unread, kind) if unread else kind) in state.nothing_found:
         return "nothing could be fused in this kind of call"
+    if not may_capture():
+        return "a call that others record or transform is not captured"
+    if kind is None or _is_heard(call):
+        return "tensors of a class with functions of its own are not captured"
     return "its parameters are not here" if is_empty(module) else ""

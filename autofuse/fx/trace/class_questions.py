@@ -10,12 +10,15 @@ import builtins
 import dis
 import types
 from collections.abc import Iterable
+from functools import cache
+from typing import Any
 
 from torch import Tensor, nn
 
 from autofuse.fx.trace.code_facts import facts_of
 from autofuse.fx.trace.roots import root_of
 from autofuse.fx.trace.user_code import Ran
+from autofuse.torch_private import disabled_torch_function
 
 _QUESTIONS = (isinstance, issubclass, type)
 _NAMES = frozenset({"__class__", "isinstance", "issubclass", "type"})  # as attributes
@@ -46,6 +49,13 @@ def is_guarded(cls: type) -> bool:
 def is_torchs(cls: type) -> bool:
     """Whether a class is one of torch's own."""
     return cls.__module__.partition(".")[0] == "torch"
+
+
+@cache
+def keeps_functions(cls: type) -> bool:
+    """Whether torch's functions compute of tensors of a class what they compute of any: none is overridden."""
+    found: Any = cls.__torch_function__  # type: ignore[attr-defined]
+    return getattr(found, "__func__", found) in (Tensor.__torch_function__.__func__, disabled_torch_function)  # type: ignore[attr-defined]
 
 
 def _words(ran: Ran) -> set[str]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from autofuse.fx.trace import effects
 from autofuse.fx.trace.ambient_state import autocast, undisturbed_randomness, without_cached_casts
+from autofuse.fx.trace.class_questions import keeps_functions
 from autofuse.fx.trace.equal_modules import Structure, held_once
 from autofuse.fx.trace.external_state import ExternalState, unchanged_outside
 from autofuse.fx.trace.source_lines import user_place
@@ -32,7 +33,7 @@ from autofuse.fx.trace.values import Untraceable
 from autofuse.measure.bytes_made import Bytes, BytesMade
 from autofuse.reasons import forwards, outcomes
 from autofuse.reasons.reason import Reason, because
-from autofuse.torch_private import FakeTensorMode, is_any_autocast_enabled, pytree
+from autofuse.torch_private import FakeTensorMode, is_any_autocast_enabled
 
 Calls = dict[nn.Module, ForwardArguments]
 
@@ -115,25 +116,36 @@ def snapshot(args: tuple[Any, ...], kwargs: dict[str, Any], real: bool) -> Forwa
     return tuple(map(world.of, args)), {k: world.of(v) for k, v in kwargs.items()}
 
 
-_PLAIN = frozenset({Tensor, type(None), bool, int, float, str})
+class _Heard(Exception):
+    """A tensor of a class with functions of its own is among the arguments."""
 
 
-def kind_of(call: ForwardArguments, training: bool) -> Hashable:
-    """Equal for calls that differ in the numbers and the sizes of tensors at most."""
+def kind_of(call: ForwardArguments, training: bool) -> Hashable | None:
+    """Equal for calls that differ in the numbers and the sizes of tensors at most, and in what objects hold.
+
+    None where a tensor hears of each question that is put to it. It is asked at each call of a module in which nothing
+    was found, and is written for that.
+    """
     args, kwargs = call
     around = autocast() if is_any_autocast_enabled() else None
-    flat = (*args, *kwargs.values())
-    if all(type(x) in _PLAIN for x in flat):  # as most calls are: asked at each call of a module that is left alone
-        return training, around, len(args), tuple(kwargs), tuple(map(_leaf, flat))
-    leaves, spec = pytree.tree_flatten(call)
-    return training, around, spec, tuple(map(_leaf, leaves))
+    try:
+        return training, around, tuple(map(_kind, args)), tuple(kwargs), tuple(map(_kind, kwargs.values()))
+    except _Heard:
+        return None
 
 
-def _leaf(x: object) -> Hashable:
-    if isinstance(x, Tensor):
+def _kind(x: object) -> Hashable:
+    if type(x) is Tensor or isinstance(x, Tensor):
+        if type(x) is not Tensor and not keeps_functions(type(x)):
+            raise _Heard
         return x.dtype, x.dim(), x.device
-    found: tuple[Any, ...] = (type(x), x) if isinstance(x, SCALARS) else (type(x),)
-    return found
+    if isinstance(x, SCALARS):
+        return type(x), x
+    if isinstance(x, tuple | list):
+        return type(x), *map(_kind, x)
+    if type(x) is dict:
+        return dict, *((key, _kind(value)) for key, value in x.items())
+    return (type(x),)
 
 
 @dataclass(frozen=True)
