@@ -3,11 +3,11 @@
     python -m benchmarks.launches --output benchmarks/results/launches.json [--with FOLDER]
 
 Needs no GPU: the kernels of a call are chosen and their arguments put together as on a GPU, and the launch itself does
-nothing. What is left is what a small kernel waits for. `forward` is a call whose gradient is recorded; `step` that and
-torch.autograd.grad of its result, most of which is torch's engine and stands beside as `engine`, an autograd.Function
-that does nothing; `chained` is one of ten calls in a row, forward and backward, as in a model. torch.compile's numbers
-hold the kernel for a CPU, which takes a microsecond or two at this size. Processor time of one thread, the least of
-many repeats.
+nothing. What is left is what a small kernel waits for. `forward` is a call whose gradient is recorded; `step` adds
+torch.autograd.grad of its result. Most of that is torch's autograd engine: `engine` is the same for an
+autograd.Function that does nothing. `chained` is one of ten calls in a row, forward and backward, as in a model.
+torch.compile's numbers include the kernel for a CPU, which takes a microsecond or two at this size. Times are the
+processor time of one thread, the least of many repeats.
 
 --with: a folder that has liger_kernel (pip install --no-deps --target FOLDER liger-kernel packaging).
 """

@@ -25,7 +25,7 @@ class Ahead:
     a block allow; a quarter by default, which keeps enough loads in flight for a kernel bound by memory
     (V. Volkov, "Better performance at lower occupancy", GTC 2010). Lower it with a comment that says what is gained.
     access: bytes that a thread loads or stores at a time, in the mean over the kernel's hot part, at least; 16 is the
-    most there can be. Lower it, with a comment, for a width at whose rows no more can be had.
+    maximum. Lower it, with a comment, for a width whose rows allow only narrower loads.
     quick: whether CI compiles it on every change; the other entries are for the whole table. Every kernel of the file
     must be launched by some quick entry: have the longest row and an odd one among those.
     """

@@ -29,7 +29,7 @@ def raced(steps: Mapping[str, Step], trials: Sequence[Trial], seconds: float, de
 
     `trials` has one for each of the steps, by name, with what else is known of it. On a GPU the time is that from an
     idle device to an idle one, launches included, unless the settings say that the model's steps wait for the GPU: then
-    it is the GPU's own, and the host's stands beside it.
+    it is the time that the GPU works, and the host's time is reported separately.
     """
     if device.type == "cuda" and settings().launch_bound is False:
         return raced_by_device(steps, trials, seconds, CudaClock(device))

@@ -34,7 +34,7 @@ def gradient(
 def losses_and_gradient(
     logits: Tensor, target: Tensor, share: Tensor, ignore_index: int, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """`losses` and `gradient` in one go, for a caller that knows each row's share and needs the logits no more.
+    """`losses` and `gradient` in one go, for a caller that knows each row's share and does not read the logits again.
 
     A kernel may write the gradient into the logits; this one does not.
     """

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from autofuse.kernels.attention_layouts import attendable, by_heads, packed_misfit
-from autofuse.kernels.package_functions import PackageFunction, once_differentiable, twice_differentiable
+from autofuse.kernels.package_functions import PackageFunction, once_differentiable, result_alone, twice_differentiable
 from autofuse.kernels.packages import FLASH_ATTN_3
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.requirements import HALVES, capability, device_capability, divides, first, no_dropout
@@ -56,15 +56,9 @@ def _attention(
 
 def _attended(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, softcap: float) -> Tensor:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return _result(_ATTENTION(q, k, v, softmax_scale=scale, causal=causal, softcap=softcap))
+        return result_alone(_ATTENTION(q, k, v, softmax_scale=scale, causal=causal, softcap=softcap))
 
     return by_heads(attend, query, key, value, causal)
-
-
-def _result(made: Any) -> Tensor:
-    """The result; versions before 2025-09 give the log-sum-exp beside it."""
-    result: Tensor = made[0] if isinstance(made, tuple) else made
-    return result
 
 
 def _soft_capped_misfit(
@@ -101,7 +95,7 @@ def _varlen(
     made = _VARLEN(
         query, key, value, cu_seqlens_q, cu_seqlens_k, max_q, max_k, softmax_scale=scale, causal=is_causal, softcap=0.0
     )
-    return _result(made)
+    return result_alone(made)
 
 
 _ITS_OWN = "FlashAttention 3's own backward."

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from autofuse.kernels.attention_layouts import attendable, by_heads, packed_misfit
-from autofuse.kernels.package_functions import PackageFunction, once_differentiable, twice_differentiable
+from autofuse.kernels.package_functions import PackageFunction, once_differentiable, result_alone, twice_differentiable
 from autofuse.kernels.packages import FLASH_ATTN_4
 from autofuse.kernels.provider import Provider
 from autofuse.kernels.requirements import HALVES, capability, device_capability, divides, first, no_dropout
@@ -67,18 +67,12 @@ def _attention(
 def _attended(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: bool, softcap: float) -> Tensor:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         deterministic = torch.are_deterministic_algorithms_enabled()
-        return _result(
+        return result_alone(
             _ATTENTION(q, k, v, softmax_scale=scale, causal=causal, softcap=softcap, deterministic=deterministic)
         )
 
     widths = (query.shape[-1], value.shape[-1])
     return by_heads(attend, query, key, value, causal, even=widths != (192, 128))
-
-
-def _result(made: Any) -> Tensor:
-    """The result; some versions give the log-sum-exp beside it."""
-    result: Tensor = made[0] if isinstance(made, tuple) else made
-    return result
 
 
 def _soft_capped_misfit(
@@ -119,7 +113,7 @@ def _varlen(
         query, key, value, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_q, max_seqlen_k=max_k,
         softmax_scale=scale, causal=is_causal, softcap=0.0, deterministic=torch.are_deterministic_algorithms_enabled(),
     )  # fmt: skip
-    return _result(made)
+    return result_alone(made)
 
 
 _ITS_OWN = "flash-attn-4's own backward."

@@ -202,6 +202,12 @@ def _differentiated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int |
     return {place: x for place, x in places if isinstance(x, Tensor) and x.requires_grad}
 
 
+def result_alone(made: Any) -> Tensor:
+    """The result of a package's attention; some versions return the log-sum-exp with it."""
+    result: Tensor = made[0] if isinstance(made, tuple) else made
+    return result
+
+
 def with_whole_gradient(result: Tensor) -> Tensor:
     """`result` of a kernel that reads its gradient as if it were contiguous, and may write into it."""
     if result.requires_grad:

@@ -1,7 +1,8 @@
 """Tensors (..., C) as kernels of rows take them: a row in one piece, rows at equal distances.
 
-Kernels in Triton take a contiguous tensor of any dimensions as it is, for they see rows and their distance alone, and
-give results of its shape: each view that is left out saves a microsecond of Python. Other kernels take matrices.
+Kernels in Triton take a contiguous tensor of any dimensions as it is, and give results of its shape: they use only the
+number of rows and the distance between them. Each view that is left out saves a microsecond of Python. Other kernels
+take matrices.
 Knows shapes and strides; must not know what is computed.
 """
 

@@ -145,9 +145,12 @@ def empty(made: nn.Module, of: nn.Module) -> None:
     """Take the tensors out of a copy `of` a module that nobody runs any more.
 
     A module that has a forward of its own is part of a cycle: it would hold its tensors until garbage is collected.
+    A scripted module keeps its tensors, which lie outside of Python.
     """
-    kept = set(of.modules())
-    for m in (m for m in list(made.modules()) if m not in kept):
+    kept = {id(m) for m in of.modules()}
+    for m in list(made.modules()):
+        if id(m) in kept or isinstance(m, torch.jit.ScriptModule):
+            continue
         m._parameters.clear()
         m._buffers.clear()
         for name in [n for n, value in m.__dict__.items() if isinstance(value, Tensor)]:

@@ -1,7 +1,7 @@
-"""Rehearses a training step of every operation that has a Triton kernel, for a GPU that is not there; prints JSON.
+"""Rehearses a training step of every operation that has a Triton kernel, without a GPU; prints JSON.
 
-A program of its own, for it must not run with TRITON_INTERPRET. With `--broken`, backward kernels do not compile.
-Operations may be named.
+It is a separate program because it must not run with TRITON_INTERPRET. With `--broken`, backward kernels do not
+compile. Operations may be named.
 """
 
 from __future__ import annotations

@@ -167,3 +167,11 @@ def test_a_run_knows_its_size_and_can_share_the_tensors_of_an_equal_one() -> Non
     assert one.bytes == 4 * (2 * 4 + 2 * 4 + 4 * 4 + 4)  # the result, and the gradients of x, weight and bias
     shared = other.held_with(one)
     assert shared.tensors is one.tensors and shared.gradients is one.gradients and shared.others is other.others
+
+
+def test_a_scripted_child_of_a_copy_keeps_its_tensors() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Linear(4, 4)))
+    with doubled(module) as double:
+        assert double(torch.ones(2, 4, dtype=torch.float64)).dtype is torch.float64
+    assert double[1].weight.dtype is torch.float64 and not list(double[0].parameters())
+    assert module(torch.ones(2, 4)).dtype is torch.float32

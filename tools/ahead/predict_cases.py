@@ -1,7 +1,7 @@
 """The calls of row-wise kernels that the performance model is asked about: widths from 768 to 16384, bfloat16.
 
-Tensors have 2^26 entries (128 MiB, more than any second-level cache of NVIDIA's but one) and no data. A backward pass
-stands beside its forward pass, and is a call of its own.
+Tensors have 2^26 entries (128 MiB, more than any second-level cache of NVIDIA's but one) and no data. Each
+backward pass is listed after its forward pass, as a call of its own.
 """
 
 from __future__ import annotations

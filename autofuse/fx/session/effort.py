@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from torch import nn
-
-from autofuse.fx.session.memory_room import check_takes, run_takes
+from autofuse.fx.session.memory_room import call_takes
 from autofuse.fx.session.planner import Planner
 from autofuse.fx.session.site_timing import SECONDS
 from autofuse.fx.trace.module_calls import Calls
-from autofuse.measure.bytes_made import Bytes
 from autofuse.measure.step_pairs import PATIENCE
 
 _RACED = 3  # a place is timed as it was written, fused, and with about one other kernel
@@ -26,7 +23,7 @@ def effort(planner: Planner, real: Calls, verify: bool, tune: bool) -> str:
     said = []
     if verify:
         kinds = [m for m in modules if m in real]
-        most = max((max(_takes(planner, m, real), default=0) for m in kinds), default=0)
+        most = max((n for m in kinds for n in call_takes(m, real[m], planner.made.get(m)).values()), default=0)
         said.append(f"{_count(len(kinds), 'kind')} of modules to check, with up to {most / 2**30:.2f} GiB")
     if tune:
         places = {
@@ -35,11 +32,6 @@ def effort(planner: Planner, real: Calls, verify: bool, tune: bool) -> str:
         seconds = len(places) * _RACED * SECONDS + 2 * PATIENCE
         said.append(f"{_count(len({p for p, _ in places}), 'place')} to weigh, in at most about {seconds:.0f} s")
     return "; ".join(said)
-
-
-def _takes(planner: Planner, module: nn.Module, real: Calls) -> list[int]:
-    run = run_takes(real[module], planner.made.get(module, Bytes()))
-    return list(check_takes(module, run).values())
 
 
 def _count(number: int, what: str) -> str:

@@ -40,10 +40,16 @@ def room_to_check(module: nn.Module, call: ForwardArguments, made: Bytes | None,
     length: of a sequence in a part of the call, at most.
     """
     run, part = run_takes(call, made or Bytes()), part_of(call, length)
-    whole = lack_of_room(check_takes(module, run, 1.0 if part is None else part))
+    whole = lack_of_room(call_takes(module, call, made, length))
     if part is None or not whole:
         return Room(whole, None)
     return Room(whole, lack_of_room(check_takes(module, Bytes({d: int(n * part) for d, n in run.items()}))))
+
+
+def call_takes(module: nn.Module, call: ForwardArguments, made: Bytes | None, length: int = LENGTH) -> Bytes:
+    """What checking `module` by `call` takes at its peak, in bytes by device. Arguments as of `room_to_check`."""
+    part = part_of(call, length)
+    return check_takes(module, run_takes(call, made or Bytes()), 1.0 if part is None else part)
 
 
 def run_takes(call: ForwardArguments, made: Bytes) -> Bytes:
