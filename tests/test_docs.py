@@ -21,7 +21,8 @@ from autofuse.results.findings import FIELDS
 
 REPOSITORY = Path(__file__).parents[1]
 _COMMANDS = ("check", "rewrite", "rules", "explain", "kernels", "tune", "cache", "profile", "compare", "plan", "server")
-PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").glob("*.md"))]
+DECISIONS = sorted((REPOSITORY / "docs" / "decisions").glob("*.md"))
+PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").glob("*.md")), *DECISIONS]
 BLOCKS = [
     (page, language, code)
     for page in PAGES
@@ -115,8 +116,29 @@ def test_the_readmes_diff_is_what_a_rewrite_makes() -> None:
     assert rewritten(imports + before, load_rules()) == imports + after
 
 
-def test_the_architecture_names_every_part_of_the_package() -> None:
+def test_the_architecture_shows_every_part_of_the_package() -> None:
     page = (REPOSITORY / "docs" / "architecture.md").read_text()
     parts = [p for p in (REPOSITORY / "autofuse").iterdir() if not p.name.startswith(("__", "py.typed"))]
-    names = [f"autofuse/{p.name}" + ("/" if p.is_dir() else "") for p in parts]
-    assert [n for n in sorted(names) if f"`{n}" not in page] == []
+    shown = set(re.findall(r"^  ([\w.]+/?)  ", page, re.MULTILINE))
+    assert {p.name + ("/" if p.is_dir() else "") for p in parts} == shown
+
+
+def test_the_architecture_is_read_in_one_sitting() -> None:
+    assert len((REPOSITORY / "docs" / "architecture.md").read_text().splitlines()) < 120
+
+
+@pytest.mark.parametrize("page", [p for p in DECISIONS if p.name != "README.md"], ids=lambda p: p.stem)
+def test_a_decision_states_context_decision_and_evidence_on_one_page(page: Path) -> None:
+    text = page.read_text()
+    assert re.findall(r"^\*\*(\w+)\.\*\*", text, re.MULTILINE) == ["Context", "Decision", "Evidence"]
+    assert len(text.split()) < 500
+
+
+def test_the_index_lists_every_decision_once() -> None:
+    listed = re.findall(r"\]\(([\w-]+\.md)\)", (REPOSITORY / "docs" / "decisions" / "README.md").read_text())
+    assert sorted(listed) == [p.name for p in DECISIONS if p.name != "README.md"]
+
+
+def test_the_glossary_is_in_alphabetical_order() -> None:
+    words = re.findall(r"^\| ([^|-][^|]*) \|", (REPOSITORY / "docs" / "glossary.md").read_text(), re.MULTILINE)[1:]
+    assert words == sorted(words, key=str.casefold)

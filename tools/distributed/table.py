@@ -28,7 +28,7 @@ same parameters and on the same batches, each rank on its own. A row holds if
 
 - the losses of all steps on all ranks, and the parameters in the end, are equal but for rounding. How much rounding
   explains is derived as verification derives it: a run in double says what is exact, runs that round each step at
-  random say how far rounding leads away from it ([architecture.md](architecture.md), `autofuse/verify/bounds.py`);
+  random say how far rounding leads away from it ([soundness.md](soundness.md), `autofuse/verify/bounds.py`);
 - torch's profiler saw the fused operators run in the last step, as many as there are places, times micro batches, times
   two where checkpoints recompute; and none in the plain model. Numbers that agree would prove nothing if every
   call had fallen back;
@@ -60,7 +60,7 @@ _AROUND = """\
   parameters, on both sides alike. Under tensor parallelism each rank verifies its own part, without communication.
 - **Ranks agree.** At `optimize` with example inputs rank 0 decides, and the others leave out what it left out. A rank
   that cannot fuse what rank 0 fused raises an error that names the module, the rule and both reasons. At later captures
-  the first rank to come decides, and nobody waits. [architecture.md](architecture.md) says more.
+  the first rank to come decides, and nobody waits. [A decision](decisions/ranks-agree-through-the-store.md) says why.
 - **Names are yours.** Reports and `modules=` speak of `blocks.0.attention`, whatever `_fsdp_wrapped_module`,
   `_checkpoint_wrapped_module`, `_orig_mod` or `module` stand in between.
 """

@@ -1,4 +1,4 @@
-"""What asks for a class gets the class: the rows of the table in docs/architecture.md, and what lives beside it."""
+"""What asks for a class gets the class: the rows of the table in docs/decisions/dispatcher-instead-of-subclass.md."""
 
 from __future__ import annotations
 
