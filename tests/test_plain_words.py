@@ -16,10 +16,24 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 EDITED = (
-    "CONTRIBUTING.md", "README.md", "docs/architecture.md", "docs/cli.md", "docs/configuration.md", "docs/decisions",
-    "docs/editors.md", "docs/glossary.md", "docs/integrations.md", "docs/kernels.md", "docs/limits.md", "docs/measuring.md",
-    "docs/rules.md", "docs/safety.md", "docs/soundness.md", "docs/training.md", "docs/writing-rules.md",
-)  # fmt: skip
+    "CONTRIBUTING.md",
+    "README.md",
+    "docs/architecture.md",
+    "docs/cli.md",
+    "docs/configuration.md",
+    "docs/decisions",
+    "docs/editors.md",
+    "docs/glossary.md",
+    "docs/integrations.md",
+    "docs/kernels.md",
+    "docs/limits.md",
+    "docs/measuring.md",
+    "docs/rules.md",
+    "docs/safety.md",
+    "docs/soundness.md",
+    "docs/training.md",
+    "docs/writing-rules.md",
+)
 
 # A regular expression, and what to write in its place.
 PHRASES = {
