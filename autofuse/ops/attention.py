@@ -27,11 +27,12 @@ from autofuse.ops.derivatives import beyond_kernels, differentiable_twice, unfus
 from autofuse.ops.distributed import attention_by_formula, attention_on_parts, is_distributed
 from autofuse.ops.finite_fills import (
     attention_step_by_step,
-    can_look,
     is_exact_as_sum,
     vanishes,
     weighs_nothing,
 )
+from autofuse.ops.kernel_masks import as_kernels_mask
+from autofuse.ops.readable import can_look
 from autofuse.torch_private import get_unwrapped, is_batchedtensor
 
 
@@ -63,6 +64,8 @@ def attention(
     Raises ValueError for a scale that differs from key to key and for a query, key or value that is a vector,
     RuntimeError for more or fewer values than keys.
     """
+    if mask is not None and kept is None and not is_causal:
+        mask, is_causal, fill = as_kernels_mask(query, key, mask, scale, fill)
     if (
         mask is None
         and (fill is None or vanishes(fill, query.dtype))

@@ -12,32 +12,20 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from autofuse.ops.known_masks import keeps_in_each_row
 from autofuse.ops.masks import causal, masked
-from autofuse.torch_private import get_tracing_state, is_fx_symbolic_tracing, is_recorded, peek_interpreter_stack
+from autofuse.ops.readable import can_look
 
 _UNDERFLOWS = 746.0  # exp(-746) is 0 in float64, and so in every dtype
 _BIAS = -512.0  # a row in which nothing that is added reaches this is one of fills
 _SPACING = 4.0  # of scores as low as the fill: one step changes a weight by a factor of exp(4)
-_PLAIN = (Tensor, nn.Parameter)
 
 
 def vanishes(fill: float | None, dtype: torch.dtype) -> bool:
     """Whether numbers of the size of `fill` lie so far apart in `dtype` that no score beside them means anything."""
     return fill is None or -fill * torch.finfo(dtype).eps >= _SPACING
-
-
-def can_look(*operands: Tensor | None) -> bool:
-    """Whether the numbers in `operands` are there to be read, without a wait and with nobody recording the call."""
-    return (
-        all(t is None or type(t) in _PLAIN and t.is_cpu for t in operands)
-        and not torch.compiler.is_compiling()
-        and peek_interpreter_stack() is None
-        and get_tracing_state() is None
-        and not is_fx_symbolic_tracing()
-        and not is_recorded()
-    )
 
 
 @torch.no_grad()
@@ -74,6 +62,8 @@ def is_exact_as_sum(
         return kept is None
     if not can_look(query, key, mask, kept, scale if isinstance(scale, Tensor) else None):
         return kept is None or fill is not None and vanishes(fill, dtype)
+    if kept is None and keeps_in_each_row(mask):
+        return True
     greatest = mask.amax(-1)
     if kept is None and float(greatest.min()) >= _BIAS:  # the usual case
         return True

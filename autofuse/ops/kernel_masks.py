@@ -1,0 +1,34 @@
+"""The mask that a kernel of attention is handed: none where the one that was given is read to be causal, or keeps all.
+
+Knows calls of attention; must not know kernels.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from autofuse.ops.attention_operands import covers_a_square, dtypes_of
+from autofuse.ops.finite_fills import weighs_nothing
+from autofuse.ops.known_masks import known_mask
+
+
+def as_kernels_mask(
+    query: Tensor, key: Tensor, mask: Tensor, scale: float | Tensor, fill: float | None
+) -> tuple[Tensor | None, bool, float | None]:
+    """Mask, whether attention is causal, and fill: no mask where it is read that it keeps all, or is causal."""
+    fits = min(query.ndim, key.ndim) >= mask.ndim >= 2 and all(
+        have in (1, want) for have, want in zip(mask.shape, (*query.shape[-mask.ndim : -1], key.shape[-2]), strict=True)
+    )
+    known = known_mask(mask) if fits else None
+    if known is not None and known.keeps_all:
+        return None, False, None
+    if known is None or not known.is_causal or not covers_a_square(mask, query.shape[-2], key.shape[-2]):
+        return mask, False, fill
+    if mask.dtype is torch.bool:
+        return None, True, fill
+    if known.fill == -math.inf or weighs_nothing(known.fill, query, key, scale, dtypes_of(query, key, key)[0]):
+        return None, True, None
+    return mask, False, fill
