@@ -68,7 +68,9 @@ def attention(
     if repeats > 1:
         key, value = with_heads(query, key, value, repeats)
     if mask is not None and kept is None and not is_causal:
-        mask, is_causal, fill = as_kernels_mask(query, key, mask, scale, fill)
+        mask, is_causal, fill = as_kernels_mask(
+            query, key, mask, fill, lambda f: weighs_nothing(f, query, key, scale, dtypes_of(query, key, value)[0])
+        )
     if (
         mask is None
         and (fill is None or vanishes(fill, query.dtype))

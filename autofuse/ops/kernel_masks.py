@@ -6,19 +6,22 @@ Knows calls of attention; must not know kernels.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from autofuse.ops.attention_operands import covers_a_square, dtypes_of
-from autofuse.ops.finite_fills import weighs_nothing
+from autofuse.ops.attention_operands import covers_a_square
 from autofuse.ops.known_masks import known_mask
 
 
 def as_kernels_mask(
-    query: Tensor, key: Tensor, mask: Tensor, scale: float | Tensor, fill: float | None
+    query: Tensor, key: Tensor, mask: Tensor, fill: float | None, negligible: Callable[[float], bool]
 ) -> tuple[Tensor | None, bool, float | None]:
-    """Mask, whether attention is causal, and fill: no mask where it is read that it keeps all, or is causal."""
+    """Mask, whether attention is causal, and fill: no mask where it is read that it keeps all, or is causal.
+
+    negligible: whether a score that a number was added to has no weight beside the others.
+    """
     fits = min(query.ndim, key.ndim) >= mask.ndim >= 2 and all(
         have in (1, want) for have, want in zip(mask.shape, (*query.shape[-mask.ndim : -1], key.shape[-2]), strict=True)
     )
@@ -29,6 +32,6 @@ def as_kernels_mask(
         return mask, False, fill
     if mask.dtype is torch.bool:
         return None, True, fill
-    if known.fill == -math.inf or weighs_nothing(known.fill, query, key, scale, dtypes_of(query, key, key)[0]):
+    if known.fill == -math.inf or negligible(known.fill):
         return None, True, None
     return mask, False, fill
