@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +17,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "attention": "torch scaled_dot_product_attention",
         "masked": "torch masked_fill or add",
         "masked_softmax": "torch add, softmax",
+        "sink_attention": "torch matmul, softmax",
         "soft_capped_attention": "torch matmul, tanh, softmax",
         "varlen_attention": "torch scaled_dot_product_attention, or varlen_attn",
         "layer_norm": "torch layer_norm",
@@ -53,6 +55,7 @@ def kernel_of(operation: str, *args: Any, **kwargs: Any) -> str:
         raise ValueError(f"autofuse.ops has no operation called {operation!r}. It has {', '.join(sorted(_KERNELS))}.")
     if not args or operation not in OPERATIONS:
         return kernel
-    told = {name: given for name, given in kwargs.items() if name not in _NOT_FOR_KERNELS}
+    taken = inspect.signature(OPERATIONS[operation].torch.run).parameters
+    told = {n: given for n, given in kwargs.items() if n not in _NOT_FOR_KERNELS and (n in taken or "kwargs" in taken)}
     taker = OPERATIONS[operation].taker(*args, **told)
     return kernel if taker.name == "torch" else f"{taker.name} {operation}"

@@ -83,6 +83,23 @@ def soft_capped_attention(
     return torch.matmul(_dropout(torch.softmax(scores, dim=-1), dropout_p, training), value)
 
 
+def sink_attention(
+    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, *, mask: Tensor | None = None,
+    scale: float | Tensor = 1.0, fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+    is_causal: bool = False, mask_is_causal: bool = False, kept: Tensor | None = None, repeats: int = 1,
+) -> Tensor:  # fmt: skip
+    """softmax of the scores of keys and of the sink; what the sink takes is left out, the rest @ value."""
+    key, value = (_for_each_head(_repeated(t, repeats), query) for t in (key, value))
+    scores = torch.matmul(query, key.mT) * scale
+    if is_causal:
+        after = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(after, -math.inf if fill is None else fill)
+    scores = masked(scores, mask, fill, kept=kept)
+    beside = sinks.expand(*scores.shape[:-1], sinks.shape[-1]).to(scores.dtype)
+    weights = torch.softmax(torch.cat((scores, beside), -1), -1)[..., : -sinks.shape[-1]]
+    return torch.matmul(_dropout(weights, dropout_p, training), value)
+
+
 def varlen_attention(
     query: Tensor, key: Tensor, value: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_q: int, max_k: int, *,
     scale: float | None = None, is_causal: bool = False, dropout_p: float = 0.0, training: bool = False,
