@@ -59,9 +59,7 @@ def sink_attention(
             mask, is_causal, fill = None, True, None
         else:
             mask, is_causal, fill = as_kernels_mask(query, key, mask, fill, negligible)
-    exact = (
-        kept is None and _fits(query, key, value, sinks, mask) and _is_exact(sinks, mask, fill, negligible(fill), dtype)
-    )
+    fits = kept is None and _fits(query, key, value, sinks, mask)
     given: dict[str, Any] = {"scale": scale, "dropout_p": dropout_p, "training": training, "is_causal": is_causal}
     if not fits or not _is_exact(sinks, mask, fill, negligible(fill), dtype):
         return _in_steps(query, key, value, sinks, mask=mask, fill=fill, kept=kept, **given)
@@ -74,7 +72,7 @@ def _is_small(query: Tensor, key: Tensor) -> bool:
 
 
 def _fits(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, mask: Tensor | None) -> bool:
-    """Whether there are four dimensions, a sink for each query, as many values as keys, and no more batches of masks."""
+    """Whether there are four dimensions, a sink for each query, as many values as keys, no more batches in a mask."""
     if query.ndim != 4 or value.ndim < 2 or key.shape[-2] != value.shape[-2]:
         return False
     sizes = (*query.shape[:-1], key.shape[-2])
