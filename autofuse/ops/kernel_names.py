@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -41,7 +40,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
 )
 
 
-_NOT_FOR_KERNELS = frozenset({"kept", "lookup", "count", "of_probabilities"})
+_NOT_FOR_KERNELS = frozenset({"kept", "lookup", "count", "of_probabilities", "repeats"})
 
 
 def kernel_of(operation: str, *args: Any, **kwargs: Any) -> str:
@@ -55,7 +54,11 @@ def kernel_of(operation: str, *args: Any, **kwargs: Any) -> str:
         raise ValueError(f"autofuse.ops has no operation called {operation!r}. It has {', '.join(sorted(_KERNELS))}.")
     if not args or operation not in OPERATIONS:
         return kernel
-    taken = inspect.signature(OPERATIONS[operation].torch.run).parameters
-    told = {n: given for n, given in kwargs.items() if n not in _NOT_FOR_KERNELS and (n in taken or "kwargs" in taken)}
+    told = {name: given for name, given in kwargs.items() if name not in _NOT_FOR_KERNELS | _not_taken(operation)}
     taker = OPERATIONS[operation].taker(*args, **told)
     return kernel if taker.name == "torch" else f"{taker.name} {operation}"
+
+
+def _not_taken(operation: str) -> frozenset[str]:
+    """What the public function settles before it asks a kernel."""
+    return frozenset({"mask_is_causal"}) if operation in ("soft_capped_attention", "sink_attention") else frozenset()

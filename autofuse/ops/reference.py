@@ -96,7 +96,7 @@ def sink_attention(
         scores = scores.masked_fill(after, -math.inf if fill is None else fill)
     scores = masked(scores, mask, fill, kept=kept)
     beside = sinks.expand(*scores.shape[:-1], sinks.shape[-1]).to(scores.dtype)
-    weights = torch.softmax(torch.cat((scores, beside), -1), -1)[..., : -sinks.shape[-1]]
+    weights = torch.softmax(torch.cat((scores, beside), -1), -1)[..., :-1]
     return torch.matmul(_dropout(weights, dropout_p, training), value)
 
 

@@ -106,7 +106,7 @@ def _in_steps(
         mask = causal(mask, query.shape[-2], key.shape[-2], query.device)
     found = masked(found, mask, fill, kept=kept)
     beside = sinks.expand(*found.shape[:-1], sinks.shape[-1])
-    weights = torch.softmax(torch.cat((found, beside.to(found.dtype)), -1), -1)[..., : -sinks.shape[-1]]
+    weights = torch.softmax(torch.cat((found, beside.to(found.dtype)), -1), -1)[..., :-1]
     return torch.matmul(F.dropout(weights, dropout_p, training).to(value.dtype), value)
 
 

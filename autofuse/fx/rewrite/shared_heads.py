@@ -20,7 +20,7 @@ from autofuse.fx.trace.tracer import ForwardTrace
 
 _HEADS = -3
 Inside = Callable[[nn.Module, fx.Node], ForwardTrace | None]
-_TAKE_REPEATS = (ops.attention, ops.soft_capped_attention)
+_TAKE_REPEATS = (ops.attention, ops.soft_capped_attention, ops.sink_attention)
 _PASSED = frozenset({"transpose", "permute", "swapaxes", "to", "float", "half", "bfloat16", "contiguous"})
 
 
