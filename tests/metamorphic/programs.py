@@ -87,9 +87,6 @@ class Program:
         return self.name
 
 
-_TOLD_ONLY = {"AF103"}  # reported wherever it is found, and never fused
-
-
 @cache
 def fused_examples() -> list[Program]:
     """Every example that a rule fuses, but for rules about single calls, and what cannot be imported."""
@@ -103,7 +100,7 @@ def kept_examples() -> list[Program]:
 
 def _of_examples(kind: type) -> Iterator[Program]:
     for rule in load_rules():
-        if not issubclass(rule.rule, CallRule) and rule.rule.code not in _TOLD_ONLY:
+        if not issubclass(rule.rule, CallRule):
             yield from (_of_example(rule.rule, e) for e in rule.rule.examples if type(e) is kind)
 
 

@@ -31,7 +31,7 @@ def _without_sink(view: View, weights: Value, index: Value) -> Value | None:
     parts = elements(joined.inputs[0]) if joined.op == "cat" and joined.inputs[0].op == TUPLE else ()
     if len(parts) != 2 or not _is_last(view, joined.inputs[1], parts):
         return None
-    scores, sinks = parts if _keeps_first(cut, parts[0]) else parts[::-1]
+    scores, sinks = parts if _keeps_first(view, cut, parts[0]) else parts[::-1]
     if scores is parts[1] and not (_drops_one(cut) and _is_one_column(view, sinks)):
         return None
     for cast in casts:
@@ -58,13 +58,16 @@ def _cut(index: Value) -> Value | None:
     return last if whole and known and last.op == SLICE and is_const(last.inputs[2], None, 1) else None
 
 
-def _keeps_first(cut: Value, scores: Value) -> bool:
+def _keeps_first(view: View, cut: Value, scores: Value) -> bool:
     """Whether all but the last are left: `:-1`, and `: scores.size(-1)`."""
     start, end = cut.inputs[:2]
     if not is_const(start, None, 0):
         return False
     size = asked(end)
-    return literal(end) == -1 or size is not None and size[0] is scores and size[1] == -1
+    if size is None or size[0] is not scores or size[1] is None:
+        return literal(end) == -1
+    rank = view.rank(scores)
+    return size[1] == -1 or rank is not None and size[1] == rank - 1
 
 
 def _drops_one(cut: Value) -> bool:
