@@ -32,6 +32,7 @@ from tests.spellings.harness import (
     DIM,
     GIVEN,
     HEAD_DIM,
+    HEADS,
     LOOKALIKES,
     MASKS,
     SPELLED,
@@ -52,10 +53,12 @@ OWN: dict[str, Callable[[Maker], Any]] = {
     "weights of targets": lambda m: torch.rand(m.case.batch * m.case.length, generator=m.generator) + 0.5,
     "angles": lambda m: m.normal(m.case.length, HEAD_DIM),
     "half the angles": lambda m: m.normal(m.case.length, HEAD_DIM // 2),
+    "a sink of each head": lambda m: m.normal(HEADS),
     "turns": lambda m: torch.polar(torch.ones(m.case.length, HEAD_DIM // 2), m.normal(m.case.length, HEAD_DIM // 2)),
 }
 # What the arguments of a rule's examples are, where their names do not say it; by the rule's code, or for all of them.
 KINDS: dict[str, dict[str, str]] = {
+    "AF104": {"mask": "additive", "sinks": "a sink of each head"},
     "AF401": {"x": "q", "cos": "angles", "sin": "angles"},
     "AF402": {"x": "q", "cos": "angles", "sin": "angles", "freqs_cis": "turns"},
     "AF501": {"logits": "scores of classes", "target": "classes", "mask": "weights of targets"},
