@@ -44,6 +44,9 @@ def sink_attention(
     """
     if repeats > 1:
         key, value = with_heads(query, key, value, repeats)
+    if _is_small(query, key) and kept is None and fill is None and not (training and dropout_p):
+        small: Tensor = _OP(query, key, value, sinks, mask=mask, scale=scale, is_causal=is_causal)
+        return small
     if _is_small(query, key):
         return _in_steps(
             query, key, value, sinks, mask=mask, scale=scale, fill=fill, dropout_p=dropout_p, training=training,
@@ -169,6 +172,8 @@ def _unsuited(
 ) -> str:  # fmt: skip
     if training and dropout_p:
         return "It has no dropout."
+    if _is_small(query, key):
+        return f"Below {SUNK} scores matrix products and a softmax are as fast."
     if query.ndim != 4 or key.shape[:-3] != query.shape[:-3] or value.shape[:-1] != key.shape[:-1]:
         return "It takes (batch, heads, length, head_dim)."
     if key.shape[1] == 0 or query.shape[1] % key.shape[1] or query.shape[-1] != value.shape[-1]:

@@ -39,11 +39,12 @@ def soft_capped_attention(
     if repeats > 1:
         key, value = with_heads(query, key, value, repeats)
     dtype = dtypes_of(query, key, value)[0]
-    if query.is_cpu and min(query.ndim, key.ndim) >= 2 and scores(query, key) < CAPPED:
-        return _by_formula(
+    if query.is_cpu and kept is None and min(query.ndim, key.ndim) >= 2 and scores(query, key) < CAPPED:
+        small: Tensor = _OP(
             query, key, value, cap=cap, scale=scale, mask=mask, fill=fill, dropout_p=dropout_p, training=training,
-            is_causal=is_causal, kept=kept,
+            is_causal=is_causal,
         )  # fmt: skip
+        return small
 
     def negligible(fill: float | None) -> bool:
         return vanishes(fill, dtype) or fill is not None and -fill > 2 * abs(cap) + UNDERFLOWS
