@@ -19,7 +19,7 @@ from autofuse.ops.attention_operands import computed_in, covers_a_square, dtypes
 from autofuse.ops.attention_thresholds import CAPPED, scores
 from autofuse.ops.finite_fills import UNDERFLOWS, for_each_head, is_exact_as_sum, vanishes
 from autofuse.ops.kernel_masks import as_kernels_mask
-from autofuse.ops.masks import causal
+from autofuse.ops.masks import causal, masked
 from autofuse.ops.softmax import masked_softmax
 
 
@@ -88,7 +88,10 @@ def _by_formula(
     scores = torch.tanh(torch.matmul(query, key.mT) * scale) * cap
     if is_causal:
         mask = causal(mask, query.shape[-2], key.shape[-2], query.device)
-    weights = masked_softmax(scores, mask, fill=fill, kept=kept)
+    if scores.dtype in (torch.float32, torch.float64):  # halves are normalised in float32
+        weights = torch.softmax(masked(scores, mask, fill, kept=kept), -1)
+    else:
+        weights = masked_softmax(scores, mask, fill=fill, kept=kept)
     return torch.matmul(F.dropout(weights, dropout_p, training).to(value.dtype), value)
 
 
