@@ -10,6 +10,7 @@ from autofuse.canonical.recognise import (
     precision,
     projections,
     rotary,
+    sinks,
     softmax,
     statistics,
 )
@@ -18,6 +19,6 @@ from autofuse.canonical.view import CAST, KEEP, LEAF, PERMUTE, View, bare, liter
 
 __all__ = [
     "CAST", "KEEP", "LEAF", "PERMUTE", "View", "activations", "arithmetic", "bare", "choices", "fill_of", "folds",
-    "likelihoods", "literal", "losses", "masks", "precision", "projections", "rotary", "shapes", "softmax",
-    "statistics",
+    "likelihoods", "literal", "losses", "masks", "precision", "projections", "rotary", "shapes", "sinks",
+    "softmax", "statistics",
 ]  # fmt: skip

@@ -34,7 +34,7 @@ REWRITES: dict[str, Rewrite] = {}
 _SAME_RANK = SAME_SIZES | {PERMUTE, CAST, KEEP, "pow", "activation"}
 _STRUCTURE = (TUPLE, CHOICE, IS_NONE, NOT, SLICE, ITEM)
 # op -> the input whose dtype and device its result has
-_LIKE = {PERMUTE: 0, KEEP: 0, "mul": 0, "add": 0, "matmul": 0, "softmax": 0, CHOICE: 1}
+_LIKE = {PERMUTE: 0, KEEP: 0, "mul": 0, "add": 0, "matmul": 0, "softmax": 0, "sink_softmax": 0, CHOICE: 1}
 
 
 def rewrites(*ops: str) -> Callable[[Rewrite], Rewrite]:

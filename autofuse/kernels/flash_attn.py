@@ -80,9 +80,9 @@ _attention_kept = twice_differentiable("attention", _attention)
 
 def _soft_capped_misfit(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
-    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+    fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> str:  # fmt: skip
-    return attendable(query, key, value, mask, scale, False, False) or first(
+    return attendable(query, key, value, mask, scale, is_causal, False) or first(
         no_dropout(dropout_p, training),
         "" if cap > 0 else "It takes a cap above 0.",
         _kernel_misfit(query, value, 0.0),
@@ -91,16 +91,16 @@ def _soft_capped_misfit(
 
 def _soft_capped(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
-    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+    fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         result: Tensor = _ATTENTION(  # it divides scaled scores by the cap itself
-            q, k, v, dropout_p=0.0, softmax_scale=scale * cap, causal=False, softcap=cap,
+            q, k, v, dropout_p=0.0, softmax_scale=scale * cap, causal=is_causal, softcap=cap,
             deterministic=torch.are_deterministic_algorithms_enabled(),
         )  # fmt: skip
         return result
 
-    return by_heads(attend, query, key, value, False)
+    return by_heads(attend, query, key, value, is_causal)
 
 
 def _varlen_misfit(

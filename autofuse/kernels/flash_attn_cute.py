@@ -77,9 +77,9 @@ def _attended(query: Tensor, key: Tensor, value: Tensor, scale: float, causal: b
 
 def _soft_capped_misfit(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
-    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+    fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> str:  # fmt: skip
-    return attendable(query, key, value, mask, scale, False, False) or first(
+    return attendable(query, key, value, mask, scale, is_causal, False) or first(
         no_dropout(dropout_p, training),
         "" if cap > 0 else "It takes a cap above 0.",
         "" if max(query.shape[-1], value.shape[-1]) <= 128 else "It caps scores of heads of at most 128 entries.",
@@ -90,9 +90,9 @@ def _soft_capped_misfit(
 
 def _soft_capped(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: Any = 1.0, mask: Tensor | None = None,
-    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+    fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
-    return _attended(query, key, value, scale * cap, False, cap)  # it divides scaled scores by the cap itself
+    return _attended(query, key, value, scale * cap, is_causal, cap)  # it divides scaled scores by the cap itself
 
 
 def _varlen_misfit(

@@ -37,7 +37,7 @@ from autofuse.match.pattern import Bindings, Miss, Pattern
 _PARTS = {"mul": factors_of, "add": terms_of}
 _TURNED_ROUND = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 _PASSES_DTYPE_ON = frozenset({"softmax"})  # their result has the dtype of what they are given
-_WEIGHTS = frozenset({"softmax", "dropout"})  # times the values, whose dtype they take on
+_WEIGHTS = frozenset({"softmax", "sink_softmax", "dropout"})  # times the values, whose dtype they take on
 _DIGITS = 1e-5  # people write 0.7978845608 for sqrt(2 / pi)
 
 
@@ -333,7 +333,7 @@ def _is_mixed(view: View, step: Value) -> bool:
     if step.op != "matmul":
         return False
     left, right = (v.inputs[0] if v.op == PERMUTE else v for v in step.inputs)
-    weighted = bare(left).op in ("softmax", "dropout")
+    weighted = bare(left).op in _WEIGHTS
     return not weighted and changes_dtype(view, left) != changes_dtype(view, right)
 
 

@@ -25,6 +25,7 @@ from autofuse.ops.masks import masked
 from autofuse.ops.mlp import mlp
 from autofuse.ops.rms_norm import rms_norm
 from autofuse.ops.rotary import rotary
+from autofuse.ops.sink_attention import sink_attention
 from autofuse.ops.soft_capped_attention import soft_capped_attention
 from autofuse.ops.softmax import masked_softmax
 from autofuse.ops.varlen_attention import varlen_attention
@@ -51,6 +52,7 @@ __all__ = [
     "rms_norm",
     "rotary",
     "rows",
+    "sink_attention",
     "soft_capped_attention",
     "varlen_attention",
 ]

@@ -21,24 +21,25 @@ from autofuse.kernels.provider import Provider
 from autofuse.ops.attention_backends import PROVIDERS as BACKENDS
 from autofuse.ops.attention_blocks import attention_by_blocks
 from autofuse.ops.attention_formula import attention_in_steps
-from autofuse.ops.attention_operands import Operands, computed_in, covers_a_square, dtypes_of, operands
+from autofuse.ops.attention_operands import Operands, computed_in, covers_a_square, dtypes_of, operands, with_heads
 from autofuse.ops.attention_thresholds import blocks_are_slower, steps_are_slower
 from autofuse.ops.derivatives import beyond_kernels, differentiable_twice, unfused
 from autofuse.ops.distributed import attention_by_formula, attention_on_parts, is_distributed
 from autofuse.ops.finite_fills import (
     attention_step_by_step,
-    can_look,
     is_exact_as_sum,
     vanishes,
     weighs_nothing,
 )
+from autofuse.ops.kernel_masks import as_kernels_mask
+from autofuse.ops.readable import can_look
 from autofuse.torch_private import get_unwrapped, is_batchedtensor
 
 
 def attention(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
-    mask_is_causal: bool = False, kept: Tensor | None = None,
+    mask_is_causal: bool = False, kept: Tensor | None = None, repeats: int = 1,
 ) -> Tensor:  # fmt: skip
     """softmax(query @ key.mT * scale, masked) @ value, never forming the (query x key) matrix.
 
@@ -54,6 +55,7 @@ def attention(
     mask_is_causal: `mask` is proved to keep exactly keys 0 to i for query i wherever its last sizes are T == S; there
     the kernel's own causal path takes its place.
     kept: beside a mask that is added; where it is False the scores were overwritten before, and count as 0.
+    repeats: keys and values stand for as many of each of their heads, one after the other.
 
     Where a score may be so low that one filled with a number weighs something beside it, or a row is left with fills
     alone, attention is computed step by step (finite_fills.py).
@@ -63,6 +65,12 @@ def attention(
     Raises ValueError for a scale that differs from key to key and for a query, key or value that is a vector,
     RuntimeError for more or fewer values than keys.
     """
+    if repeats > 1:
+        key, value = with_heads(query, key, value, repeats)
+    if mask is not None and kept is None and not is_causal:
+        mask, is_causal, fill = as_kernels_mask(
+            query, key, mask, fill, lambda f: weighs_nothing(f, query, key, scale, dtypes_of(query, key, value)[0])
+        )
     if (
         mask is None
         and (fill is None or vanishes(fill, query.dtype))

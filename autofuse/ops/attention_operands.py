@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from autofuse.ops.distributed import is_distributed
 from autofuse.ops.masks import additive, causal, even_where_nothing_is_kept
 
 
@@ -127,6 +128,14 @@ def _are_groups(query: Tensor, key: Tensor, value: Tensor) -> bool:
         return False
     heads, groups = query.shape[-3], key.shape[-3]
     return 0 < groups < heads and heads % groups == 0 and value.shape[-3] == groups
+
+
+def with_heads(query: Tensor, key: Tensor, value: Tensor, repeats: int) -> tuple[Tensor, Tensor]:
+    """Keys and values that stand for `repeats` of each of their heads: as they are, where kernels read them so."""
+    heads = query.shape[-3] if query.ndim >= 3 else 0
+    if not is_distributed(query) and all(x.ndim >= 3 and x.shape[-3] * repeats == heads for x in (key, value)):
+        return key, value
+    return key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
 
 
 def _four(t: Tensor) -> Tensor:

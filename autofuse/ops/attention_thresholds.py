@@ -15,7 +15,8 @@ from autofuse.torch_private import is_amx_tile_supported, is_avx512_bf16_support
 
 DROPPED = 2**17  # with dropout: from here on drawing it in blocks is worth 60 to 150 microseconds of calling them
 LEARNED = 2**20  # with a mask that gets its gradient
-CAPPED = 2**17
+CAPPED = 2**21  # and with keys that heads share; below, the formula is as fast as code by hand
+SUNK = 2**16  # with sinks
 HALF = 2**14  # bfloat16, and entries of the keys count too: below, the flash kernel's slower products cost less
 STEPS = 2**21  # bfloat16: up to here all scores stay in the cache between the steps of the formula
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from autofuse.ops.finite_fills import can_look
+from autofuse.ops.readable import can_look
 
 NEVER = -(2**31)  # no target: what is given as `ignore_index` where none is ignored
 _TAKEN: dict[str, tuple[torch.dtype, ...]] = {

@@ -12,32 +12,20 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from autofuse.ops.known_masks import keeps_in_each_row
 from autofuse.ops.masks import causal, masked
-from autofuse.torch_private import get_tracing_state, is_fx_symbolic_tracing, is_recorded, peek_interpreter_stack
+from autofuse.ops.readable import can_look
 
-_UNDERFLOWS = 746.0  # exp(-746) is 0 in float64, and so in every dtype
+UNDERFLOWS = 746.0  # exp(-746) is 0 in float64, and so in every dtype
 _BIAS = -512.0  # a row in which nothing that is added reaches this is one of fills
 _SPACING = 4.0  # of scores as low as the fill: one step changes a weight by a factor of exp(4)
-_PLAIN = (Tensor, nn.Parameter)
 
 
 def vanishes(fill: float | None, dtype: torch.dtype) -> bool:
     """Whether numbers of the size of `fill` lie so far apart in `dtype` that no score beside them means anything."""
     return fill is None or -fill * torch.finfo(dtype).eps >= _SPACING
-
-
-def can_look(*operands: Tensor | None) -> bool:
-    """Whether the numbers in `operands` are there to be read, without a wait and with nobody recording the call."""
-    return (
-        all(t is None or type(t) in _PLAIN and t.is_cpu for t in operands)
-        and not torch.compiler.is_compiling()
-        and peek_interpreter_stack() is None
-        and get_tracing_state() is None
-        and not is_fx_symbolic_tracing()
-        and not is_recorded()
-    )
 
 
 @torch.no_grad()
@@ -47,7 +35,7 @@ def weighs_nothing(fill: float | None, query: Tensor, key: Tensor, scale: float 
         return True
     if fill is None or not can_look(query, key, scale if isinstance(scale, Tensor) else None):
         return False
-    return -fill > 2 * _greatest_score(query, key, scale) + _UNDERFLOWS
+    return -fill > 2 * _greatest_score(query, key, scale) + UNDERFLOWS
 
 
 def _greatest_score(query: Tensor, key: Tensor, scale: float | Tensor) -> float:
@@ -74,6 +62,8 @@ def is_exact_as_sum(
         return kept is None
     if not can_look(query, key, mask, kept, scale if isinstance(scale, Tensor) else None):
         return kept is None or fill is not None and vanishes(fill, dtype)
+    if kept is None and keeps_in_each_row(mask):
+        return True
     greatest = mask.amax(-1)
     if kept is None and float(greatest.min()) >= _BIAS:  # the usual case
         return True
@@ -86,7 +76,7 @@ def is_exact_as_sum(
     kept = kept.expand(torch.broadcast_shapes(kept.shape, mask.shape))  # type: ignore[no-untyped-call]
     overwritten = mask.masked_fill(kept, -math.inf).amax(-1)
     counted = mask.masked_fill(~kept, -math.inf).amax(-1)
-    least = 2 * _greatest_score(query, key, scale) + _UNDERFLOWS
+    least = 2 * _greatest_score(query, key, scale) + UNDERFLOWS
     return bool((((counted - overwritten > least) | (overwritten == -math.inf)) & ~of_fills).all())
 
 
@@ -99,7 +89,7 @@ def attention_step_by_step(
     dtypes: to compute in, and of the result. Rows that hold nothing but -inf give 0.
     """
     query, key, value = (t.to(dtypes[0]) for t in (query, key, value))
-    key, value = (_for_each_head(t, query) for t in (key, value))
+    key, value = (for_each_head(t, query) for t in (key, value))
     scores = torch.matmul(query, key.mT) * scale
     if is_causal:
         mask = causal(mask, query.shape[-2], key.shape[-2], query.device)
@@ -111,7 +101,7 @@ def attention_step_by_step(
     return torch.matmul(F.dropout(weights, p).to(value.dtype), value).to(dtypes[1])
 
 
-def _for_each_head(x: Tensor, query: Tensor) -> Tensor:
+def for_each_head(x: Tensor, query: Tensor) -> Tensor:
     """Keys or values repeated where several heads of the query share each."""
     if min(x.ndim, query.ndim) < 3 or not 1 < x.shape[-3] < query.shape[-3]:
         return x

@@ -16,6 +16,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "attention": "torch scaled_dot_product_attention",
         "masked": "torch masked_fill or add",
         "masked_softmax": "torch add, softmax",
+        "sink_attention": "torch matmul, softmax",
         "soft_capped_attention": "torch matmul, tanh, softmax",
         "varlen_attention": "torch scaled_dot_product_attention, or varlen_attn",
         "layer_norm": "torch layer_norm",
@@ -39,7 +40,7 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
 )
 
 
-_NOT_FOR_KERNELS = frozenset({"kept", "lookup", "count", "of_probabilities"})
+_NOT_FOR_KERNELS = frozenset({"kept", "lookup", "count", "of_probabilities", "repeats"})
 
 
 def kernel_of(operation: str, *args: Any, **kwargs: Any) -> str:
@@ -53,6 +54,11 @@ def kernel_of(operation: str, *args: Any, **kwargs: Any) -> str:
         raise ValueError(f"autofuse.ops has no operation called {operation!r}. It has {', '.join(sorted(_KERNELS))}.")
     if not args or operation not in OPERATIONS:
         return kernel
-    told = {name: given for name, given in kwargs.items() if name not in _NOT_FOR_KERNELS}
+    told = {name: given for name, given in kwargs.items() if name not in _NOT_FOR_KERNELS | _not_taken(operation)}
     taker = OPERATIONS[operation].taker(*args, **told)
     return kernel if taker.name == "torch" else f"{taker.name} {operation}"
+
+
+def _not_taken(operation: str) -> frozenset[str]:
+    """What the public function settles before it asks a kernel."""
+    return frozenset({"mask_is_causal"}) if operation in ("soft_capped_attention", "sink_attention") else frozenset()

@@ -10,6 +10,8 @@ import math
 import torch
 from torch import Tensor
 
+from autofuse.ops.known_masks import keeps_in_each_row
+
 
 def masked(
     scores: Tensor, mask: Tensor | None = None, fill: float | None = None, mask_is_causal: bool = False,
@@ -40,6 +42,8 @@ def even_where_nothing_is_kept(query: Tensor, mask: Tensor) -> tuple[Tensor, Ten
 
     Such a row gets a query of zero and an open mask: its scores are 0, and no gradient reaches query or key.
     """
+    if keeps_in_each_row(mask):
+        return query, mask
     nothing_is_kept = ~mask.any(-1, keepdim=True)
     return query.masked_fill(nothing_is_kept, 0.0), mask | nothing_is_kept
 
@@ -55,6 +59,8 @@ def additive(query: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """
     fits = torch.promote_types(mask.dtype, query.dtype) == query.dtype
     if mask.shape[-1] == 0 or fits and (mask.requires_grad or not mask.dtype.is_floating_point):
+        return query, mask.to(query.dtype)
+    if keeps_in_each_row(mask):
         return query, mask.to(query.dtype)
     greatest = mask.detach().amax(-1, keepdim=True)
     greatest = greatest.masked_fill(greatest.isinf(), 0.0)

@@ -20,10 +20,10 @@ Activation = str | Callable[[Tensor], Tensor]
 def attention(
     query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None = None, scale: float | Tensor = 1.0,
     dropout_p: float = 0.0, training: bool = False, is_causal: bool = False, fill: float | None = None,
-    mask_is_causal: bool = False, kept: Tensor | None = None,
+    mask_is_causal: bool = False, kept: Tensor | None = None, repeats: int = 1,
 ) -> Tensor:  # fmt: skip
     """softmax(query @ key.mT * scale, masked) @ value; a row without a key gives 0, or with `fill` attends evenly."""
-    key, value = (_for_each_head(t, query) for t in (key, value))
+    key, value = (_for_each_head(_repeated(t, repeats), query) for t in (key, value))
     scores = torch.matmul(query, key.mT) * scale
     if kept is not None:
         scores = torch.where(kept, scores, 0.0)
@@ -39,6 +39,10 @@ def attention(
         weights = torch.softmax(scores.masked_fill(empty, 0.0), dim=-1).masked_fill(empty, 0.0)
         return torch.matmul(_dropout(weights, dropout_p, training), value)
     return torch.matmul(_dropout(torch.softmax(scores, dim=-1), dropout_p, training), value)
+
+
+def _repeated(x: Tensor, repeats: int) -> Tensor:
+    return x.repeat_interleave(repeats, -3) if repeats > 1 else x
 
 
 def masked(
@@ -66,11 +70,34 @@ def masked_softmax(
 
 def soft_capped_attention(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
-    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+    fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
+    mask_is_causal: bool = False, kept: Tensor | None = None, repeats: int = 1,
 ) -> Tensor:  # fmt: skip
     """softmax(cap * tanh(query @ key.mT * scale), masked) @ value."""
-    scores = masked(cap * torch.tanh(torch.matmul(query, key.mT) * scale), mask, fill)
+    key, value = (_for_each_head(_repeated(t, repeats), query) for t in (key, value))
+    scores = cap * torch.tanh(torch.matmul(query, key.mT) * scale)
+    if is_causal:
+        after = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(after, -math.inf if fill is None else fill)
+    scores = masked(scores, mask, fill, kept=kept)
     return torch.matmul(_dropout(torch.softmax(scores, dim=-1), dropout_p, training), value)
+
+
+def sink_attention(
+    query: Tensor, key: Tensor, value: Tensor, sinks: Tensor, *, mask: Tensor | None = None,
+    scale: float | Tensor = 1.0, fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+    is_causal: bool = False, mask_is_causal: bool = False, kept: Tensor | None = None, repeats: int = 1,
+) -> Tensor:  # fmt: skip
+    """softmax of the scores of keys and of the sink; what the sink takes is left out, the rest @ value."""
+    key, value = (_for_each_head(_repeated(t, repeats), query) for t in (key, value))
+    scores = torch.matmul(query, key.mT) * scale
+    if is_causal:
+        after = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(after, -math.inf if fill is None else fill)
+    scores = masked(scores, mask, fill, kept=kept)
+    beside = sinks.expand(*scores.shape[:-1], sinks.shape[-1]).to(scores.dtype)
+    weights = torch.softmax(torch.cat((scores, beside), -1), -1)[..., :-1]
+    return torch.matmul(_dropout(weights, dropout_p, training), value)
 
 
 def varlen_attention(

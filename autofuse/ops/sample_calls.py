@@ -128,6 +128,10 @@ def _capped(t: Maker, b: int, h: int, n: int, d: int) -> Any:
     return ops.soft_capped_attention(t(b, h, n, d), t(b, h, n, d), t(b, h, n, d), cap=50.0, scale=d**-0.5 / 50.0)
 
 
+def _sunk(t: Maker, b: int, h: int, n: int, d: int) -> Any:
+    return ops.sink_attention(t(b, h, n, d), t(b, h, n, d), t(b, h, n, d), t(h)[:, None, None], scale=d**-0.5)
+
+
 def _masked(t: Maker, b: int, h: int, n: int, s: int) -> Any:
     mask = torch.ones(n, s, dtype=torch.bool, device=t.device).tril()
     return ops.masked_softmax(t(b, h, n, s), mask, scale=0.125)
@@ -168,6 +172,7 @@ SAMPLES: Mapping[str, Sample] = {
     "attention": Sample(_ATTENTION, _heads, _causal),
     "varlen_attention": Sample("tokens x heads x head width", lambda m: (m.rows, m.heads, m.head), _packed),
     "soft_capped_attention": Sample(_ATTENTION, _heads, _capped),
+    "sink_attention": Sample(_ATTENTION, _heads, _sunk),
     "cross_entropy": Sample(
         "rows x classes",
         lambda m: (m.rows, m.vocabulary),

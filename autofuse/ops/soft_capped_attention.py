@@ -15,49 +15,100 @@ from autofuse.kernels.operation import Operation
 from autofuse.kernels.packages import FLEX, TORCH
 from autofuse.kernels.provider import Provider
 from autofuse.ops.attention_blocks import attention_by_blocks
-from autofuse.ops.attention_operands import computed_in, operands
+from autofuse.ops.attention_operands import computed_in, covers_a_square, dtypes_of, operands, with_heads
 from autofuse.ops.attention_thresholds import CAPPED, scores
+from autofuse.ops.finite_fills import UNDERFLOWS, for_each_head, is_exact_as_sum, vanishes
+from autofuse.ops.kernel_masks import as_kernels_mask
+from autofuse.ops.masks import causal, masked
 from autofuse.ops.softmax import masked_softmax
 
 
 def soft_capped_attention(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
-    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+    fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
+    mask_is_causal: bool = False, kept: Tensor | None = None, repeats: int = 1,
 ) -> Tensor:  # fmt: skip
     """softmax(cap * tanh(query @ key.mT * scale), masked) @ value.
 
-    Shapes: query (..., T, d), key (..., S, d), value (..., S, dv); leading dimensions broadcast as in matmul; mask
-    broadcasts to (..., T, S); the result is (..., T, dv). `scale` holds what divides by the cap; it may be a tensor.
+    Shapes: query (..., T, d), key (..., S, d), value (..., S, dv); leading dimensions broadcast as in matmul, or keys
+    and values have fewer heads; mask broadcasts to (..., T, S); the result is (..., T, dv). `scale` holds what divides
+    by the cap; it may be a tensor. is_causal, mask_is_causal, kept, repeats: as in `attention`.
     fill: as in masked_softmax: a row that keeps nothing is nan without one. Source: Gemma 2, arXiv:2408.00118, 2.
+    Where a fill may weigh something beside a score, or a row holds fills alone, scores are formed as the program does.
     """
+    if repeats > 1:
+        key, value = with_heads(query, key, value, repeats)
+    dtype = dtypes_of(query, key, value)[0]
+    if query.is_cpu and kept is None and min(query.ndim, key.ndim) >= 2 and scores(query, key) < CAPPED:
+        small: Tensor = _OP(
+            query, key, value, cap=cap, scale=scale, mask=mask, fill=fill, dropout_p=dropout_p, training=training,
+            is_causal=is_causal,
+        )  # fmt: skip
+        return small
+
+    def negligible(fill: float | None) -> bool:
+        return vanishes(fill, dtype) or fill is not None and -fill > 2 * abs(cap) + UNDERFLOWS
+
+    if mask is not None and kept is None and not is_causal:
+        if mask_is_causal and covers_a_square(mask, query.shape[-2], key.shape[-2]) and negligible(fill):
+            mask, is_causal = None, True
+        else:
+            mask, is_causal, fill = as_kernels_mask(query, key, mask, fill, negligible)
+    if _forms_scores(query, key, value, scale, mask, kept, fill, negligible(fill), dtype):
+        return _by_formula(
+            query, key, value, cap=cap, scale=scale, mask=mask, fill=fill, dropout_p=dropout_p, training=training,
+            is_causal=is_causal, kept=kept,
+        )  # fmt: skip
     result: Tensor = _OP(
-        query, key, value, cap=cap, scale=scale, mask=mask, fill=fill, dropout_p=dropout_p, training=training
-    )
+        query, key, value, cap=cap, scale=scale, mask=mask, fill=fill, dropout_p=dropout_p, training=training,
+        is_causal=is_causal,
+    )  # fmt: skip
     return result
+
+
+def _forms_scores(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | Tensor, mask: Tensor | None, kept: Tensor | None,
+    fill: float | None, negligible: bool, dtype: torch.dtype,
+) -> bool:  # fmt: skip
+    """Whether a kernel, which leaves dropped scores out, would give something else than the program."""
+    if kept is not None or min(query.ndim, key.ndim, value.ndim) < 2 or key.shape[-2] != value.shape[-2]:
+        return True
+    if mask is None or mask.dtype is torch.bool:
+        return not negligible
+    gradients = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, mask))
+    return not is_exact_as_sum(query, key, scale, mask, None, fill, dtype, gradients)
 
 
 def _by_formula(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
-    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+    fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
+    kept: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
+    key, value = (for_each_head(x, query) for x in (key, value))
     scores = torch.tanh(torch.matmul(query, key.mT) * scale) * cap
-    return torch.matmul(F.dropout(masked_softmax(scores, mask, fill=fill), dropout_p, training), value)
+    if is_causal:
+        mask = causal(mask, query.shape[-2], key.shape[-2], query.device)
+    if scores.dtype in (torch.float32, torch.float64):  # halves are normalised in float32
+        weights = torch.softmax(masked(scores, mask, fill, kept=kept), -1)
+    else:
+        weights = masked_softmax(scores, mask, fill=fill, kept=kept)
+    return torch.matmul(F.dropout(weights, dropout_p, training).to(value.dtype), value)
 
 
 def _by_blocks(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
-    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+    fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
-    given = operands(query, key, value, mask, scale, False, fill, False)
+    given = operands(query, key, value, mask, scale, is_causal, fill, False)
     p = dropout_p if training else 0.0
     return given.restored(
-        attention_by_blocks(given.query, given.key, given.value, given.mask, p, False, given.scale, cap)
+        attention_by_blocks(given.query, given.key, given.value, given.mask, p, given.is_causal, given.scale, cap)
     )
 
 
 def _unsuited_to_blocks(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
-    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+    fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> str:  # fmt: skip
     dtype = computed_in(query, key, value)
     if dtype not in (torch.float32, torch.bfloat16):
@@ -71,9 +122,9 @@ def _unsuited_to_blocks(
 
 def _by_flex(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
-    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+    fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> Tensor:  # fmt: skip
-    given = operands(query, key, value, mask, scale, False, fill, False)
+    given = operands(query, key, value, mask, scale, is_causal, fill, False)
     return given.restored(
         flex.attend(given.query, given.key, given.value, given.mask, given.is_causal, given.scale, cap)
     )
@@ -81,7 +132,7 @@ def _by_flex(
 
 def _unsuited_to_flex(
     query: Tensor, key: Tensor, value: Tensor, *, cap: float, scale: float | Tensor = 1.0, mask: Tensor | None = None,
-    fill: float | None = None, dropout_p: float = 0.0, training: bool = False,
+    fill: float | None = None, dropout_p: float = 0.0, training: bool = False, is_causal: bool = False,
 ) -> str:  # fmt: skip
     if cap <= 0:
         return "It takes a cap above 0."

@@ -32,6 +32,7 @@ from tests.spellings.harness import (
     DIM,
     GIVEN,
     HEAD_DIM,
+    HEADS,
     LOOKALIKES,
     MASKS,
     SPELLED,
@@ -52,10 +53,12 @@ OWN: dict[str, Callable[[Maker], Any]] = {
     "weights of targets": lambda m: torch.rand(m.case.batch * m.case.length, generator=m.generator) + 0.5,
     "angles": lambda m: m.normal(m.case.length, HEAD_DIM),
     "half the angles": lambda m: m.normal(m.case.length, HEAD_DIM // 2),
+    "a sink of each head": lambda m: m.normal(HEADS),
     "turns": lambda m: torch.polar(torch.ones(m.case.length, HEAD_DIM // 2), m.normal(m.case.length, HEAD_DIM // 2)),
 }
 # What the arguments of a rule's examples are, where their names do not say it; by the rule's code, or for all of them.
 KINDS: dict[str, dict[str, str]] = {
+    "AF104": {"mask": "additive", "sinks": "a sink of each head"},
     "AF401": {"x": "q", "cos": "angles", "sin": "angles"},
     "AF402": {"x": "q", "cos": "angles", "sin": "angles", "freqs_cis": "turns"},
     "AF501": {"logits": "scores of classes", "target": "classes", "mask": "weights of targets"},
@@ -87,9 +90,6 @@ class Program:
         return self.name
 
 
-_TOLD_ONLY = {"AF103"}  # reported wherever it is found, and never fused
-
-
 @cache
 def fused_examples() -> list[Program]:
     """Every example that a rule fuses, but for rules about single calls, and what cannot be imported."""
@@ -103,7 +103,7 @@ def kept_examples() -> list[Program]:
 
 def _of_examples(kind: type) -> Iterator[Program]:
     for rule in load_rules():
-        if not issubclass(rule.rule, CallRule) and rule.rule.code not in _TOLD_ONLY:
+        if not issubclass(rule.rule, CallRule):
             yield from (_of_example(rule.rule, e) for e in rule.rule.examples if type(e) is kind)
 
 

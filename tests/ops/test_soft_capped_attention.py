@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ from torch import Tensor
 from autofuse import ops
 from autofuse.ops import reference
 from autofuse.ops.soft_capped_attention import _OP
+from tests.ops.test_known_masks import FILLS, KINDS, added
 
 B, H, T, S, D = 2, 3, 5, 7, 8
 Agree = Callable[..., None]
@@ -67,3 +69,32 @@ def test_it_compiles_whole_and_is_mapped() -> None:
     expected = run(query, key, value)
     torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(query, key, value), expected)
     torch.testing.assert_close(torch.vmap(run)(query, key, value), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fill", ["boolean", "boolean, -1e9", "boolean, -60", *FILLS])
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_mask_of_any_kind_gives_what_the_program_gives(
+    kind: str, fill: str, blocks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[_OP.torch.run.__module__], "CAPPED", 0 if blocks else 2**17)
+    kept, number = KINDS[kind](), {"boolean": None, "boolean, -1e9": -1e9, "boolean, -60": -60.0}.get(fill)
+    mask = kept if fill.startswith("boolean") else added(kept, FILLS[fill])
+    t = kept.shape[-1]
+    if not kept.any(-1).all() and (fill in ("boolean", "-inf")):
+        return  # nan, in either
+    query = torch.randn(2, 6, t, D, requires_grad=True)
+    key, value = (torch.randn(2, 3, t, D, requires_grad=True) for _ in range(2))
+    scores = torch.tanh(query @ key.repeat_interleave(2, 1).mT * 0.1) * 3.0
+    scores = (
+        scores.masked_fill(~mask, -math.inf if number is None else number)
+        if mask.dtype is torch.bool
+        else (scores + mask)
+    )
+    expected = torch.softmax(scores, -1) @ value.repeat_interleave(2, 1)
+    weight = torch.randn_like(expected)
+    wanted = torch.autograd.grad(expected, (query, key, value), weight)
+    result = ops.soft_capped_attention(query, key, value, cap=3.0, scale=0.1, mask=mask, fill=number, repeats=2)
+    torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-4)
+    for one, other in zip(torch.autograd.grad(result, (query, key, value), weight), wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)

@@ -771,7 +771,9 @@ class AdditiveAttention(Attend):
 
 
 class SoftCapped(Attend):
-    """No native kernel caps scores."""
+    """Attention of another rule (AF103)."""
+
+    numbers_only = True
 
     def forward(self, q, k, v):
         s = q @ k.mT * self.scale

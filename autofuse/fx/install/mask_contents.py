@@ -17,16 +17,13 @@ from torch import Tensor, nn
 
 from autofuse.canonical.recognise.masks import SMALLEST_FILL
 from autofuse.fx.trace.ambient_state import unobserved
+from autofuse.ops.watched_memory import State, state_of, watched
 from autofuse.torch_private import (
     TensorGuards,
     assumed_constant,
     data_address,
     get_tracing_state,
-    is_cow_tensor,
-    lazy_clone,
     set_tracing_state,
-    storage_users,
-    tensor_users,
 )
 from autofuse.torch_private.fakes import real_behind
 
@@ -36,8 +33,6 @@ _SHARED_AT_MOST = 4  # times that a buffer is watched; what is written more ofte
 # A fill that a kernel may leave out without being told of it: beside it scores vanish by rounding, in its own dtype.
 _LEAST_BIAS = {torch.float16: torch.finfo(torch.float16).min / 2, torch.float64: -4 / torch.finfo(torch.float64).eps}
 _LEAST_OF_OTHERS = -1e8
-
-_State = tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class _Proof:
     """
 
     of: weakref.ref[Tensor]
-    state: _State
+    state: State
     found: str | float | None
     told: str = ""  # a form, of which dtype and shape
     shadow: Tensor | None = None
@@ -61,28 +56,13 @@ class _Proof:
         """Whether `x` is what the proof speaks of, and as it was."""
         if self.of() is not x:
             return False
-        return self.state == _state(x) if self.copy is None else _is_equal(x, self.copy)
+        return self.state == state_of(x) if self.copy is None else _is_equal(x, self.copy)
 
 
 _forms: dict[int, _Proof] = {}
 _numbers: dict[int, _Proof] = {}
 _lying: dict[int, tuple[str, object, Callable[[Tensor], bool]]] = {}  # the form last asked of a watched buffer, where
 # it lies, and whether it still has that dtype, that shape and those strides
-
-
-def _state(x: Tensor) -> _State:
-    """Changes with whatever can change the contents of `x`.
-
-    On a CPU, memory that is shared for copying on write is copied as soon as anybody asks for a place to write to:
-    operators in place, `x.data`, numpy, DLPack. Elsewhere only what autograd counts is seen.
-    """
-    if x.is_cpu:
-        return is_cow_tensor(x) or (_version(x),), data_address(x), x.stride(), x.shape
-    return _version(x), x.data_ptr(), x.stride(), x.shape
-
-
-def _version(x: Tensor) -> int:
-    return -1 if x.is_inference() else x._version  # such tensors count no writes
 
 
 def _is_equal(x: Tensor, copy: Tensor) -> bool:
@@ -113,13 +93,13 @@ def _proved(x: Tensor, before: _Proof | None) -> _Proof:
         earlier = (*earlier, before.shadow)
     form, shadow, copy = _form(x), None, None
     if form is not None and x.is_cpu:
-        shadow = _watched(x) if len(earlier) < _SHARED_AT_MOST else None
+        shadow = watched(x) if len(earlier) < _SHARED_AT_MOST else None
         copy = x.detach().clone() if shadow is None and x.numel() <= _LARGEST_COMPARED else None
         known = shadow is not None or copy is not None
         form = form if known and _form(x) == form else None
     elif x.is_inference():
         form = None
-    return _Proof(_forgotten_with(x, _forms), _state(x), form, told(x, form), shadow, copy, earlier)
+    return _Proof(_forgotten_with(x, _forms), state_of(x), form, told(x, form), shadow, copy, earlier)
 
 
 def told(x: Tensor, form: str | None) -> str:
@@ -135,33 +115,6 @@ def _forgotten_with(x: Tensor, proofs: dict[int, _Proof]) -> weakref.ref[Tensor]
         _lying.pop(key, None)
 
     return weakref.ref(x, forget)
-
-
-@torch.no_grad()
-def _watched(x: Tensor) -> Tensor | None:
-    """A second owner of the memory of `x`; None where torch has no say in who writes to it."""
-    if not _is_held_once(x):
-        return None
-    try:
-        shadow: Tensor = lazy_clone(x)
-    except RuntimeError:  # the memory is another's
-        return None
-    return shadow if is_cow_tensor(x) else None
-
-
-def _is_held_once(x: Tensor) -> bool:
-    """Whether nobody but `x`, and the tensor that it is a view of, holds its memory.
-
-    An array of numpy, or a consumer of DLPack, holds an address. A write moves memory that is shared, and the array
-    would go on with the place where the buffer was. torch forbids to resize what numpy was given, and DLPack holds the
-    tensor.
-    """
-    storage, base = x.untyped_storage(), x._base
-    if not storage.resizable() or tensor_users(x) != 1:
-        return False
-    if base is None:
-        return bool(storage_users(storage._cdata) == 2)  # by `x`, and by `storage` here
-    return bool(storage_users(storage._cdata) == 3 and tensor_users(base) == 2)  # by the view, and by `base` here
 
 
 @assumed_constant
@@ -187,7 +140,7 @@ def holds_form(x: Tensor | None, form: str) -> bool:
         elif known.copy is not None:
             if _is_equal(x, known.copy):
                 return True
-        elif known.state == _state(x):
+        elif known.state == state_of(x):
             return True
     with _untraced():
         real = _with_numbers(x)
@@ -260,7 +213,7 @@ def _number(x: Tensor) -> float:
             number = float(x)
         if x.is_cpu:
             return number
-        known = _Proof(_forgotten_with(x, _numbers), _state(x), number)
+        known = _Proof(_forgotten_with(x, _numbers), state_of(x), number)
         _numbers[id(x)] = known
     return known.found  # type: ignore[return-value]
 

@@ -23,6 +23,7 @@ from autofuse.fx.rewrite.graph_capture import CapturedTrace, captured
 from autofuse.fx.rewrite.layouts import copy_of, keep_layouts
 from autofuse.fx.rewrite.narrow_calls import is_narrow_call, narrow_caller
 from autofuse.fx.rewrite.node_builder import CannotBuild
+from autofuse.fx.rewrite.shared_heads import share_heads
 from autofuse.fx.trace.attribute_reads import guard_path
 from autofuse.fx.trace.operation_names import erase_dead, put_in_place, structure_of
 from autofuse.fx.trace.paths import Path, tail_of
@@ -99,6 +100,7 @@ def plan_of(
         if not _fuse_round(trace, rules, excluded, plan, inside):
             break
     if any(f.fused for f in plan.found):
+        share_heads(trace, inside)
         try:
             keep_layouts(trace, original)
         except CannotBuild as error:
