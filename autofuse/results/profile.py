@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from autofuse.results.comparison import Category
 from autofuse.results.data import Malformed, dumped, loaded
+from autofuse.results.diagnosis import Action, Diagnosis
 from autofuse.results.ladder import Rung
 from autofuse.results.profile_parts import (
     OUTSIDE,
@@ -35,7 +36,9 @@ from autofuse.results.shown import Shown, drawing
 __all__ = [
     "FORMAT_VERSION",
     "OUTSIDE",
+    "Action",
     "Attribution",
+    "Diagnosis",
     "Flops",
     "Layer",
     "Memory",
@@ -61,7 +64,7 @@ class Profile(Shown):
     """One model or step, measured. `name`: what was profiled. `kind`: "live", "script", or "trace" (from elsewhere).
 
     categories: operators or kernels of one step by category. losses: the loss of every step that was run, if known.
-    notes: sentences that whoever reads the numbers should know.
+    notes: sentences that whoever reads the numbers should know. diagnosis: what limits the step, and what to do.
     """
 
     name: str
@@ -82,6 +85,7 @@ class Profile(Shown):
     losses: tuple[float, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    diagnosis: Diagnosis | None = None
     trace_file: str = ""  # the Chrome trace that belongs to it, relative to the JSON file
 
     def rung(self, name: str) -> Rung:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autofuse.profiling.trace.categories import categories_of
+from autofuse.profiling.trace.diagnosis.diagnose import diagnosis_of
 from autofuse.profiling.trace.flops import counted, hfu_of
 from autofuse.profiling.trace.layer_totals import layers, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
@@ -38,7 +39,8 @@ def profile_of_traces(traces: Sequence[Trace], ncu: Path | None = None) -> Profi
         raise ValueError("A profile of traces takes at least one trace; there is none.")
     scopes, unnumbered = numbered([scope_of(trace) for trace in traces])
     ranks = ranks_of(scopes)
-    scope = scopes[max(ranks, key=lambda rank: rank.seconds).rank]
+    shown = max(ranks, key=lambda rank: rank.seconds).rank
+    scope = scopes[shown]
     known = rungs_of(scope) | _flops_rung(scope) | (rungs_of_report(ncu) if ncu else {})
     times = layers_of(scope.trace, scope.steps)
     worlds = [trace.world for trace in traces if trace.world is not None]
@@ -58,6 +60,7 @@ def profile_of_traces(traces: Sequence[Trace], ncu: Path | None = None) -> Profi
         timeline=spans_of(scope),
         ranks=ranks if len(ranks) > 1 or worlds else (),
         environment=environment_of(scope),
+        diagnosis=diagnosis_of(scopes, shown),
         notes=(*_notes(scope), *unnumbered, *notes_of(ranks, max(worlds, default=None))),
     )
 

@@ -55,8 +55,8 @@ def waits_of(scopes: Mapping[int, Scope]) -> dict[int, float] | None:
     """
     durations: dict[Key, dict[int, list[int]]] = defaultdict(dict)
     for rank, scope in scopes.items():
-        for event in _collectives(scope):
-            durations[_group(event)].setdefault(rank, []).append(event.duration)
+        for event in collectives(scope):
+            durations[group_of(event)].setdefault(rank, []).append(event.duration)
     shared = {key: found for key, found in durations.items() if len(found) > 1}
     if not shared or any(len({len(found) for found in by_rank.values()}) > 1 for by_rank in shared.values()):
         return None
@@ -96,7 +96,7 @@ def _missing(given: int, world: int | None) -> str:
     return f"The job has {world} ranks, and {given} of their traces {'was' if given == 1 else 'were'} given."
 
 
-def _collectives(scope: Scope) -> list[Event]:
+def collectives(scope: Scope) -> list[Event]:
     """Those that begin in a step, in order; no point-to-point messages, which two ranks see differently."""
     if scope.has_gpu:
         events = [kernel for kernel in scope.kernels if communicates(kernel.name)]
@@ -109,5 +109,6 @@ def _to_one(event: Event) -> bool:
     return str(event.args.get("Collective name", event.name.partition(":")[2])).lower() in ("send", "recv")
 
 
-def _group(event: Event) -> Key:
+def group_of(event: Event) -> Key:
+    """The process group that a collective is of, as far as the trace tells."""
     return tuple(str(event.args.get(name, "")) for name in ("Process Group Name", "Process Group Ranks"))
