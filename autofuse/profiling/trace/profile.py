@@ -7,6 +7,7 @@ What a live profile reads from its own trace comes from the same functions, each
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,14 +69,30 @@ def profile_of_traces(traces: Sequence[Trace], ncu: Path | None = None) -> Profi
 def timing_of(scope: Scope) -> Timing:
     """The length of every step; the average one where the trace marks none and only their number is known.
 
-    They are as long as they were under the profiler, which slows the host down.
+    They are as long as they were under the profiler, which slows the host down. Where the GPU is behind the host by
+    whole steps, the marks tell when steps were launched and not how long they took: then it is the average, too.
     """
     windows = scope.steps.windows
-    if scope.steps.count == len(windows):
+    if scope.steps.count == len(windows) and not behind(scope):
         seconds = tuple((end - start) * 1e-9 for start, end in windows)
     else:
         seconds = (scope.steps.seconds,)
     return Timing(seconds, median_interval(seconds))
+
+
+def behind(scope: Scope) -> bool:
+    """Whether much of the GPU's work runs in a later step than the one that launched it."""
+    starts = [start for start, _ in scope.steps.windows]
+    late = total = 0
+    for work in scope.work if len(starts) > 1 else ():
+        launch, time = scope.launch_of(work), scope.nanoseconds(work)
+        total += time
+        if launch is not None and bisect_right(starts, launch.start) < bisect_right(starts, work.start):
+            late += time
+    return late > _BEHIND * total
+
+
+_BEHIND = 0.2
 
 
 def flops_of(scope: Scope) -> Flops:

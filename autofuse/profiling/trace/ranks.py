@@ -96,17 +96,25 @@ def _missing(given: int, world: int | None) -> str:
     return f"The job has {world} ranks, and {given} of their traces {'was' if given == 1 else 'were'} given."
 
 
-def collectives(scope: Scope) -> list[Event]:
-    """Those that begin in a step, in order; no point-to-point messages, which two ranks see differently."""
+def messages(scope: Scope) -> list[Event]:
+    """Everything that ranks send each other, of what begins in a step, in order."""
     if scope.has_gpu:
         events = [kernel for kernel in scope.kernels if communicates(kernel.name)]
     else:
         events = [event for event in scope.trace.of("user_annotation") if is_collective(event.name)]
-    return [event for event in events if scope.begins(event) and not _to_one(event)]
+    return [event for event in events if scope.begins(event)]
+
+
+def collectives(scope: Scope) -> list[Event]:
+    """Those of `messages` that are no point-to-point messages, which two ranks see differently."""
+    return [event for event in messages(scope) if not _to_one(event)]
 
 
 def _to_one(event: Event) -> bool:
-    return str(event.args.get("Collective name", event.name.partition(":")[2])).lower() in ("send", "recv")
+    told = event.args.get("Collective name")
+    if told is None and "SendRecv" in event.name:
+        return True
+    return str(told or event.name.partition(":")[2]).lower() in ("send", "recv")
 
 
 def group_of(event: Event) -> Key:

@@ -122,7 +122,7 @@ def _memory(scope: Scope, limits: Limits) -> Loss:
 def _compute(scope: Scope, limits: Limits) -> Loss:
     step, arithmetic = scope.steps.seconds, scope.seconds(limits.arithmetic)
     share = percent(arithmetic, step)
-    if limits.tensor < (1 - _SCALAR) * limits.arithmetic and _has_tensor_cores(limits):
+    if limits.tensor < (1 - _SCALAR) * limits.arithmetic and limits.tensor_cores:
         scalar = scope.seconds(limits.arithmetic - limits.tensor)
         sentence = (
             f"Compute-bound at low utilisation: {share} of the step multiplies matrices, "
@@ -135,6 +135,14 @@ def _compute(scope: Scope, limits: Limits) -> Loss:
         evidence = f"{times(scalar)} of a step of {times(step)} in kernels of float32 arithmetic"
         saved = milliseconds(scalar * (1 - 1 / _FASTER))
         return Loss("compute", arithmetic, sentence, (Action("bf16", text, saved, evidence, "high"),))
+    if limits.single > _SCALAR * limits.arithmetic:
+        single = scope.seconds(limits.single)
+        sentence = (
+            f"Compute-bound: {share} of the step multiplies matrices, {percent(single, arithmetic)} of that in float32."
+        )
+        text = "Compute in half precision: torch.autocast(device_type, dtype=torch.bfloat16)."
+        evidence = f"{times(single)} of a step of {times(step)} in kernels of float32 arithmetic"
+        return Loss("compute", arithmetic, sentence, (Action("bf16", text, None, evidence, "medium"),))
     if limits.sms is not None and limits.sms < FEW_SMS:
         busy = scope.seconds(limits.arithmetic + limits.memory)
         sentence = (
@@ -155,7 +163,7 @@ def _compute(scope: Scope, limits: Limits) -> Loss:
             "matrices, on tensor "
             "cores and all multiprocessors; nothing is left to do but to compute less."
         )
-        if not _has_tensor_cores(limits):
+        if not limits.tensor_cores:
             sentence = (
                 f"Compute-bound: {share} of the step multiplies matrices; nothing that the trace tells is left to do."
             )
@@ -178,12 +186,3 @@ def _compute(scope: Scope, limits: Limits) -> Loss:
     evidence = f"FLOPs of recorded shapes / {times(arithmetic)} / the peak of {limits.device}"
     saved = milliseconds(arithmetic * (1 - limits.achieved / WELL_USED))
     return Loss("compute", arithmetic, sentence, (Action("larger-products", text, saved, evidence, "medium"),))
-
-
-def _has_tensor_cores(limits: Limits) -> bool:
-    """Advice never names hardware that is not there: an unknown device has what its kernels show."""
-    if limits.peak is None:
-        return limits.tensor > 0
-    return "tensorfloat32" in limits.peak.flops or limits.peak.flops.get("float16", 0) > 4 * limits.peak.flops.get(
-        "float32", float("inf")
-    )

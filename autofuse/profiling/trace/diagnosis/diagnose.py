@@ -10,7 +10,7 @@ from autofuse.profiling.trace.diagnosis.fusing import sequences_of
 from autofuse.profiling.trace.diagnosis.host import Host
 from autofuse.profiling.trace.diagnosis.host_losses import blocked_loss, data_loss, launch_loss
 from autofuse.profiling.trace.diagnosis.host_only import diagnosis_on_host
-from autofuse.profiling.trace.diagnosis.job_losses import communication_losses, straggler_loss
+from autofuse.profiling.trace.diagnosis.job_losses import communication_losses, straggler_loss, with_straggler
 from autofuse.profiling.trace.diagnosis.limits import limits_of
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent
 from autofuse.profiling.trace.diagnosis.messages import Waits, waits_of_job
@@ -50,7 +50,7 @@ def _losses(
         busy_loss(scope, limits),
     ]
     if waits is not None and (late := straggler_loss(scopes, waits, _reasons(scopes))):
-        found.append(late)
+        return with_straggler(found, late)
     return found
 
 

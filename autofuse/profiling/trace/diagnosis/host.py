@@ -55,6 +55,19 @@ class Host:
         return bool(work) and sum(self._scope.launch_of(w) is not None for w in work) > 0.5 * len(work)
 
     @cached_property
+    def queued(self) -> list[tuple[int, int]]:
+        """When work was launched and when it began. Without ties between the two, where there are as many launches as
+        there is work, the first launched counts as the first begun: then as much is queued at each moment."""
+        if self.linked:
+            pairs = ((self._scope.launch_of(work), work) for work in self._scope.work)
+            return [(launch.end, work.start) for launch, work in pairs if launch is not None]
+        ends = sorted(e.end for e in self._scope.trace.of(*LAUNCHES) if _LAUNCH.search(e.name))
+        starts = [work.start for work in self._scope.work]
+        if not ends or self.graph_launches or len(ends) != len(starts):
+            return []
+        return list(zip(ends, starts, strict=True))
+
+    @cached_property
     def loader_marks(self) -> list[Event]:
         """The loader's own ranges within the steps."""
         return [e for e in self._scope.trace.of("user_annotation", "cpu_op") if _loads(e) and self._scope.within(e)]

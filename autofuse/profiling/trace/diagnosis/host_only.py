@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autofuse.profiling.trace.categories import categories_of
 from autofuse.profiling.trace.diagnosis.choice import chosen
-from autofuse.profiling.trace.diagnosis.job_losses import sending, straggler_loss, uneven
+from autofuse.profiling.trace.diagnosis.job_losses import sending, straggler_loss, uneven, with_straggler
 from autofuse.profiling.trace.diagnosis.limits import COMPUTES
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
 from autofuse.profiling.trace.diagnosis.messages import Waits
@@ -43,7 +43,7 @@ def diagnosis_on_host(scopes: Mapping[int, Scope], rank: int, waits: Waits | Non
     waited = min(exposed, waits.ranks[rank].exposed) if waits and rank in waits.ranks else 0.0
     losses = [sending(scope, exposed - waited, exposed), uneven(waited, scope.steps.seconds)] if exposed else []
     if waits is not None and (late := straggler_loss(scopes, waits, {r: _reasons(s) for r, s in scopes.items()})):
-        losses.append(late)
+        return chosen(with_straggler([*losses, *cpu_losses(_step(scope))], late), scope.steps.seconds)
     return chosen([*losses, *cpu_losses(_step(scope))], scope.steps.seconds)
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
 from autofuse.profiling.trace.diagnosis.messages import Waits, size_of, waits_of_one
 from autofuse.profiling.trace.diagnosis.waiting import Waiting
 from autofuse.profiling.trace.intervals import length
-from autofuse.profiling.trace.ranks import collectives
+from autofuse.profiling.trace.ranks import collectives, messages
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.time_shares import communication
+from autofuse.profiling.trace.trace import Event
 from autofuse.results.diagnosis import Action
 
+_LOOKED_AT = 50  # messages, the longest: what most of them are
 _MOSTLY = 0.6  # of the exposed communication: waits that are as much are the cause
 
 
@@ -62,6 +65,19 @@ def straggler_loss(
     return Loss("straggler", lost, sentence, (Action(kind, text, milliseconds(lost), evidence + why, sure),))  # type: ignore[arg-type]
 
 
+def with_straggler(losses: Sequence[Loss], late: Loss) -> list[Loss]:
+    """The losses of the late rank with what the others lose to it, which it loses itself to one of these first."""
+    by_itself = _BY_ITSELF.get(late.actions[0].kind)
+    rest = [
+        replace(loss, seconds=max(0.0, loss.seconds - late.seconds)) if loss.limit == by_itself else loss
+        for loss in losses
+    ]
+    return [*rest, late]
+
+
+_BY_ITSELF = {"straggler-data": "data", "straggler-host": "launch", "straggler-copies": "blocked"}
+
+
 def _why(late: int, reasons: Mapping[int, Mapping[str, float]], lost: float) -> tuple[str, tuple[str, str, str]]:
     """In what the late rank differs most from the middle one of the others."""
     mine = reasons[late]
@@ -92,7 +108,7 @@ def _why(late: int, reasons: Mapping[int, Mapping[str, float]], lost: float) -> 
         f"Look at the host of rank {late}: other programs on its cores, what only that rank does "
         "(logging, checkpoints)."
     )
-    return told, ("straggler-host", text, "high")
+    return told, (f"straggler-{name}", text, "high")
 
 
 _DOES = {
@@ -108,9 +124,9 @@ def sending(scope: Scope, lost: float, exposed: float) -> Loss:
     step = scope.steps.seconds
     alone = scope.seconds(length(communication(scope)[0]))
     kinds = Counter[str]()
-    for event in collectives(scope):
-        kinds[_kind(event.name)] += event.duration
-    kind = kinds.most_common(1)[0][0] if kinds else "sendrecv" if alone else ""
+    for event in sorted(messages(scope), key=lambda e: -e.duration)[:_LOOKED_AT]:
+        kinds[_kind(event, scope)] += event.duration
+    kind = kinds.most_common(1)[0][0] if kinds else ""
     sizes = [size for event in collectives(scope) if (size := size_of(event)) is not None]
     sent = (
         f"; {sum(sizes) / scope.steps.count / 1e6:,.1f} MB in {len(sizes) / scope.steps.count:,.0f} collectives"
@@ -145,9 +161,29 @@ def sending(scope: Scope, lost: float, exposed: float) -> Loss:
     )
 
 
-def _kind(name: str) -> str:
-    bare = re.sub(r"[^a-z]", "", name.lower())
-    return next((kind for kind in _REMEDIES if kind in bare), "allreduce")
+def _kind(event: Event, scope: Scope) -> str:
+    """Which collective it is, by what the trace says of it, its own name, or the operator that launched it."""
+    for name in (str(event.args.get("Collective name", "")), event.name, *_operators(event, scope)):
+        bare = re.sub(r"[^a-z]", "", name.lower())
+        for kind in _REMEDIES:
+            if kind in bare:
+                return kind
+        if bare.endswith(("send", "recv")):
+            return "sendrecv"
+    return "allreduce"
+
+
+def _operators(event: Event, scope: Scope) -> list[str]:
+    """The operators of torch.distributed that the host was in when it launched a message."""
+    launch = scope.launch_of(event)
+    if launch is None:
+        return []
+    where = (launch.process, launch.thread)
+    return [
+        e.name
+        for e in scope.trace.of("cpu_op")
+        if e.name.startswith(("c10d", "_c10d")) and (e.process, e.thread) == where and e.start <= launch.start < e.end
+    ]
 
 
 _ACCUMULATE = (

@@ -23,6 +23,7 @@ from autofuse.profiling.trace.trace import Event
 
 COMPUTES = ("matmul", "attention")
 _FEW_ROWS = re.compile(r"gemv|gemmSN|splitkv|paged_attention|decode", re.IGNORECASE)
+_SINGLE = re.compile(r"sgemm|simt|ffma|f32f32_f32f32|_SB_|fp32", re.IGNORECASE)
 _BALANCE = 50.0  # FLOP a byte that every accelerator of today needs at least to be busy computing, in half precision
 _ITEMS = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1}
 
@@ -33,6 +34,8 @@ class Limits:
     memory: of those that move data; weights: of these, products of few rows. sms: the part of the SMs that the
     arithmetic has blocks for, by time, None where it cannot be told. achieved: FLOP/s of the arithmetic / the peak,
     None likewise. longest: the kernel that takes most, and its nanoseconds. device, peak: as far as they are known.
+    single: of the arithmetic, in kernels whose names say float32. tensor_cores: whether the device is known to have
+    them (on AMD's: matrix cores).
     """
 
     arithmetic: float
@@ -44,12 +47,14 @@ class Limits:
     longest: tuple[str, float]
     device: str
     peak: DevicePeak | None
+    single: float
+    tensor_cores: bool
 
 
 def limits_of(scope: Scope) -> Limits:
     """Of everything that computes in the steps."""
     few = _few_rows(scope)
-    arithmetic = tensor = memory = weights = 0.0
+    arithmetic = tensor = memory = weights = single = 0.0
     known = occupied = 0.0
     by_name = Counter[str]()
     for work in scope.work:
@@ -68,12 +73,22 @@ def limits_of(scope: Scope) -> Limits:
         else:
             arithmetic += time
             tensor += time if uses_tensor_cores(work.name) else 0
+            single += time if _SINGLE.search(work.name) and not uses_tensor_cores(work.name) else 0
     device = next((scope.devices[number].name for number in scope.by_device if number in scope.devices), "")
     whole = arithmetic + memory
     return Limits(
         arithmetic, tensor, memory, weights, occupied / known if known > 0.8 * whole and known else None,
         _achieved(scope, arithmetic + weights, peak_of(device)), _longest(by_name), device, peak_of(device),
+        single, _tensor_cores(scope, peak_of(device), tensor),
     )  # fmt: skip
+
+
+def _tensor_cores(scope: Scope, peak: DevicePeak | None, tensor: float) -> bool:
+    """By its data sheet, by its compute capability, or because one of its kernels uses them."""
+    if peak is not None:
+        half, single = peak.flops.get("float16", 0.0), peak.flops.get("float32", 0.0)
+        return half > 2 * single > 0 or "tensorfloat32" in peak.flops
+    return tensor > 0 or any(d.nvidia and d.capability >= (7, 0) for d in scope.devices.values())
 
 
 def _longest(by_name: Counter[str]) -> tuple[str, float]:

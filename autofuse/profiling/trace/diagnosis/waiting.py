@@ -59,7 +59,7 @@ def waiting_of(scope: Scope, host: Host) -> Waiting:
     talking = difference(scope.moments(w for w in scope.work if _talks(w)), computing)
     copying = difference(scope.moments(w for w in scope.work if _copies(w)), union([*computing, *talking]))
     idle = scope.rest(computing, talking, copying)
-    queued = _queued(scope, host) if host.linked else []
+    queued = _queued(scope, host)
     stuck = union([*queued, *host.copying, *host.waiting])
     copy = intersection(copying, stuck) if host.seen else copying
     left = union([*idle, *difference(copying, copy)])
@@ -71,8 +71,6 @@ def waiting_of(scope: Scope, host: Host) -> Waiting:
         left = difference(left, moments)
     data, collective, staging, allocation = parts
     supplied, pause = _stretches(left, scope)
-    if host.loader_marks:  # then the loader's time is known
-        supplied, pause = [], union([*supplied, *pause])
     left = difference(left, union([*supplied, *pause]))
     told = host.seen
     return Waiting(
@@ -106,12 +104,7 @@ def from_host(work: Event) -> bool:
 
 def _queued(scope: Scope, host: Host) -> list[Interval]:
     """Moments at which something was launched and has not begun."""
-    found = []
-    for work in scope.work:
-        launch = scope.launch_of(work)
-        if launch is not None and launch.end - host.shift < work.start:
-            found.append((launch.end - host.shift, work.start))
-    return union(found)
+    return union((end - host.shift, start) for end, start in host.queued if end - host.shift < start)
 
 
 def _blocked(idle: Sequence[Interval], queued: Sequence[Interval]) -> tuple[list[Interval], list[Interval]]:
@@ -129,6 +122,7 @@ def _stretches(idle: Sequence[Interval], scope: Scope) -> tuple[list[Interval], 
         if moment[1] - moment[0] < STRETCH:
             continue
         after = bisect_left(starts, moment[1] - LATENCY)
-        ended_by_input = after < len(starts) and from_host(scope.work[after])
+        next_ = scope.work[after] if after < len(starts) and starts[after] <= moment[1] + LATENCY else None
+        ended_by_input = next_ is not None and from_host(next_)
         (supplied if ended_by_input else pause).append(moment)
     return supplied, pause
