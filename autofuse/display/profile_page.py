@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from autofuse.display.html import CodeBlock, Details, Figure, Part, Section, page
+from autofuse.display.diagnosis import rests_on, saving
+from autofuse.display.html import Advice, CodeBlock, Details, Figure, Part, Section, Verdict, page
 from autofuse.display.layer_tables import (
     all_places,
     both_layers_table,
@@ -47,7 +48,8 @@ _SHOWN = 12  # groups of layers in sight; every layer is one click away
 
 def html(profile: Profile) -> str:
     """The page of one profile, to be written as UTF-8. It needs nothing but itself."""
-    return page(f"Profile: {profile.name}", _summary(profile), _sections({"": profile}), _figures(profile))
+    title, sections = f"Profile: {profile.name}", _sections({"": profile})
+    return page(title, _summary(profile), sections, _figures(profile), _diagnosis(profile))
 
 
 def html_of_both(before: Profile, after: Profile, comparison: Comparison | None = None, diff: str = "") -> str:
@@ -56,6 +58,13 @@ def html_of_both(before: Profile, after: Profile, comparison: Comparison | None 
     figures = [*_verdict(comparison), *_figures_of_both(before, after)]
     sections = _sections(sides, comparison, diff)
     return page(f"Before and after: {before.name}", _summary(after), sections, figures)
+
+
+def _diagnosis(profile: Profile) -> Verdict | None:
+    found = profile.diagnosis
+    if found is None:
+        return None
+    return Verdict(found.sentence, tuple(Advice(a.text, saving(a), rests_on(a)) for a in found.actions))
 
 
 def _summary(profile: Profile) -> str:

@@ -173,7 +173,8 @@ def traced(cause: Cause, shape: Shape, seed: int = 0, steps: int = 3) -> Trace:
 def job(
     late: int | None, why: str, ranks: int = 4, seed: int = 0, steps: int = 4, shape: Shape | None = None
 ) -> list[Trace]:
-    """Ranks that meet in four collectives a step; one of them is late to each, because of its data, its host or its GPU.
+    """Ranks that meet in four collectives a step; one is late to each, because of its data, its host or its GPU.
+
     late None: each time another one is."""
     machines = [Machine(shape or Shape(), seed, rank, ranks) for rank in range(ranks)]
     chance = random.Random(seed)

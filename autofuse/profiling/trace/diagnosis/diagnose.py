@@ -31,16 +31,17 @@ def diagnosis_of(scopes: Mapping[int, Scope], shown: int) -> Diagnosis | None:
     scope = scopes[rank]
     if not scope.has_gpu:
         return diagnosis_on_host(scopes, rank, waits)
-    host = Host(scope)
-    losses = _losses(scope, host, scopes, rank, waits)
+    losses = losses_of(scope, rank, waits)
+    if waits is not None and (late := straggler_loss(scopes, waits, _reasons(scopes))):
+        losses = with_straggler(losses, late)
     return chosen(losses, scope.steps.seconds)
 
 
-def _losses(
-    scope: Scope, host: Host, scopes: Mapping[int, Scope], rank: int, waits: Waits | None
-) -> list[Loss]:  # fmt: skip
+def losses_of(scope: Scope, rank: int = 0, waits: Waits | None = None) -> list[Loss]:
+    """Everything that a step of a GPU loses time to, in one rank's trace."""
+    host = Host(scope)
     waiting, limits = waiting_of(scope, host), limits_of(scope)
-    found = [
+    return [
         data_loss(scope, host, waiting),
         launch_loss(scope, host, waiting),
         blocked_loss(scope, host, waiting),
@@ -49,9 +50,6 @@ def _losses(
         fusing_loss(scope, sequences_of(scope), limits),
         busy_loss(scope, limits),
     ]
-    if waits is not None and (late := straggler_loss(scopes, waits, _reasons(scopes))):
-        return with_straggler(found, late)
-    return found
 
 
 def _turns(scope: Scope) -> list[Loss]:
