@@ -116,6 +116,7 @@ def category_names(sides: Sides) -> list[str]:
 def ranks_table(profile: Profile) -> Table:
     """The processes of a job, the slowest marked."""
     slowest = max((rank.seconds for rank in profile.ranks), default=0.0)
+    told = any(rank.waiting_exposed is not None for rank in profile.ranks)
     rows = tuple(
         (
             Cell(str(rank.rank)),
@@ -124,11 +125,13 @@ def ranks_table(profile: Profile) -> Table:
             Cell(units.duration(rank.communication)),
             Cell(units.duration(rank.exposed)),
             Cell(units.duration(rank.waiting)),
+            *((Cell(units.duration(rank.waiting_exposed)),) if told else ()),
             Cell("slowest" if rank.seconds == slowest and len(profile.ranks) > 1 else ""),
         )
         for rank in profile.ranks
     )  # fmt: skip
-    columns = ("rank", "step", "busy", "communication", "of it exposed", "of it waiting", "")
+    more = ("waiting, exposed",) if told else ()
+    columns = ("rank", "step", "busy", "communication", "of it exposed", "of it waiting", *more, "")
     return Table("", tuple(Column(name, "right" if name else "left") for name in columns), rows)
 
 

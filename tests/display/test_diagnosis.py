@@ -35,7 +35,7 @@ def test_a_terminal_has_it_before_the_facts() -> None:
         text.index("Launch-bound")
         < text.index("1. torch.compile(model)")
         < text.index("2. Make")
-        < text.index("step  ")
+        < text.index("\nstep ")
     )
     assert "saves up to 12.3 ms a step" in text and "high confidence" in text
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from autofuse.profiling.trace.categories import categories_of
 from autofuse.profiling.trace.diagnosis.diagnose import diagnosis_of
+from autofuse.profiling.trace.diagnosis.messages import waits_of_job
 from autofuse.profiling.trace.flops import counted, hfu_of
 from autofuse.profiling.trace.layer_totals import layers, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
@@ -39,7 +41,10 @@ def profile_of_traces(traces: Sequence[Trace], ncu: Path | None = None) -> Profi
     if not traces:
         raise ValueError("A profile of traces takes at least one trace; there is none.")
     scopes, unnumbered = numbered([scope_of(trace) for trace in traces])
+    waits = waits_of_job(scopes)
     ranks = ranks_of(scopes)
+    if waits is not None:
+        ranks = tuple(replace(rank, waiting_exposed=waits.ranks[rank.rank].exposed) for rank in ranks)
     shown = max(ranks, key=lambda rank: rank.seconds).rank
     scope = scopes[shown]
     known = rungs_of(scope) | _flops_rung(scope) | (rungs_of_report(ncu) if ncu else {})
@@ -61,7 +66,7 @@ def profile_of_traces(traces: Sequence[Trace], ncu: Path | None = None) -> Profi
         timeline=spans_of(scope),
         ranks=ranks if len(ranks) > 1 or worlds else (),
         environment=environment_of(scope),
-        diagnosis=diagnosis_of(scopes, shown),
+        diagnosis=diagnosis_of(scopes, shown, waits),
         notes=(*_notes(scope), *unnumbered, *notes_of(ranks, max(worlds, default=None))),
     )
 

@@ -20,6 +20,7 @@ from autofuse.profiling.trace.trace import Event
 from autofuse.results.profile_parts import Rank
 
 Key = tuple[str, ...]
+NOISE = 0.02  # of a step: ranks that wait longer by less do not differ
 _RANK = re.compile(r"rank[-_. ]?(\d+)", re.IGNORECASE)
 
 
@@ -79,17 +80,28 @@ def notes_of(ranks: Sequence[Rank], world: int | None) -> tuple[str, ...]:
         f"and the fastest, rank {fast.rank}, {fast.seconds * 1e3:.4g} ms."
     ]
     waiting = [(rank.waiting, rank.rank) for rank in ranks if rank.waiting is not None]
-    if waiting and max(waiting)[0] > 0:
-        least, last = min(waiting)
-        most, first = max(waiting)
+    if waiting:
         which = "Of these, rank" if world and world > len(ranks) else "Rank"
-        said.append(
-            f"{which} {last} tends to come last: in collectives it waits {least * 1e3:.4g} ms a step for others, "
-            f"and rank {first} {most * 1e3:.4g} ms."
-        )
+        said.append(_last(min(waiting), max(waiting), ranks, which))
     elif any(rank.communication for rank in ranks):
         said.append("Who waits for whom cannot be told: the ranks recorded different collectives.")
     return (*said, *([_missing(len(ranks), world)] if world and world > len(ranks) else []))
+
+
+def _last(least: tuple[float, int], most: tuple[float, int], ranks: Sequence[Rank], which: str) -> str:
+    """Who comes last, where the waits differ by more than steps do by chance."""
+    step = max(rank.seconds for rank in ranks)
+    if most[0] - least[0] <= NOISE * step:
+        return (
+            f"No rank comes last beyond noise: in collectives ranks wait {least[0] * 1e3:.4g} to "
+            f"{most[0] * 1e3:.4g} ms of a step of {step * 1e3:.4g} ms for others."
+        )
+    exposed = {rank.rank: rank.waiting_exposed for rank in ranks}.get(most[1])
+    gained = "" if exposed is None else f", {exposed * 1e3:.4g} ms of it exposed: only that can be gained"
+    return (
+        f"{which} {least[1]} tends to come last: in collectives it waits {least[0] * 1e3:.4g} ms a step for others, "
+        f"and rank {most[1]} {most[0] * 1e3:.4g} ms{gained}."
+    )
 
 
 def _missing(given: int, world: int | None) -> str:

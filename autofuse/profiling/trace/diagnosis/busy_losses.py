@@ -30,10 +30,8 @@ def fusing_loss(scope: Scope, found: Sequence[Fusible], limits: Limits) -> Loss:
             mine = [s for s in found if s.kind == kind]
             actions.append(_fuse(kind, mine, saved[kind], taken[kind], scope))
     best = max(_KINDS, key=lambda k: saved[k])
-    moved = f"{percent(scope.seconds(limits.memory), step)} of the step is in kernels that only move data"
-    sentence = (
-        f"Kernels can be fused: {moved}, and {_WHAT[best]}; fusing saves up to {percent(total, step)} of the step."
-    )
+    moved = f"{percent(scope.seconds(limits.memory), step)} of the step only reads and writes memory"
+    sentence = f"Unfused kernels: {moved}, and {_WHAT[best]}; fusing saves up to {percent(total, step)} of the step."
     return Loss("fusable", total, sentence, tuple(actions))
 
 

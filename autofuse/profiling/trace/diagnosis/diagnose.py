@@ -13,18 +13,18 @@ from autofuse.profiling.trace.diagnosis.host_only import diagnosis_on_host
 from autofuse.profiling.trace.diagnosis.job_losses import communication_losses, straggler_loss, with_straggler
 from autofuse.profiling.trace.diagnosis.limits import limits_of
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent
-from autofuse.profiling.trace.diagnosis.messages import Waits, waits_of_job
+from autofuse.profiling.trace.diagnosis.messages import Waits
 from autofuse.profiling.trace.diagnosis.waiting import Waiting, waiting_of
 from autofuse.profiling.trace.intervals import length
 from autofuse.profiling.trace.scope import Scope
 from autofuse.results.diagnosis import Action, Diagnosis
 
 
-def diagnosis_of(scopes: Mapping[int, Scope], shown: int) -> Diagnosis | None:
-    """What limits the step. shown: the rank whose numbers stand beside it. None for a trace in which no time passes."""
+def diagnosis_of(scopes: Mapping[int, Scope], shown: int, waits: Waits | None) -> Diagnosis | None:
+    """What limits the step. shown: the rank whose numbers stand beside it. waits: of waits_of_job. None for a trace in
+    which no time passes."""
     if not scopes[shown].steps.nanoseconds:
         return None
-    waits = waits_of_job(scopes)
     rank = shown
     if waits is not None:  # the rank that waits least is the one whose own work is the limit
         rank = waits.last if waits.last is not None else min(waits.ranks, key=lambda r: waits.ranks[r].exposed)

@@ -6,7 +6,7 @@ from collections import Counter
 
 from autofuse.profiling.trace.diagnosis.host import Host
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
-from autofuse.profiling.trace.diagnosis.waiting import Waiting, computes, from_host
+from autofuse.profiling.trace.diagnosis.waiting import STRETCH, Waiting, computes, from_host
 from autofuse.profiling.trace.intervals import IntervalLookup, length
 from autofuse.profiling.trace.kernels import category_of
 from autofuse.profiling.trace.scope import Scope
@@ -79,6 +79,14 @@ def launch_loss(scope: Scope, host: Host, waiting: Waiting) -> Loss:
         "medium",
     )
     if not host.seen:
+        long = scope.seconds(sum(end - start for start, end in waiting.untold if end - start >= STRETCH))
+        if long > 0.5 * lost:
+            sentence = (
+                f"The GPU idles {share} of the step in long stretches, and the trace does not tell why: "
+                "it has no events "
+                "of the host."
+            )
+            return Loss("launch", lost, sentence, (_record(),))
         sentence = (
             f"Launch-bound, by the shape of the gaps: the GPU idles {share} of the step between {kernels:,.0f} kernels."
         )

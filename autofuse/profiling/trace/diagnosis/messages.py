@@ -18,7 +18,6 @@ from autofuse.profiling.trace.time_shares import communication
 from autofuse.profiling.trace.trace import Event, integer
 
 _LEAST = 4  # collectives of one kind and size, below which their shortest tells nothing
-NOISE = 0.02  # of a step: ranks that differ by less do not differ
 
 
 @dataclass(frozen=True)

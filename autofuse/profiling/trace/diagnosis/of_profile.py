@@ -14,7 +14,7 @@ from autofuse.profiling.trace.diagnosis.diagnose import losses_of
 from autofuse.profiling.trace.diagnosis.host_only import CpuStep, arithmetic_and_memory, cpu_losses
 from autofuse.profiling.trace.diagnosis.job_losses import sending
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
-from autofuse.profiling.trace.diagnosis.messages import NOISE
+from autofuse.profiling.trace.ranks import NOISE
 from autofuse.profiling.trace.scope import Scope
 from autofuse.results.diagnosis import Action, Diagnosis
 from autofuse.results.profile import Place, Profile
@@ -84,7 +84,7 @@ def _fusing(made: Profile) -> Loss | None:
     action = Action("optimize", "Fuse them: autofuse.optimize(model), or autofuse rewrite on the source.",
                     milliseconds(total), evidence, "medium")  # fmt: skip
     sentence = (
-        f"Kernels can be fused: rules apply to {len(saving)} places, and fusing saves up to "
+        f"Unfused operators: rules apply to {len(saving)} places, and fusing saves up to "
         f"{percent(total, step)} of the "
         "step."
     )
