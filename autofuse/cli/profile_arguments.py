@@ -37,12 +37,14 @@ def _add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
     profile.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module as a script, as python -m"
     )
-    profile.add_argument("--trace", nargs="+", type=Path, metavar="FILE", help="Chrome traces, one of each rank")
+    profile.add_argument(
+        "--trace", nargs="+", type=Path, metavar="FILE", help="Chrome traces, one of each rank, or a folder"
+    )
     profile.add_argument("--ncu", type=Path, metavar="FILE", help="with --trace: a report of Nsight Compute, as CSV")
     profile.add_argument("--warmup", type=_number, default=5, metavar="N", help="untimed steps first (default: 5)")
     profile.add_argument("--steps", type=_counting, default=20, metavar="N", help="timed steps (default: 20)")
     profile.add_argument(
-        "--trace-steps", type=_counting, default=3, metavar="N", help="steps that are recorded then (default: 3)"
+        "--trace-steps", type=_counting, metavar="N", help="recorded steps then (default: 2 seconds of them, 3 to 20)"
     )
     profile.add_argument("--samples", type=_counting, metavar="N", help="in a step; else told from the model's inputs")
     profile.add_argument("--tokens", type=_counting, metavar="N", help="in a step; else told from the model's inputs")

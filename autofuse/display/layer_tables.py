@@ -159,6 +159,18 @@ def titled(fold: RepeatedLayers | RepeatedPlaces) -> str:
     return named(fold.name) + (f" ×{fold.count}" if fold.count > 1 else "")
 
 
+def shortened(name: str) -> str:
+    """A long name without its beginning: what differs between layers stands at the end."""
+    parts = name.split(".")
+    while len(parts) > 1 and len(".".join(parts)) > _LONGEST_NAME:
+        parts = parts[1:]
+    short = ".".join(parts)
+    return name if short == name else f"….{short}"
+
+
+_LONGEST_NAME = 44  # characters, on a terminal
+
+
 def _numbers(forward: Work, backward: Work, part: RepeatedLayers | Layer, share: float) -> tuple[Cell, ...]:
     work = forward + backward
     return (
@@ -194,7 +206,8 @@ def _together(folds: Sequence[RepeatedLayers]) -> RepeatedLayers:
 
 def _short_row(fold: RepeatedLayers) -> tuple[Cell, ...]:
     rules = "".join(f"\n  {rule}" for rule in rules_in_words(fold.places))
-    return (Cell(titled(fold) + rules, rule_cell(fold.places).tone if rules else "plain"), *_short_numbers(fold))
+    name = Cell(shortened(titled(fold)) + rules, rule_cell(fold.places).tone if rules else "plain")
+    return (name, *_short_numbers(fold))
 
 
 def _short_numbers(fold: RepeatedLayers) -> tuple[Cell, ...]:

@@ -54,8 +54,8 @@ def ladder_chart(sides: Sides) -> BarChart:
     """Every rung: what is used as a bar, what is lost behind it, a gap where nothing is known."""
     rows = tuple(_rung_row(rungs, sides) for rungs in rungs_of(sides))
     known = [f"{row.label} {row.value}" for row in rows if row.value != units.NOT_KNOWN]
-    legend = {**side_legend(sides), "lost": "lost against the rung that it is counted from"}
-    told = f"Share of the whole step, rung by rung: {', '.join(known) or 'none is known'}."
+    legend = {**side_legend(sides), "lost": "lost against the number that it is counted from"}
+    told = f"Share of the whole step, number by number: {', '.join(known) or 'none is known'}."
     return BarChart("The ladder: each bar is a share of the whole step", told, rows, legend)
 
 
@@ -210,7 +210,7 @@ def _beside(name: str, sides: Sides, longest: float) -> BarRow:
     known = [units.percent(share.share) for share in shares]
     if not any(bars):
         return BarRow(share_title(name), units.NOT_KNOWN, ((),), next((s.reason for s in shares if s.reason), ""))
-    return BarRow(share_title(name), " → ".join(known), bars, "runs beside the rest")
+    return BarRow(share_title(name), " → ".join(known), bars, "at the same time as the others")
 
 
 def _memory_bar(profile: Profile, kinds: Mapping[str, str], largest: int) -> tuple[Segment, ...]:

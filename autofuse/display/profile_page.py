@@ -148,7 +148,7 @@ def _sections(sides: Sides, comparison: Comparison | None = None, diff: str = ""
 
 
 _LADDER_NOTE = (
-    "The same question in ever stricter ways. Time and memory decide whether a change is worth it, never one rung: a "
+    "The same question in ever stricter ways. Time and memory decide whether a change is worth it, none of these: a "
     "kernel can be at its fastest with few threads in flight."
 )
 _LAYERS_NOTE = (
@@ -168,7 +168,7 @@ def _section(heading: str, parts: list[Part], note: str = "") -> Section | None:
 def _ladder(sides: Sides) -> list[Part]:
     return [
         ladder_chart(sides),
-        Details("What each rung was read from, or why it is missing and how to get it", (ladder_table(sides),)),
+        Details("What each number was read from, or why it is missing and how to get it", (ladder_table(sides),)),
         Details("Formulas and sources", (formulas_table(),)),
     ]
 

@@ -24,7 +24,7 @@ BESIDE = ("host", "communication", "exposed communication")  # these run while s
 
 def ladder_table(sides: Sides) -> Table:
     """Every rung in order: its value, what of the step is lost on it, and how it was had, or why not and how to."""
-    columns = [Column("rung", wraps=True)]
+    columns = [Column("utilisation", wraps=True)]
     for side in sides:
         columns += [Column(_headed(side, "value"), "right"), Column(_headed(side, "lost"), "right")]
     columns.append(Column("from, or why there is none and how to get it", wraps=True))
@@ -64,7 +64,7 @@ def missing_in_words(reason: str, get: str) -> str:
 
 def formulas_table() -> Table:
     """What each rung asks, by formula and source."""
-    columns = (Column("rung"), Column("formula", wraps=True), Column("source", wraps=True))
+    columns = (Column("utilisation"), Column("formula", wraps=True), Column("source", wraps=True))
     return Table("", columns, tuple((Cell(k.title), Cell(k.formula), Cell(k.source)) for k in RUNGS))
 
 
