@@ -46,7 +46,8 @@ def main(options: Namespace) -> int:
         return FAILED
     try:
         results = Results.of(options)
-        found = profile_of_traces([read(path) for path in files_of(options.trace)], options.ncu)
+        peak = (options.peak_flops, options.peak_bandwidth)
+        found = profile_of_traces([read(path) for path in files_of(options.trace)], options.ncu, peak)
     except OSError as error:
         say(f"{error.filename} cannot be read: {error.strerror or error}.")
         return FAILED

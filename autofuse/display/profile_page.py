@@ -33,6 +33,7 @@ from autofuse.display.profile_tables import (
     ladder_table,
     memory_table,
     ranks_table,
+    rungs_of,
     shares_table,
 )
 from autofuse.results import units
@@ -166,8 +167,10 @@ def _section(heading: str, parts: list[Part], note: str = "") -> Section | None:
 
 
 def _ladder(sides: Sides) -> list[Part]:
+    unknown = [next(iter(r.values())).kind.title for r in rungs_of(sides) if all(x.value is None for x in r.values())]
     return [
         ladder_chart(sides),
+        *([f"Not known here: {', '.join(unknown)}. The next line says why, and how to get them."] if unknown else []),
         Details("What each number was read from, or why it is missing and how to get it", (ladder_table(sides),)),
         Details("Formulas and sources", (formulas_table(),)),
     ]

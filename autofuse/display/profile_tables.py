@@ -51,6 +51,11 @@ def loss_in_words(rungs: Mapping[str, Rung]) -> str:
     return f"{' → '.join(units.percent(rung.loss) for rung in losses)} {words}"
 
 
+def value_of(rung: Rung) -> str:
+    """ "45 %", "≤ 45 %" where that is the most it can be, "n/a"."""
+    return f"{'≤ ' if rung.at_most and rung.value is not None else ''}{units.percent(rung.value)}"
+
+
 def missing(rung: Rung) -> str:
     """Why a rung has no value, and what to do: "n/a, because ...; get it: ..."."""
     return missing_in_words(rung.reason, rung.kind.get)
@@ -143,7 +148,7 @@ def _rung_row(rungs: Mapping[str, Rung]) -> tuple[Cell, ...]:
     cells, told = [], []
     for rung in rungs.values():
         known = rung.value is not None
-        cells.append(Cell(units.percent(rung.value), "plain" if known else "quiet"))
+        cells.append(Cell(value_of(rung), "plain" if known else "quiet"))
         cells.append(Cell("" if rung.loss is None else units.percent(rung.loss), "quiet"))
         told.append(rung.basis or rung.kind.source if known else missing(rung))
     first = next(iter(rungs.values()))

@@ -32,6 +32,7 @@ from autofuse.display.profile_tables import (
     missing_in_words,
     rungs_of,
     shares_table,
+    value_of,
 )
 from autofuse.results import units
 from autofuse.results.comparison import TONES, Comparison
@@ -127,7 +128,7 @@ def _rung_cells(row: Mapping[str, Rung]) -> Iterator[Text]:
     yield Text(rungs[0].kind.title)
     for rung in rungs:
         yield _bar(rung, _BAR if len(rungs) == 1 else _BAR // 2)
-        yield Text(units.percent(rung.value).rjust(7), "" if rung.value is not None else _QUIET)
+        yield Text(value_of(rung).rjust(7), "" if rung.value is not None else _QUIET)
     yield Text(loss_in_words(row), _QUIET)
 
 

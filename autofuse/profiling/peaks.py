@@ -37,6 +37,24 @@ def peak_of(device_name: str) -> DevicePeak | None:
     return next((peak for pattern, peak in _TABLE if re.fullmatch(pattern, name)), None)
 
 
+def stated(flops: float | None, bytes_per_second: float | None, known: DevicePeak | None) -> DevicePeak | None:
+    """What somebody says of a device, in place of what is `known` of it: FLOP/s in the dtype that it computes in most,
+    bytes a second. What they do not say stays as it is known; None where nothing is."""
+    if flops is None and bytes_per_second is None:
+        return known
+    rates = known.flops if known is not None else {}
+    return DevicePeak(
+        known.device if known else "the device",
+        rates if flops is None else dict.fromkeys(_DTYPES, flops),
+        bytes_per_second or (known.bytes_per_second if known else 0.0),
+        known.multiprocessors if known else None,
+        known.source if known and flops is None else "--peak-flops",
+    )
+
+
+_DTYPES = ("float16", "bfloat16", "tensorfloat32", "float32", "float64", "float8")
+
+
 def _normal(name: str) -> str:
     """Lower case, single blanks, and no makers or brands, which come and go between drivers."""
     words = re.sub(r"[^a-z0-9]+", " ", re.sub(r"\((tm|r)\)", " ", name.lower())).split()

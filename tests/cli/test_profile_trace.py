@@ -55,6 +55,14 @@ def test_a_folder_without_traces_is_a_sentence(tmp_path: Path, capsys: pytest.Ca
     assert "holds no trace" in capsys.readouterr().err
 
 
+def test_a_rate_has_a_decimal_prefix(trace: Path, capsys: pytest.CaptureFixture[str]):
+    run = ["profile", "--format", "json", "--output", str(trace.parent / "out"), "--trace", str(trace)]
+    assert main([*run, "--peak-flops", "989T", "--peak-bandwidth", "3.35e12"]) == 0
+    with pytest.raises(SystemExit):
+        main([*run, "--peak-flops", "fast"])
+    assert "is no rate" in capsys.readouterr().err
+
+
 def test_json_goes_to_stdout_and_nothing_else(trace: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["profile", "--format", "json", "--output", str(trace.parent), "--trace", str(trace)]) == 0
     shown = capsys.readouterr()

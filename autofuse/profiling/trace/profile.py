@@ -32,15 +32,18 @@ from autofuse.results.profile import Flops, Memory, Power, Probe, Profile, Timin
 _ONLY_LIVE = "a trace does not tell it: profile the model where it runs, with autofuse.profile or `autofuse profile`"
 
 
-def profile_of_traces(traces: Sequence[Trace], ncu: Path | None = None) -> Profile:
+def profile_of_traces(
+    traces: Sequence[Trace], ncu: Path | None = None, peak: tuple[float | None, float | None] = (None, None)
+) -> Profile:  # fmt: skip
     """What traces of one job tell, one trace a rank; of several ranks, the slowest one's numbers.
 
-    ncu: a report of Nsight Compute as CSV, for the rungs that it has. Raises ValueError without any trace,
+    ncu: a report of Nsight Compute as CSV, for the rungs that it has. peak: FLOP/s and bytes a second of the device, for one
+    that no data sheet is known of here, or in place of it. Raises ValueError without any trace,
     nsight.Unsuitable where the report cannot be used, OSError where it cannot be read.
     """
     if not traces:
         raise ValueError("A profile of traces takes at least one trace; there is none.")
-    scopes, unnumbered = numbered([scope_of(trace) for trace in traces])
+    scopes, unnumbered = numbered([scope_of(trace, peak=peak) for trace in traces])
     waits = waits_of_job(scopes)
     ranks = ranks_of(scopes)
     if waits is not None:

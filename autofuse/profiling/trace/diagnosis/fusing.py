@@ -30,6 +30,7 @@ _FUSED_OPTIMIZER = re.compile(
     r"fused|DistributedFused|multi_tensor_adam|AdamFunctor|LAMBStage|FusedAdam", re.IGNORECASE
 )
 _LONGEST = 1.3  # a fused chain takes so many times its longest kernel: it reads what several of them read
+_PASSES = 4  # kernels a step, at least, of an optimizer that is not fused; a fused one has a few beside its own
 _PASSES_SAVED = 0.6  # of an unfused optimizer: about 18 passes over the parameters, where a fused one makes 7
 
 
@@ -115,8 +116,9 @@ def _of_chain(kernels: Sequence[Event], scope: Scope) -> Fusible:
 
 
 def _optimizer(scope: Scope) -> Fusible | None:
-    kernels = [k for k in scope.kernels if scope.begins(k) and _category(k, scope) == "optimizer"]
-    if len(kernels) < 3 * scope.steps.count or any(_FUSED_OPTIMIZER.search(k.name) for k in kernels):
+    mine = [k for k in scope.kernels if scope.begins(k) and _category(k, scope) == "optimizer"]
+    kernels = [k for k in mine if not _FUSED_OPTIMIZER.search(k.name)]
+    if len(kernels) < _PASSES * scope.steps.count:
         return None
     total = sum(scope.nanoseconds(kernel) for kernel in kernels)
     return Fusible("optimizer", tuple(kernels), total, _PASSES_SAVED * total)

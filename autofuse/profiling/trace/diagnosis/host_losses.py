@@ -129,7 +129,7 @@ def launch_loss(scope: Scope, host: Host, waiting: Waiting) -> Loss:
             "in another thread or every N steps."
         )
         first = Action("host-work", text, milliseconds(pause), base, "medium")
-        return Loss("launch", lost, sentence, (first, graph, batch))
+        return Loss("launch", lost, sentence, (first,))
     sentence = f"Launch-bound: the GPU idles {share} of the step while the host launches {kernels:,.0f} kernels."
     return Loss("launch", lost, sentence, (graph, batch))
 

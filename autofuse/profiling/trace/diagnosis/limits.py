@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from autofuse.profiling.peaks import DevicePeak, peak_of
+from autofuse.profiling.peaks import DevicePeak
 from autofuse.profiling.trace.diagnosis.waiting import computes
 from autofuse.profiling.trace.flops import counted
 from autofuse.profiling.trace.intervals import IntervalLookup
@@ -74,18 +74,17 @@ def limits_of(scope: Scope) -> Limits:
             arithmetic += time
             tensor += time if uses_tensor_cores(work.name) else 0
             single += time if _SINGLE.search(work.name) and not uses_tensor_cores(work.name) else 0
-    device = next((scope.devices[number].name for number in scope.by_device if number in scope.devices), "")
     whole = arithmetic + memory
     return Limits(
         arithmetic, tensor, memory, weights, occupied / known if known > 0.8 * whole and known else None,
-        _achieved(scope, arithmetic + weights, peak_of(device)), _longest(by_name), device, peak_of(device),
-        single, _tensor_cores(scope, peak_of(device), tensor),
+        _achieved(scope, arithmetic + weights, scope.peak), _longest(by_name), scope.device_name, scope.peak,
+        single, _tensor_cores(scope, scope.peak, tensor),
     )  # fmt: skip
 
 
 def _tensor_cores(scope: Scope, peak: DevicePeak | None, tensor: float) -> bool:
     """By its data sheet, by its compute capability, or because one of its kernels uses them."""
-    if peak is not None:
+    if peak is not None and not peak.source.startswith("--"):
         half, single = peak.flops.get("float16", 0.0), peak.flops.get("float32", 0.0)
         return half > 2 * single > 0 or "tensorfloat32" in peak.flops
     return tensor > 0 or any(d.nvidia and d.capability >= (7, 0) for d in scope.devices.values())
@@ -111,9 +110,12 @@ def _achieved(scope: Scope, nanoseconds: float, peak: DevicePeak | None) -> floa
 def _few_rows(scope: Scope) -> dict[tuple[Any, Any], IntervalLookup]:
     """By thread, when operators run whose products move more than they compute."""
     found: dict[tuple[Any, Any], list[tuple[int, int]]] = {}
+    balance = _BALANCE
+    if scope.peak is not None and scope.peak.bytes_per_second:  # half of it: far on the memory's side
+        balance = max(balance, 0.5 * scope.peak.flops.get("float16", 0.0) / scope.peak.bytes_per_second)
     for event in scope.trace.of("cpu_op"):
         at = _PRODUCTS.get(event.name)
-        if at is not None and scope.begins(event) and _moves(event, at):
+        if at is not None and scope.begins(event) and _moves(event, at, balance):
             found.setdefault((event.process, event.thread), []).append((event.start, event.end))
     return {thread: IntervalLookup(ranges) for thread, ranges in found.items()}
 
@@ -121,7 +123,7 @@ def _few_rows(scope: Scope) -> dict[tuple[Any, Any], IntervalLookup]:
 _PRODUCTS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1, "aten::_scaled_mm": 0}
 
 
-def _moves(event: Event, at: int) -> bool:
+def _moves(event: Event, at: int, balance: float) -> bool:
     dims, types = event.args.get("Input Dims"), event.args.get("Input type")
     try:
         one, other = dims[at], dims[at + 1]  # type: ignore[index]
@@ -131,7 +133,7 @@ def _moves(event: Event, at: int) -> bool:
         moved = size * (math.prod(one) + math.prod(other) + result)
     except (IndexError, TypeError):
         return False
-    return bool(moved) and flops / moved < _BALANCE
+    return bool(moved) and flops / moved < balance
 
 
 def _launched_in(work: Event, ranges: dict[tuple[Any, Any], IntervalLookup], scope: Scope) -> bool:
