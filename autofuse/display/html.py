@@ -35,7 +35,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Advice:
+class SuggestedAction:
     """What to do: the text, what it gains, and what that rests on."""
 
     text: str
@@ -44,11 +44,11 @@ class Advice:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LeadingSentence:
     """What the page says first: one sentence, and what to do about it, the best first."""
 
     sentence: str
-    advice: tuple[Advice, ...] = ()
+    advice: tuple[SuggestedAction, ...] = ()
 
 
 class Chart(Protocol):
@@ -86,7 +86,7 @@ def page(
     summary: str,
     sections: Sequence[Section],
     figures: Sequence[Figure] = (),
-    verdict: Verdict | None = None,
+    verdict: LeadingSentence | None = None,
 ) -> str:
     """The page as one text to be written as UTF-8. Everything that is passed in is text, and is escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

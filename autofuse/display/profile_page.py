@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from autofuse.display.diagnosis import rests_on, saving
-from autofuse.display.html import Advice, CodeBlock, Details, Figure, Part, Section, Verdict, page
+from autofuse.display.html import CodeBlock, Details, Figure, LeadingSentence, Part, Section, SuggestedAction, page
 from autofuse.display.layer_tables import (
     all_places,
     both_layers_table,
@@ -29,6 +29,7 @@ from autofuse.display.profile_charts import (
 from autofuse.display.profile_tables import (
     Sides,
     categories_table,
+    collectives_table,
     formulas_table,
     ladder_table,
     memory_table,
@@ -61,11 +62,13 @@ def html_of_both(before: Profile, after: Profile, comparison: Comparison | None 
     return page(f"Before and after: {before.name}", _summary(after), sections, figures)
 
 
-def _diagnosis(profile: Profile) -> Verdict | None:
+def _diagnosis(profile: Profile) -> LeadingSentence | None:
     found = profile.diagnosis
     if found is None:
         return None
-    return Verdict(found.sentence, tuple(Advice(a.text, saving(a), rests_on(a)) for a in found.actions))
+    return LeadingSentence(
+        found.sentence, tuple(SuggestedAction(a.text, saving(a), rests_on(a)) for a in found.actions)
+    )
 
 
 def _summary(profile: Profile) -> str:
@@ -139,6 +142,7 @@ def _sections(sides: Sides, comparison: Comparison | None = None, diff: str = ""
         _section("Kinds of operators", _categories(sides)),
         _section("Memory", _memory(sides)),
         _section("The processes of the job", [ranks_table(after)] if len(after.ranks) > 1 else []),
+        _section("Collectives", [collectives_table(after)] if after.collectives else []),
         _section("One step as it ran", _timeline(sides)),
         _section("Step times", _times(sides, comparison)),
         _section("The loss", [chart for chart in (losses_chart(sides),) if chart]),

@@ -140,6 +140,25 @@ def ranks_table(profile: Profile) -> Table:
     return Table("", tuple(Column(name, "right" if name else "left") for name in columns), rows)
 
 
+def collectives_table(profile: Profile) -> Table:
+    """Each kind of collective: how many, how much, how fast."""
+    names = ("ranks", "a step", "bytes", "time", "algorithm", "bus")
+    columns = (Column("collective"), *(Column(name, "right") for name in names))
+    rows = tuple(
+        (
+            Cell(rate.name),
+            Cell("" if rate.ranks is None else str(rate.ranks)),
+            Cell(units.digits(rate.count)),
+            Cell(units.size(rate.bytes)),
+            Cell(units.duration(rate.seconds)),
+            Cell(units.amount(rate.algorithm_bandwidth, "B/s")),
+            Cell(units.amount(rate.bus_bandwidth, "B/s")),
+        )
+        for rate in profile.collectives
+    )
+    return Table("", columns, rows, "Bandwidths as nccl-tests define them; the time is that of the last rank to come.")
+
+
 def _headed(side: str, name: str) -> str:
     return f"{side} {name}".strip()
 

@@ -16,6 +16,7 @@ from autofuse.results.ladder import Rung
 from autofuse.results.profile_parts import (
     OUTSIDE,
     Attribution,
+    CollectiveRate,
     Flops,
     Layer,
     Memory,
@@ -38,6 +39,7 @@ __all__ = [
     "OUTSIDE",
     "Action",
     "Attribution",
+    "CollectiveRate",
     "Diagnosis",
     "Flops",
     "Layer",
@@ -82,6 +84,7 @@ class Profile(Shown):
     categories: Mapping[str, Category] = field(default_factory=dict)
     timeline: tuple[Span, ...] = ()
     ranks: tuple[Rank, ...] = ()
+    collectives: tuple[CollectiveRate, ...] = ()
     losses: tuple[float, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autofuse.profiling.trace.categories import categories_of
+from autofuse.profiling.trace.collective_rates import collective_rates
 from autofuse.profiling.trace.diagnosis.diagnose import diagnosis_of
 from autofuse.profiling.trace.diagnosis.messages import waits_of_job
 from autofuse.profiling.trace.flops import counted, hfu_of
@@ -37,8 +38,8 @@ def profile_of_traces(
 ) -> Profile:  # fmt: skip
     """What traces of one job tell, one trace a rank; of several ranks, the slowest one's numbers.
 
-    ncu: a report of Nsight Compute as CSV, for the rungs that it has. peak: FLOP/s and bytes a second of the device, for one
-    that no data sheet is known of here, or in place of it. Raises ValueError without any trace,
+    ncu: a report of Nsight Compute as CSV, for the rungs that it has. peak: FLOP/s and bytes a second of the device,
+    for one that no data sheet is known of here, or in place of it. Raises ValueError without any trace,
     nsight.Unsuitable where the report cannot be used, OSError where it cannot be read.
     """
     if not traces:
@@ -68,6 +69,7 @@ def profile_of_traces(
         categories=categories_of(scope),
         timeline=spans_of(scope),
         ranks=ranks if len(ranks) > 1 or worlds else (),
+        collectives=collective_rates(scopes, shown),
         environment=environment_of(scope),
         diagnosis=diagnosis_of(scopes, shown, waits),
         notes=(*_notes(scope), *unnumbered, *notes_of(ranks, max(worlds, default=None))),

@@ -1,6 +1,6 @@
 """Which of a step's losses is told first, and which actions stand below it.
 
-Waiting comes first: a device that does not compute cannot be made to compute faster. Where it computes most of the
+WaitedFor comes first: a device that does not compute cannot be made to compute faster. Where it computes most of the
 time, what fusing would save decides, and else whether memory or arithmetic is the limit.
 """
 

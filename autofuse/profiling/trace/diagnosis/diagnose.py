@@ -14,7 +14,7 @@ from autofuse.profiling.trace.diagnosis.job_losses import communication_losses, 
 from autofuse.profiling.trace.diagnosis.limits import limits_of
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent
 from autofuse.profiling.trace.diagnosis.messages import Waits
-from autofuse.profiling.trace.diagnosis.waiting import Waiting, waiting_of
+from autofuse.profiling.trace.diagnosis.waiting import WaitedFor, waiting_of
 from autofuse.profiling.trace.intervals import length
 from autofuse.profiling.trace.scope import Scope
 from autofuse.results.diagnosis import Action, Diagnosis
@@ -83,7 +83,7 @@ def _turns(scope: Scope) -> list[Loss]:
 def _reasons(scopes: Mapping[int, Scope]) -> dict[int, dict[str, float]]:
     found = {}
     for rank, scope in scopes.items():
-        waiting: Waiting = waiting_of(scope, Host(scope))
+        waiting: WaitedFor = waiting_of(scope, Host(scope))
         host = (*waiting.host, *waiting.latency, *waiting.pause, *waiting.allocation, *waiting.untold)
         found[rank] = {
             "data": scope.seconds(length(waiting.data)),

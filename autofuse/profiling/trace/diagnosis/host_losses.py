@@ -6,7 +6,7 @@ from collections import Counter
 
 from autofuse.profiling.trace.diagnosis.host import Host
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
-from autofuse.profiling.trace.diagnosis.waiting import STRETCH, Waiting, computes, from_host
+from autofuse.profiling.trace.diagnosis.waiting import STRETCH, WaitedFor, computes, from_host
 from autofuse.profiling.trace.intervals import IntervalLookup, length
 from autofuse.profiling.trace.kernels import category_of
 from autofuse.profiling.trace.scope import Scope
@@ -17,7 +17,7 @@ _GAP = 1.5e-6  # seconds between two kernels of a captured graph
 _COMPILED = 0.3  # of the kernels, from which on a model is taken to be compiled
 
 
-def data_loss(scope: Scope, host: Host, waiting: Waiting) -> Loss:
+def data_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
     """The GPU computes nothing, nothing is queued, and the host fetches a batch."""
     step, lost = scope.steps.seconds, scope.seconds(length(waiting.data))
     share = percent(lost, step)
@@ -55,7 +55,7 @@ def data_loss(scope: Scope, host: Host, waiting: Waiting) -> Loss:
     return Loss("data", lost, sentence, actions)
 
 
-def launch_loss(scope: Scope, host: Host, waiting: Waiting) -> Loss:
+def launch_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
     """The GPU computes nothing and nothing is queued: the host launches too late, for one of four reasons."""
     step = scope.steps.seconds
     latency, slow, pause, allocation = (
@@ -134,7 +134,7 @@ def launch_loss(scope: Scope, host: Host, waiting: Waiting) -> Loss:
     return Loss("launch", lost, sentence, (graph, batch))
 
 
-def blocked_loss(scope: Scope, host: Host, waiting: Waiting) -> Loss:
+def blocked_loss(scope: Scope, host: Host, waiting: WaitedFor) -> Loss:
     """Kernels are queued, and wait for a copy or for an event; or the host itself copies."""
     step = scope.steps.seconds
     copy, event = (scope.seconds(length(moments)) for moments in (waiting.copy, waiting.event))
@@ -179,7 +179,7 @@ def blocked_loss(scope: Scope, host: Host, waiting: Waiting) -> Loss:
     return Loss("blocked", lost, sentence, (Action(kind, text, milliseconds(copy), evidence, "high"),))
 
 
-def _by_waiting(scope: Scope, host: Host, waiting: Waiting, lost: float) -> float:
+def _by_waiting(scope: Scope, host: Host, waiting: WaitedFor, lost: float) -> float:
     """Seconds of a step that would not be lost if the host never waited for the GPU.
 
     Without those waits the host runs ahead, and a step takes as long as the slower of the two: the host without its
@@ -241,7 +241,7 @@ def _calls(host: Host) -> str:
     )
 
 
-def _doing(scope: Scope, waiting: Waiting) -> str:
+def _doing(scope: Scope, waiting: WaitedFor) -> str:
     """The range or the operator that takes most of the pauses, where one takes half of them."""
     pauses = IntervalLookup(waiting.pause)
     taken = Counter[str]()

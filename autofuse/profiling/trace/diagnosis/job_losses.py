@@ -10,7 +10,7 @@ from statistics import median
 
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
 from autofuse.profiling.trace.diagnosis.messages import Waits, size_of, waits_of_one
-from autofuse.profiling.trace.diagnosis.waiting import Waiting
+from autofuse.profiling.trace.diagnosis.waiting import WaitedFor
 from autofuse.profiling.trace.intervals import length
 from autofuse.profiling.trace.ranks import collectives, messages
 from autofuse.profiling.trace.scope import Scope
@@ -22,7 +22,7 @@ _LOOKED_AT = 50  # messages, the longest: what most of them are
 _MOSTLY = 0.6  # of the exposed communication: waits that are as much are the cause
 
 
-def communication_losses(scope: Scope, waiting: Waiting, waits: Waits | None, rank: int) -> list[Loss]:
+def communication_losses(scope: Scope, waiting: WaitedFor, waits: Waits | None, rank: int) -> list[Loss]:
     """What is exposed, split into sending and waiting; `rank` is the one that the scope is of."""
     step = scope.steps.seconds
     exposed = scope.seconds(length(waiting.communication) + length(waiting.host_collective))

@@ -35,7 +35,7 @@ _BETWEEN = ("PtoP", "PeerToPeer", "P2P")
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitedFor:
     """Moments of the steps by what is waited for; `computing` are the others. inferred: `data` has no marks of a
     loader, and is what comes between the last launch and the copy of a batch."""
 
@@ -53,7 +53,7 @@ class Waiting:
     inferred: bool = False
 
 
-def waiting_of(scope: Scope, host: Host) -> Waiting:
+def waiting_of(scope: Scope, host: Host) -> WaitedFor:
     """What the GPU of a trace waits for. With several GPUs, moments at which all of them wait."""
     computing = scope.moments(w for w in scope.work if computes(w))
     talking = difference(scope.moments(w for w in scope.work if _talks(w)), computing)
@@ -73,7 +73,7 @@ def waiting_of(scope: Scope, host: Host) -> Waiting:
     supplied, pause = _stretches(left, scope)
     left = difference(left, union([*supplied, *pause]))
     told = host.seen
-    return Waiting(
+    return WaitedFor(
         computing, talking, union([*copy, *staging]), event, latency, union([*data, *supplied]), collective,
         allocation, pause if told else [], left if told else [], [] if told else union([*left, *pause]),
         bool(supplied) and length(supplied) >= length(data),
