@@ -13,6 +13,7 @@ from autofuse.display.folding import (
     folded_places,
     gain_together,
     own_share,
+    shortened,
 )
 from autofuse.results import units
 from autofuse.results.profile_parts import OUTSIDE, Layer, Regime, Work
@@ -157,18 +158,6 @@ def named(fqn: str) -> str:
 def titled(fold: RepeatedLayers | RepeatedPlaces) -> str:
     """ "h.*.attn ×12"."""
     return named(fold.name) + (f" ×{fold.count}" if fold.count > 1 else "")
-
-
-def shortened(name: str) -> str:
-    """A long name without its beginning: what differs between layers stands at the end."""
-    parts = name.split(".")
-    while len(parts) > 1 and len(".".join(parts)) > _LONGEST_NAME:
-        parts = parts[1:]
-    short = ".".join(parts)
-    return name if short == name else f"….{short}"
-
-
-_LONGEST_NAME = 44  # characters, on a terminal
 
 
 def _numbers(forward: Work, backward: Work, part: RepeatedLayers | Layer, share: float) -> tuple[Cell, ...]:

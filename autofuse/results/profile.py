@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from autofuse.results.collective_rate import CollectiveRate
 from autofuse.results.comparison import Category
 from autofuse.results.data import Malformed, dumped, loaded
 from autofuse.results.diagnosis import Action, Diagnosis
@@ -16,7 +17,6 @@ from autofuse.results.ladder import Rung
 from autofuse.results.profile_parts import (
     OUTSIDE,
     Attribution,
-    CollectiveRate,
     Flops,
     Layer,
     Memory,

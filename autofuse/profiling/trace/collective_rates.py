@@ -15,7 +15,7 @@ from autofuse.profiling.trace.diagnosis.messages import size_of
 from autofuse.profiling.trace.ranks import collectives, group_of
 from autofuse.profiling.trace.scope import Scope
 from autofuse.profiling.trace.trace import Event, integer
-from autofuse.results.profile_parts import CollectiveRate
+from autofuse.results.collective_rate import CollectiveRate
 
 _KINDS = ("allreduce", "reducescatter", "allgather", "alltoall", "broadcast", "reduce")
 

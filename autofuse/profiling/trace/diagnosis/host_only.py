@@ -41,7 +41,7 @@ def diagnosis_on_host(scopes: Mapping[int, Scope], rank: int, waits: Waits | Non
     scope = scopes[rank]
     exposed = scope.seconds(length(communication(scope)[1]))
     waited = min(exposed, waits.ranks[rank].exposed) if waits and rank in waits.ranks else 0.0
-    losses = [sending(scope, exposed - waited, exposed), uneven(waited, scope.steps.seconds)] if exposed else []
+    losses = [sending(scope, exposed - waited, exposed), uneven(scope, waited)] if exposed else []
     if waits is not None and (late := straggler_loss(scopes, waits, {r: _reasons(s) for r, s in scopes.items()})):
         return chosen(with_straggler([*losses, *cpu_losses(_step(scope))], late), scope.steps.seconds)
     return chosen([*losses, *cpu_losses(_step(scope))], scope.steps.seconds)

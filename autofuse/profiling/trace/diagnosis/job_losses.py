@@ -10,6 +10,7 @@ from statistics import median
 
 from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
 from autofuse.profiling.trace.diagnosis.messages import Waits, size_of, waits_of_one
+from autofuse.profiling.trace.diagnosis.remedies import REMEDIES
 from autofuse.profiling.trace.diagnosis.waiting import WaitedFor
 from autofuse.profiling.trace.intervals import length
 from autofuse.profiling.trace.ranks import collectives, messages
@@ -30,7 +31,7 @@ def communication_losses(scope: Scope, waiting: WaitedFor, waits: Waits | None, 
         return []
     if waits is not None:
         waited = min(exposed, waits.ranks[rank].exposed) if rank in waits.ranks else 0.0
-        return [sending(scope, exposed - waited, exposed), *([uneven(waited, step)] if waited else [])]
+        return [sending(scope, exposed - waited, exposed), *([uneven(scope, waited)] if waited else [])]
     waited = min(exposed, waits_of_one(scope))
     if waited > _MOSTLY * exposed:
         return [sending(scope, exposed - waited, exposed), _late_somewhere(waited, step)]
@@ -52,7 +53,7 @@ def straggler_loss(
     lost = max(0.0, lost - waits.ranks[late].exposed)
     if not lost:
         return None
-    why, action = _why(late, reasons, lost)
+    why, action = _why(late, reasons, lost, scopes[late].has_gpu)
     others = len(scopes) - 1
     sentence = (
         f"{percent(lost, step)} of the step waits for another rank: rank {late} comes last to the collectives"
@@ -78,7 +79,9 @@ def with_straggler(losses: Sequence[Loss], late: Loss) -> list[Loss]:
 _BY_ITSELF = {"straggler-data": "data", "straggler-host": "launch", "straggler-copies": "blocked"}
 
 
-def _why(late: int, reasons: Mapping[int, Mapping[str, float]], lost: float) -> tuple[str, tuple[str, str, str]]:
+def _why(
+    late: int, reasons: Mapping[int, Mapping[str, float]], lost: float, on_gpu: bool
+) -> tuple[str, tuple[str, str, str]]:
     """In what the late rank differs most from the middle one of the others."""
     mine = reasons[late]
     others = [found for rank, found in reasons.items() if rank != late]
@@ -87,7 +90,7 @@ def _why(late: int, reasons: Mapping[int, Mapping[str, float]], lost: float) -> 
     if more[name] < 0.3 * lost:
         text = f"Look at rank {late} first: its machine, its clocks, its link, and how much work it is given."
         return "", ("straggler", text, "medium")
-    told = f" ({_DOES[name]} {times(more[name])} longer)"
+    told = f" ({(_DOES if on_gpu else _DOES_ON_CPU)[name]} {times(more[name])} longer)"
     if name == "data":
         return told, (
             "straggler-data",
@@ -97,8 +100,17 @@ def _why(late: int, reasons: Mapping[int, Mapping[str, float]], lost: float) -> 
     if name == "kernels":
         usual = median(found["count"] for found in others)
         if mine["count"] > 1.1 * usual:
-            text = f"Give rank {late} less work: it runs {mine['count']:,.0f} kernels a step, the others {usual:,.0f}."
+            text = (
+                f"Give rank {late} less work: it runs {mine['count']:,.0f} "
+                f"{'kernels' if on_gpu else 'operators'} a step, the others {usual:,.0f}."
+            )
             return told, ("balance", text, "high")
+        if not on_gpu:
+            text = (
+                f"Check the cores of rank {late}: it runs as many operators, and they take longer: other "
+                "programs, clocks."
+            )
+            return told, ("slow-cores", text, "medium")
         text = (
             f"Check the GPU of rank {late}: it runs as many kernels, and they take longer. Its clocks and temperature "
             "(nvidia-smi -q -d PERFORMANCE,CLOCK; rocm-smi), or larger inputs than the others'."
@@ -117,6 +129,7 @@ _DOES = {
     "copies": "it copies",
     "kernels": "its kernels run",
 }
+_DOES_ON_CPU = {**_DOES, "host": "its Python runs", "kernels": "its operators run"}
 
 
 def sending(scope: Scope, lost: float, exposed: float) -> Loss:
@@ -140,10 +153,12 @@ def sending(scope: Scope, lost: float, exposed: float) -> Loss:
     )
     if kind == "sendrecv":
         sentence = (
-            f"{percent(lost, step)} of the step waits for other GPUs: for messages of the stages before and after."
+            f"{percent(lost, step)} of the step waits for {_whom(scope)}: for messages of the stages before and after."
         )
     else:
-        sentence = f"{percent(lost, step)} of the step waits for other GPUs: for communication that no computing hides."
+        sentence = (
+            f"{percent(lost, step)} of the step waits for {_whom(scope)}: for communication that no computing hides."
+        )
     return Loss(
         "communication",
         lost,
@@ -156,16 +171,20 @@ def sending(scope: Scope, lost: float, exposed: float) -> Loss:
                 evidence,
                 "high" if at == 0 else "medium",
             )
-            for at, (name, text) in enumerate(_REMEDIES[kind] if kind in _REMEDIES else _REMEDIES["allreduce"])
+            for at, (name, text) in enumerate(REMEDIES[kind] if kind in REMEDIES else REMEDIES["allreduce"])
         ),
     )
+
+
+def _whom(scope: Scope) -> str:
+    return "other GPUs" if scope.has_gpu else "other ranks"
 
 
 def _kind(event: Event, scope: Scope) -> str:
     """Which collective it is, by what the trace says of it, its own name, or the operator that launched it."""
     for name in (str(event.args.get("Collective name", "")), event.name, *_operators(event, scope)):
         bare = re.sub(r"[^a-z]", "", name.lower())
-        for kind in _REMEDIES:
+        for kind in REMEDIES:
             if kind in bare:
                 return kind
         if bare.endswith(("send", "recv")):
@@ -186,92 +205,12 @@ def _operators(event: Event, scope: Scope) -> list[str]:
     ]
 
 
-_ACCUMULATE = (
-    "accumulate",
-    (
-        "Communicate less often: accumulate gradients over several batches within "
-        "model.no_sync(), or make the batch larger."
-    ),
-)
-_HALF = (
-    "compress",
-    "Send half as much: gradients in bf16 (bf16_compress_hook of torch.distributed.algorithms.ddp_comm_hooks).",
-)
-_REMEDIES: dict[str, tuple[tuple[str, str], ...]] = {
-    "sendrecv": (
-        (
-            "microbatches",
-            (
-                "Cut the batch into more microbatches, or use an interleaved or zero-bubble schedule "
-                "(torch.distributed.pipelining)."
-            ),
-        ),
-        ("overlap", "Post receives ahead of their use (batch_isend_irecv), on a stream of their own."),
-    ),
-    "reducescatter": (
-        (
-            "overlap",
-            (
-                "Overlap: FSDP with backward_prefetch=BACKWARD_PRE and forward_prefetch=True, "
-                "fully_shard on every block; reduce in bf16 "
-                "(MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))."
-            ),
-        ),
-        (
-            "shard-less",
-            (
-                "Shard within a node only (HSDP: a two-dimensional device mesh), or keep weights after "
-                "the forward (reshard_after_forward=False)."
-            ),
-        ),
-        _ACCUMULATE,
-    ),
-    "allgather": (
-        (
-            "overlap",
-            (
-                "Overlap: FSDP with forward_prefetch=True and backward_prefetch=BACKWARD_PRE, "
-                "fully_shard on every block, so that the next block's weights come while this one "
-                "computes."
-            ),
-        ),
-        (
-            "shard-less",
-            (
-                "Shard within a node only (HSDP: a two-dimensional device mesh), or keep weights after "
-                "the forward (reshard_after_forward=False)."
-            ),
-        ),
-        _ACCUMULATE,
-    ),
-    "alltoall": (
-        (
-            "overlap",
-            (
-                "Overlap the exchange of tokens with computing: split the batch in two and exchange one "
-                "half while the other computes; keep experts within a node."
-            ),
-        ),
-        ("compress", "Send tokens in bf16 or fp8."),
-    ),
-    "allreduce": (
-        (
-            "overlap",
-            (
-                "Overlap gradients with the backward pass: DistributedDataParallel with bucket_cap_mb so "
-                "that buckets are ready early, and no collective on the compute stream."
-            ),
-        ),
-        _HALF,
-        _ACCUMULATE,
-    ),
-}
-
-
-def uneven(lost: float, step: float) -> Loss:
+def uneven(scope: Scope, lost: float) -> Loss:
     """Seconds of a step in which a rank waits, each time for another one."""
+    step = scope.steps.seconds
     sentence = (
-        f"{percent(lost, step)} of the step waits for other GPUs: now one rank comes last to a collective, now another."
+        f"{percent(lost, step)} of the step waits for {_whom(scope)}: now one rank comes last to "
+        "a collective, now another."
     )
     text = (
         "Give the ranks equal work: sort or pack sequences by length, pad less, the same number "

@@ -11,7 +11,7 @@ from autofuse.profiling.trace.profile import profile_of_traces
 from autofuse.profiling.trace.trace import Trace
 from autofuse.results.diagnosis import Diagnosis
 from autofuse.results.profile import Profile
-from tests.profiling.trace.building import op, step, trace
+from tests.profiling.trace.building import mark, op, step, trace
 from tests.profiling.trace.causes import CAUSES, Cause, job, layers, traced
 from tests.profiling.trace.machine import DEVICES, Machine, Shape
 
@@ -131,3 +131,17 @@ def test_a_trace_of_nothing_has_none() -> None:
 )
 def test_a_step_on_a_cpu(entries: list[dict[str, object]], limit: str) -> None:
     assert diagnosis(trace(step(1, 0, 1000), *entries, devices=[])).limit == limit
+
+
+def test_advice_for_ranks_on_cpus_names_no_gpu() -> None:
+    """Rank 1 sleeps before its collective, which rank 0 waits in."""
+    ranks = [
+        trace(
+            step(1, 0, 1000), op("aten::mm", 0, 100), mark("gloo:all_reduce", begins, 1000 - begins, 2),
+            devices=[], rank=rank, world=2,
+        )
+        for rank, begins in ((0, 110), (1, 950))
+    ]  # fmt: skip
+    found = diagnosis(*ranks)
+    assert found.limit == "straggler" and "rank 1 comes last" in found.sentence
+    assert "GPU" not in found.sentence + "".join(action.text for action in found.actions)
