@@ -37,12 +37,20 @@ def _add_profile(commands: Commands[argparse.ArgumentParser]) -> None:
     profile.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module as a script, as python -m"
     )
-    profile.add_argument("--trace", nargs="+", type=Path, metavar="FILE", help="Chrome traces, one of each rank")
+    profile.add_argument(
+        "--trace", nargs="+", type=Path, metavar="FILE", help="Chrome traces, one of each rank, or a folder"
+    )
     profile.add_argument("--ncu", type=Path, metavar="FILE", help="with --trace: a report of Nsight Compute, as CSV")
+    profile.add_argument(
+        "--peak-flops", type=_rate, metavar="RATE", help="with --trace: FLOP/s of the device at most, as 989T"
+    )
+    profile.add_argument(
+        "--peak-bandwidth", type=_rate, metavar="RATE", help="with --trace: bytes a second of its memory, as 3.35T"
+    )
     profile.add_argument("--warmup", type=_number, default=5, metavar="N", help="untimed steps first (default: 5)")
     profile.add_argument("--steps", type=_counting, default=20, metavar="N", help="timed steps (default: 20)")
     profile.add_argument(
-        "--trace-steps", type=_counting, default=3, metavar="N", help="steps that are recorded then (default: 3)"
+        "--trace-steps", type=_counting, metavar="N", help="recorded steps then (default: 2 seconds of them, 3 to 20)"
     )
     profile.add_argument("--samples", type=_counting, metavar="N", help="in a step; else told from the model's inputs")
     profile.add_argument("--tokens", type=_counting, metavar="N", help="in a step; else told from the model's inputs")
@@ -109,6 +117,18 @@ def _add_plan(commands: Commands[argparse.ArgumentParser]) -> None:
     plan.add_argument("--step-seconds", type=float, metavar="S", help="with --scale: the step's time on one device")
     plan.add_argument("--no-fusion", action="store_true", help="leave out what fusion would change")
     _add_format(plan)
+
+
+def _rate(text: str) -> float:
+    """A positive number, with a decimal prefix or without: 989T, 3.35e12."""
+    factor = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}.get(text[-1:], 0.0)
+    try:
+        value = float(text[:-1]) * factor if factor else float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no rate: write a positive number, as 989T or 3.35e12")
+    return value
 
 
 def _dtype(text: str) -> str:

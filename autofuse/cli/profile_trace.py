@@ -3,12 +3,39 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from autofuse.cli.profile_results import FAILED, CannotWriteResults, Results, say
+from autofuse.cli.profile_results import DATA, FAILED, CannotWriteResults, Results, say
 from autofuse.profiling.trace.nsight import Unsuitable
 from autofuse.profiling.trace.profile import profile_of_traces
 from autofuse.profiling.trace.trace import Unreadable, read
+
+
+def files_of(given: Sequence[Path]) -> list[Path]:
+    """The files given, and of folders the traces anywhere in them, in order of their names.
+
+    Raises Unreadable for a folder in which there is none.
+    """
+    found: list[Path] = []
+    for path in given:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(_ENDINGS) and not _ours(p))
+        if not inside:
+            raise Unreadable(f"{path} holds no trace: no file in it ends with {' or '.join(_ENDINGS)}.")
+        found += inside
+    return found
+
+
+_ENDINGS = (".json", ".json.gz")
+
+
+def _ours(path: Path) -> bool:
+    """What an earlier run wrote beside the traces."""
+    return path.name == DATA
 
 
 def main(options: Namespace) -> int:
@@ -19,7 +46,8 @@ def main(options: Namespace) -> int:
         return FAILED
     try:
         results = Results.of(options)
-        found = profile_of_traces([read(path) for path in options.trace], options.ncu)
+        peak = (options.peak_flops, options.peak_bandwidth)
+        found = profile_of_traces([read(path) for path in files_of(options.trace)], options.ncu, peak)
     except OSError as error:
         say(f"{error.filename} cannot be read: {error.strerror or error}.")
         return FAILED

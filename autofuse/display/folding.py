@@ -170,3 +170,15 @@ def _mean(weighed: Iterable[tuple[float | None, float]]) -> float | None:
     if not total:
         return known[0][0] if known else None
     return sum(value * weight for value, weight in known) / total
+
+
+def shortened(name: str) -> str:
+    """A long name without its beginning: what differs between layers stands at the end."""
+    parts = name.split(".")
+    while len(parts) > 1 and len(".".join(parts)) > _LONGEST_NAME:
+        parts = parts[1:]
+    short = ".".join(parts)
+    return name if short == name else f"….{short}"
+
+
+_LONGEST_NAME = 44  # characters, on a terminal

@@ -34,6 +34,23 @@ class Figure:
     tone: Tone = "plain"
 
 
+@dataclass(frozen=True)
+class SuggestedAction:
+    """What to do: the text, what it gains, and what that rests on."""
+
+    text: str
+    gain: str = ""
+    basis: str = ""
+
+
+@dataclass(frozen=True)
+class LeadingSentence:
+    """What the page says first: one sentence, and what to do about it, the best first."""
+
+    sentence: str
+    advice: tuple[SuggestedAction, ...] = ()
+
+
 class Chart(Protocol):
     """Something drawn. legend, where it has one: what the classes of its marks stand for."""
 
@@ -64,12 +81,18 @@ class Section:
     note: str = ""
 
 
-def page(title: str, summary: str, sections: Sequence[Section], figures: Sequence[Figure] = ()) -> str:
+def page(
+    title: str,
+    summary: str,
+    sections: Sequence[Section],
+    figures: Sequence[Figure] = (),
+    verdict: LeadingSentence | None = None,
+) -> str:
     """The page as one text to be written as UTF-8. Everything that is passed in is text, and is escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("autofuse.display").joinpath(_TEMPLATE).read_text(encoding="utf-8"))
     drawn = [(section.heading, section.note, [drawn_part(part) for part in section.parts]) for section in sections]
-    return template.render(title=title, summary=summary, figures=figures, sections=drawn) + "\n"
+    return template.render(title=title, summary=summary, figures=figures, verdict=verdict, sections=drawn) + "\n"
 
 
 def drawn_part(part: Part) -> Markup:

@@ -13,6 +13,7 @@ from autofuse.display.folding import (
     folded_places,
     gain_together,
     own_share,
+    shortened,
 )
 from autofuse.results import units
 from autofuse.results.profile_parts import OUTSIDE, Layer, Regime, Work
@@ -194,7 +195,8 @@ def _together(folds: Sequence[RepeatedLayers]) -> RepeatedLayers:
 
 def _short_row(fold: RepeatedLayers) -> tuple[Cell, ...]:
     rules = "".join(f"\n  {rule}" for rule in rules_in_words(fold.places))
-    return (Cell(titled(fold) + rules, rule_cell(fold.places).tone if rules else "plain"), *_short_numbers(fold))
+    name = Cell(shortened(titled(fold)) + rules, rule_cell(fold.places).tone if rules else "plain")
+    return (name, *_short_numbers(fold))
 
 
 def _short_numbers(fold: RepeatedLayers) -> tuple[Cell, ...]:

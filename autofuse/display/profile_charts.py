@@ -24,6 +24,7 @@ from autofuse.display.profile_tables import (
     share_names,
     share_of,
     share_title,
+    value_of,
 )
 from autofuse.display.roofline import Dot, RooflineChart
 from autofuse.display.timeline import TimelineChart
@@ -51,11 +52,12 @@ def side_legend(sides: Sides) -> dict[str, str]:
 
 
 def ladder_chart(sides: Sides) -> BarChart:
-    """Every rung: what is used as a bar, what is lost behind it, a gap where nothing is known."""
-    rows = tuple(_rung_row(rungs, sides) for rungs in rungs_of(sides))
+    """Every rung that is known: what is used as a bar, what is lost behind it, a gap where a side has none."""
+    every = tuple(_rung_row(rungs, sides) for rungs in rungs_of(sides))
+    rows = tuple(row for row in every if row.value != units.NOT_KNOWN) or every[:1]
     known = [f"{row.label} {row.value}" for row in rows if row.value != units.NOT_KNOWN]
-    legend = {**side_legend(sides), "lost": "lost against the rung that it is counted from"}
-    told = f"Share of the whole step, rung by rung: {', '.join(known) or 'none is known'}."
+    legend = {**side_legend(sides), "lost": "lost against the number that it is counted from"}
+    told = f"Share of the whole step, number by number: {', '.join(known) or 'none is known'}."
     return BarChart("The ladder: each bar is a share of the whole step", told, rows, legend)
 
 
@@ -172,7 +174,7 @@ def _rung_row(rungs: Mapping[str, Rung], sides: Sides) -> BarRow:
     title = next(iter(rungs.values())).kind.title
     if all(rung.value is None for rung in rungs.values()):
         return BarRow(title, units.NOT_KNOWN, ((),))
-    value = " → ".join(units.percent(rung.value) for rung in rungs.values())
+    value = " → ".join(value_of(rung) for rung in rungs.values())
     bars = tuple(_rung_bar(rung, colour(i, sides)) for i, rung in enumerate(rungs.values()))
     return BarRow(title, value, bars, loss_in_words(rungs), short=title.partition("(")[2].rstrip(")"))
 
@@ -210,7 +212,7 @@ def _beside(name: str, sides: Sides, longest: float) -> BarRow:
     known = [units.percent(share.share) for share in shares]
     if not any(bars):
         return BarRow(share_title(name), units.NOT_KNOWN, ((),), next((s.reason for s in shares if s.reason), ""))
-    return BarRow(share_title(name), " → ".join(known), bars, "runs beside the rest")
+    return BarRow(share_title(name), " → ".join(known), bars, "at the same time as the others")
 
 
 def _memory_bar(profile: Profile, kinds: Mapping[str, str], largest: int) -> tuple[Segment, ...]:

@@ -75,7 +75,7 @@ def _time_facts(profile: Profile) -> Iterator[tuple[str, Text]]:
     if parts:
         yield "time", _shares(parts)
     if beside:
-        yield "beside it", _shares(beside)
+        yield "of it", _shares(beside)
 
 
 def _shares(shares: Sequence[Share]) -> Text:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from autofuse.display.html import CodeBlock, Details, Figure, Part, Section, page
+from autofuse.display.diagnosis import rests_on, saving
+from autofuse.display.html import CodeBlock, Details, Figure, LeadingSentence, Part, Section, SuggestedAction, page
 from autofuse.display.layer_tables import (
     all_places,
     both_layers_table,
@@ -28,10 +29,12 @@ from autofuse.display.profile_charts import (
 from autofuse.display.profile_tables import (
     Sides,
     categories_table,
+    collectives_table,
     formulas_table,
     ladder_table,
     memory_table,
     ranks_table,
+    rungs_of,
     shares_table,
 )
 from autofuse.results import units
@@ -47,7 +50,8 @@ _SHOWN = 12  # groups of layers in sight; every layer is one click away
 
 def html(profile: Profile) -> str:
     """The page of one profile, to be written as UTF-8. It needs nothing but itself."""
-    return page(f"Profile: {profile.name}", _summary(profile), _sections({"": profile}), _figures(profile))
+    title, sections = f"Profile: {profile.name}", _sections({"": profile})
+    return page(title, _summary(profile), sections, _figures(profile), _diagnosis(profile))
 
 
 def html_of_both(before: Profile, after: Profile, comparison: Comparison | None = None, diff: str = "") -> str:
@@ -56,6 +60,15 @@ def html_of_both(before: Profile, after: Profile, comparison: Comparison | None 
     figures = [*_verdict(comparison), *_figures_of_both(before, after)]
     sections = _sections(sides, comparison, diff)
     return page(f"Before and after: {before.name}", _summary(after), sections, figures)
+
+
+def _diagnosis(profile: Profile) -> LeadingSentence | None:
+    found = profile.diagnosis
+    if found is None:
+        return None
+    return LeadingSentence(
+        found.sentence, tuple(SuggestedAction(a.text, saving(a), rests_on(a)) for a in found.actions)
+    )
 
 
 def _summary(profile: Profile) -> str:
@@ -129,6 +142,7 @@ def _sections(sides: Sides, comparison: Comparison | None = None, diff: str = ""
         _section("Kinds of operators", _categories(sides)),
         _section("Memory", _memory(sides)),
         _section("The processes of the job", [ranks_table(after)] if len(after.ranks) > 1 else []),
+        _section("Collectives", [collectives_table(after)] if after.collectives else []),
         _section("One step as it ran", _timeline(sides)),
         _section("Step times", _times(sides, comparison)),
         _section("The loss", [chart for chart in (losses_chart(sides),) if chart]),
@@ -139,7 +153,7 @@ def _sections(sides: Sides, comparison: Comparison | None = None, diff: str = ""
 
 
 _LADDER_NOTE = (
-    "The same question in ever stricter ways. Time and memory decide whether a change is worth it, never one rung: a "
+    "The same question in ever stricter ways. Time and memory decide whether a change is worth it, none of these: a "
     "kernel can be at its fastest with few threads in flight."
 )
 _LAYERS_NOTE = (
@@ -157,9 +171,11 @@ def _section(heading: str, parts: list[Part], note: str = "") -> Section | None:
 
 
 def _ladder(sides: Sides) -> list[Part]:
+    unknown = [next(iter(r.values())).kind.title for r in rungs_of(sides) if all(x.value is None for x in r.values())]
     return [
         ladder_chart(sides),
-        Details("What each rung was read from, or why it is missing and how to get it", (ladder_table(sides),)),
+        *([f"Not known here: {', '.join(unknown)}. The next line says why, and how to get them."] if unknown else []),
+        Details("What each number was read from, or why it is missing and how to get it", (ladder_table(sides),)),
         Details("Formulas and sources", (formulas_table(),)),
     ]
 

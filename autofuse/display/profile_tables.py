@@ -24,7 +24,7 @@ BESIDE = ("host", "communication", "exposed communication")  # these run while s
 
 def ladder_table(sides: Sides) -> Table:
     """Every rung in order: its value, what of the step is lost on it, and how it was had, or why not and how to."""
-    columns = [Column("rung", wraps=True)]
+    columns = [Column("utilisation", wraps=True)]
     for side in sides:
         columns += [Column(_headed(side, "value"), "right"), Column(_headed(side, "lost"), "right")]
     columns.append(Column("from, or why there is none and how to get it", wraps=True))
@@ -51,6 +51,11 @@ def loss_in_words(rungs: Mapping[str, Rung]) -> str:
     return f"{' → '.join(units.percent(rung.loss) for rung in losses)} {words}"
 
 
+def value_of(rung: Rung) -> str:
+    """ "45 %", "≤ 45 %" where that is the most it can be, "n/a"."""
+    return f"{'≤ ' if rung.at_most and rung.value is not None else ''}{units.percent(rung.value)}"
+
+
 def missing(rung: Rung) -> str:
     """Why a rung has no value, and what to do: "n/a, because ...; get it: ..."."""
     return missing_in_words(rung.reason, rung.kind.get)
@@ -64,7 +69,7 @@ def missing_in_words(reason: str, get: str) -> str:
 
 def formulas_table() -> Table:
     """What each rung asks, by formula and source."""
-    columns = (Column("rung"), Column("formula", wraps=True), Column("source", wraps=True))
+    columns = (Column("utilisation"), Column("formula", wraps=True), Column("source", wraps=True))
     return Table("", columns, tuple((Cell(k.title), Cell(k.formula), Cell(k.source)) for k in RUNGS))
 
 
@@ -116,6 +121,7 @@ def category_names(sides: Sides) -> list[str]:
 def ranks_table(profile: Profile) -> Table:
     """The processes of a job, the slowest marked."""
     slowest = max((rank.seconds for rank in profile.ranks), default=0.0)
+    told = any(rank.waiting_exposed is not None for rank in profile.ranks)
     rows = tuple(
         (
             Cell(str(rank.rank)),
@@ -124,12 +130,33 @@ def ranks_table(profile: Profile) -> Table:
             Cell(units.duration(rank.communication)),
             Cell(units.duration(rank.exposed)),
             Cell(units.duration(rank.waiting)),
+            *((Cell(units.duration(rank.waiting_exposed)),) if told else ()),
             Cell("slowest" if rank.seconds == slowest and len(profile.ranks) > 1 else ""),
         )
         for rank in profile.ranks
     )  # fmt: skip
-    columns = ("rank", "step", "busy", "communication", "of it exposed", "of it waiting", "")
+    more = ("waiting, exposed",) if told else ()
+    columns = ("rank", "step", "busy", "communication", "of it exposed", "of it waiting", *more, "")
     return Table("", tuple(Column(name, "right" if name else "left") for name in columns), rows)
+
+
+def collectives_table(profile: Profile) -> Table:
+    """Each kind of collective: how many, how much, how fast."""
+    names = ("ranks", "a step", "bytes", "time", "algorithm", "bus")
+    columns = (Column("collective"), *(Column(name, "right") for name in names))
+    rows = tuple(
+        (
+            Cell(rate.name),
+            Cell("" if rate.ranks is None else str(rate.ranks)),
+            Cell(units.digits(rate.count)),
+            Cell(units.size(rate.bytes)),
+            Cell(units.duration(rate.seconds)),
+            Cell(units.amount(rate.algorithm_bandwidth, "B/s")),
+            Cell(units.amount(rate.bus_bandwidth, "B/s")),
+        )
+        for rate in profile.collectives
+    )
+    return Table("", columns, rows, "Bandwidths as nccl-tests define them; the time is that of the last rank to come.")
 
 
 def _headed(side: str, name: str) -> str:
@@ -140,7 +167,7 @@ def _rung_row(rungs: Mapping[str, Rung]) -> tuple[Cell, ...]:
     cells, told = [], []
     for rung in rungs.values():
         known = rung.value is not None
-        cells.append(Cell(units.percent(rung.value), "plain" if known else "quiet"))
+        cells.append(Cell(value_of(rung), "plain" if known else "quiet"))
         cells.append(Cell("" if rung.loss is None else units.percent(rung.loss), "quiet"))
         told.append(rung.basis or rung.kind.source if known else missing(rung))
     first = next(iter(rungs.values()))

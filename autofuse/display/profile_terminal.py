@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from autofuse.display import markup, terminal
+from autofuse.display import diagnosis, markup, terminal
 from autofuse.display.layer_tables import (
     all_places,
     both_layers_table,
@@ -32,6 +32,7 @@ from autofuse.display.profile_tables import (
     missing_in_words,
     rungs_of,
     shares_table,
+    value_of,
 )
 from autofuse.results import units
 from autofuse.results.comparison import TONES, Comparison
@@ -65,6 +66,7 @@ def summary(profile: Profile) -> RenderableType:
     sides = {"": profile}
     return Group(
         Text(title_of(profile), "bold"),
+        *_diagnosis(profile),
         _facts(facts_of(profile)),
         *_headed("how much of the machine it uses", ladder(sides)),
         *_layers(profile),
@@ -92,11 +94,14 @@ def summary_of_both(before: Profile, after: Profile, comparison: Comparison | No
 
 def notebook(sides: Sides, comparison: Comparison | None = None) -> str:
     """The same as HTML tables that can stand in a notebook."""
+    last = list(sides.values())[-1].diagnosis
+    first = "" if last is None else diagnosis.heading(last)
     tables = [comparison.table()] if comparison else []
+    tables += [diagnosis.actions_table(last)] if last else []
     tables += [ladder_table(sides), shares_table(sides), memory_table(sides), categories_table(sides)]
     for profile in sides.values():
         tables += [layers_table(profile, _LAYERS), places_table(profile, _PLACES)]
-    return "".join(markup.table(table) for table in tables if table.rows)
+    return first + "".join(markup.table(table) for table in tables if table.rows)
 
 
 def ladder(sides: Sides) -> RenderableType:
@@ -123,7 +128,7 @@ def _rung_cells(row: Mapping[str, Rung]) -> Iterator[Text]:
     yield Text(rungs[0].kind.title)
     for rung in rungs:
         yield _bar(rung, _BAR if len(rungs) == 1 else _BAR // 2)
-        yield Text(units.percent(rung.value).rjust(7), "" if rung.value is not None else _QUIET)
+        yield Text(value_of(rung).rjust(7), "" if rung.value is not None else _QUIET)
     yield Text(loss_in_words(row), _QUIET)
 
 
@@ -175,6 +180,11 @@ def _notes(profile: Profile) -> list[RenderableType]:
     if not profile.notes:
         return []
     return _headed("notes", *(Padding(Text(note), (0, 0, 0, 2)) for note in profile.notes))
+
+
+def _diagnosis(profile: Profile) -> list[RenderableType]:
+    """First of all, with a line around it that is empty."""
+    return [Text(), diagnosis.for_terminal(profile.diagnosis), Text()] if profile.diagnosis else []
 
 
 def _facts(rows: Iterable[tuple[str, Text]]) -> Grid:

@@ -37,6 +37,24 @@ def peak_of(device_name: str) -> DevicePeak | None:
     return next((peak for pattern, peak in _TABLE if re.fullmatch(pattern, name)), None)
 
 
+def stated(flops: float | None, bytes_per_second: float | None, known: DevicePeak | None) -> DevicePeak | None:
+    """What somebody says of a device, in place of what is `known` of it: FLOP/s in the dtype that it computes in most,
+    bytes a second. What they do not say stays as it is known; None where nothing is."""
+    if flops is None and bytes_per_second is None:
+        return known
+    rates = known.flops if known is not None else {}
+    return DevicePeak(
+        known.device if known else "the device",
+        rates if flops is None else dict.fromkeys(_DTYPES, flops),
+        bytes_per_second or (known.bytes_per_second if known else 0.0),
+        known.multiprocessors if known else None,
+        known.source if known and flops is None else "--peak-flops",
+    )
+
+
+_DTYPES = ("float16", "bfloat16", "tensorfloat32", "float32", "float64", "float8")
+
+
 def _normal(name: str) -> str:
     """Lower case, single blanks, and no makers or brands, which come and go between drivers."""
     words = re.sub(r"[^a-z0-9]+", " ", re.sub(r"\((tm|r)\)", " ", name.lower())).split()
@@ -68,6 +86,11 @@ _H200 = "NVIDIA H200 Tensor Core GPU data sheet"
 _BLACKWELL = "NVIDIA RTX Blackwell GPU architecture white paper"
 _CDNA2 = "AMD CDNA 2 architecture white paper"
 _CDNA3 = "AMD CDNA 3 architecture white paper"
+_CDNA4 = "AMD CDNA 4 architecture white paper"
+# NVIDIA publishes no data sheets of what it makes for China alone; these are the figures of its product briefs, as
+# resellers and measurements quote them.
+_CHINA = "NVIDIA {} product brief, as quoted"
+_RTX_PRO = "NVIDIA RTX PRO Blackwell GPU architecture white paper"
 
 # Longer and shorter names cannot take each other's place, for a pattern has to match the whole name.
 _TABLE: tuple[tuple[str, DevicePeak], ...] = (
@@ -79,6 +102,7 @@ _TABLE: tuple[tuple[str, DevicePeak], ...] = (
     _entry(r"t4", "T4", 65, 320, 40, "NVIDIA Turing GPU architecture white paper", single=8.1, bfloat16=False),
     _entry(r"a[18]00 sxm4 40gb", "A100 SXM4 40 GB", 312, 1555, 108, _A100, tf32=156, single=19.5),
     _entry(r"a[18]00 sxm4 80gb", "A100 SXM4 80 GB", 312, 2039, 108, _A100, tf32=156, single=19.5),
+    _entry(r"(a100 )?pg509 2\d\d", "A100 PG509, 40 GB", 312, 1555, 108, _A100, tf32=156, single=19.5),
     _entry(r"a100 pcie 40gb", "A100 PCIe 40 GB", 312, 1555, 108, _A100, tf32=156, single=19.5),
     _entry(r"a[18]00 (80gb pcie|pcie 80gb)", "A100 PCIe 80 GB", 312, 1935, 108, _A100, tf32=156, single=19.5),
     _entry(r"a30", "A30", 165, 933, 56, "NVIDIA A30 Tensor Core GPU data sheet", tf32=82, single=10.3),
@@ -105,6 +129,12 @@ _TABLE: tuple[tuple[str, DevicePeak], ...] = (
     _entry(r"h100 nvl", "H100 NVL", 835, 3900, 132, _H100, tf32=417.5, single=60, double=60),
     _entry(r"h200( sxm)?", "H200 SXM", 989.4, 4800, 132, _H200, tf32=494.7, single=66.9, double=66.9),
     _entry(r"h200 nvl", "H200 NVL", 835.5, 4800, 132, _H200, tf32=417.5, single=60, double=60),
+    _entry(r"h20", "H20", 148, 4000, 78, _CHINA.format("H20"), tf32=74, single=44, double=1),
+    _entry(r"l20", "L20", 119.5, 864, 92, _CHINA.format("L20"), tf32=59.8, single=59.8),
+    _entry(
+        r"rtx pro 6000 blackwell workstation edition", "RTX PRO 6000 Blackwell", 503.8, 1792, 188, _RTX_PRO,
+        tf32=251.9, single=126,
+    ),
     _entry(
         r"gh200 480gb", "GH200, 96 GB of HBM3", 989.4, 4000, 132, "NVIDIA GH200 Grace Hopper Superchip data sheet",
         tf32=494.7, single=66.9, double=66.9,
@@ -115,14 +145,22 @@ _TABLE: tuple[tuple[str, DevicePeak], ...] = (
     ),
     _entry(r"b200", "B200", 2250, 8000, 148, "NVIDIA DGX B200 data sheet", tf32=1125, single=75),
     _entry(r"gb200", "GB200", 2500, 8000, None, "NVIDIA GB200 NVL72 data sheet", tf32=1250, single=80),
+    # A system of 8 of them: 36 PFLOP/s of float16 with sparsity, 18 of tensorfloat32, 600 TFLOP/s of float32.
+    _entry(
+        r"b300( sxm6( ac)?)?", "B300", 2250, 8000, None, "NVIDIA HGX B300 data sheet", tf32=1125, single=75, double=1.25
+    ),
+    # A rack of 72: 360 PFLOP/s of float16 with sparsity, 576 TB/s.
+    _entry(r"gb300", "GB300", 2500, 8000, None, "NVIDIA GB300 NVL72 data sheet", tf32=1250, single=80, double=1.3),
     _entry(r"mi210", "MI210", 181, 1638.4, 104, _CDNA2, single=45.3, double=45.3),
     # A program sees each of the two dies of these as a device of its own.
     _entry(r"mi250", "MI250, one die", 181, 1638.4, 104, _CDNA2, single=45.3, double=45.3),
     _entry(r"mi250x( mi250)?", "MI250X, one die", 191.5, 1638.4, 110, _CDNA2, single=47.9, double=47.9),
     _entry(r"mi300a", "MI300A", 980.6, 5300, 228, _CDNA3, tf32=490.3, single=122.6, double=122.6),
-    _entry(r"mi300x", "MI300X", 1307.4, 5300, 304, _CDNA3, tf32=653.7, single=163.4, double=163.4),
+    _entry(r"mi300x( vf)?", "MI300X", 1307.4, 5300, 304, _CDNA3, tf32=653.7, single=163.4, double=163.4),
+    _entry(r"mi350x( vf)?", "MI350X", 2306.9, 8000, 256, _CDNA4, single=144.2, double=72.1),
+    _entry(r"mi355x( vf)?", "MI355X", 2516.6, 8000, 256, _CDNA4, single=157.3, double=78.6),
     _entry(
-        r"mi325x", "MI325X", 1307.4, 6000, 304, "AMD Instinct MI325X data sheet", tf32=653.7, single=163.4,
+        r"mi325x( vf)?", "MI325X", 1307.4, 6000, 304, "AMD Instinct MI325X data sheet", tf32=653.7, single=163.4,
         double=163.4,
     ),
 )  # fmt: skip

@@ -21,7 +21,7 @@ class Malformed(ValueError):
 def dumped(value: Any) -> Any:
     """The same as dicts, lists, texts and numbers; infinities and NaN, which JSON cannot write, as None."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: dumped(getattr(value, field.name)) for field in fields(value)}
+        return {key_of(field): dumped(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): dumped(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -67,14 +67,19 @@ def _without_none(kinds: tuple[Any, ...]) -> Any:
 def _object(kind: Any, value: Any, where: str) -> Any:
     entries, hints = _require(value, (Mapping,), where), get_type_hints(kind)
     given = {
-        field.name: _loaded(hints[field.name], entries[field.name], f"{where}.{field.name}")
+        field.name: _loaded(hints[field.name], entries[key_of(field)], f"{where}.{key_of(field)}")
         for field in fields(kind)
-        if field.init and field.name in entries
+        if field.init and key_of(field) in entries
     }
-    missing = [f.name for f in fields(kind) if f.init and f.name not in given and not has_default(f)]
+    missing = [key_of(f) for f in fields(kind) if f.init and f.name not in given and not has_default(f)]
     if missing:
         raise Malformed(f"{where} lacks {', '.join(missing)}.")
     return kind(**given)
+
+
+def key_of(field: Field[Any]) -> str:
+    """The field's name in JSON: its own, or where that is a word of Python's ("class") what its metadata says."""
+    return str(field.metadata.get("key", field.name))
 
 
 def has_default(field: Field[Any]) -> bool:

@@ -110,6 +110,7 @@ class Rung:
     basis: str = ""
     reason: str = ""
     loss: float | None = None
+    at_most: bool = False  # the value is the most that it can be: what would tell it exactly is not known
 
     @property
     def kind(self) -> RungKind:
@@ -122,7 +123,7 @@ def ladder(known: dict[str, Rung], missing: str) -> tuple[Rung, ...]:
     rungs = []
     for kind in RUNGS:
         rung = known.get(kind.name) or Rung(kind.name, reason=missing)
-        rungs.append(Rung(rung.name, rung.value, rung.basis, rung.reason, _loss(kind, rung, known)))
+        rungs.append(replace(rung, loss=_loss(kind, rung, known)))
     return tuple(rungs)
 
 

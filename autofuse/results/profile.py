@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from autofuse.results.collective_rate import CollectiveRate
 from autofuse.results.comparison import Category
 from autofuse.results.data import Malformed, dumped, loaded
+from autofuse.results.diagnosis import Action, Diagnosis
 from autofuse.results.ladder import Rung
 from autofuse.results.profile_parts import (
     OUTSIDE,
@@ -35,7 +37,10 @@ from autofuse.results.shown import Shown, drawing
 __all__ = [
     "FORMAT_VERSION",
     "OUTSIDE",
+    "Action",
     "Attribution",
+    "CollectiveRate",
+    "Diagnosis",
     "Flops",
     "Layer",
     "Memory",
@@ -61,7 +66,7 @@ class Profile(Shown):
     """One model or step, measured. `name`: what was profiled. `kind`: "live", "script", or "trace" (from elsewhere).
 
     categories: operators or kernels of one step by category. losses: the loss of every step that was run, if known.
-    notes: sentences that whoever reads the numbers should know.
+    notes: sentences that whoever reads the numbers should know. diagnosis: what limits the step, and what to do.
     """
 
     name: str
@@ -79,9 +84,11 @@ class Profile(Shown):
     categories: Mapping[str, Category] = field(default_factory=dict)
     timeline: tuple[Span, ...] = ()
     ranks: tuple[Rank, ...] = ()
+    collectives: tuple[CollectiveRate, ...] = ()
     losses: tuple[float, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    diagnosis: Diagnosis | None = None
     trace_file: str = ""  # the Chrome trace that belongs to it, relative to the JSON file
 
     def rung(self, name: str) -> Rung:

@@ -301,7 +301,7 @@ class Rank:
     """One process of a job: its step, and its communication's seconds, all and what no computation ran beside.
 
     busy: a fraction of its step. waiting: seconds in collectives before the last rank has come to them; None where that
-    cannot be told.
+    cannot be told. waiting_exposed: those of them that no computation runs beside, which alone can be gained.
     """
 
     rank: int
@@ -310,3 +310,4 @@ class Rank:
     exposed: float | None = None
     busy: float | None = None
     waiting: float | None = None
+    waiting_exposed: float | None = None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from autofuse.results.data import has_default, is_named_tuple
+from autofuse.results.data import has_default, is_named_tuple, key_of
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _NAMES = {str: "string", bool: "boolean", int: "integer"}
@@ -38,8 +38,8 @@ def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     return {
         "description": inspect.cleandoc(kind.__doc__ or ""),
         "type": "object",
-        "properties": {field.name: _of(hints[field.name], definitions) for field in fields(kind)},
-        "required": [field.name for field in fields(kind) if not has_default(field)],
+        "properties": {key_of(field): _of(hints[field.name], definitions) for field in fields(kind)},
+        "required": [key_of(field) for field in fields(kind) if not has_default(field)],
     }
 
 

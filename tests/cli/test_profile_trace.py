@@ -38,6 +38,31 @@ def test_a_trace_is_read_without_torch(trace: Path):
     assert "<svg" in (trace.parent / "out" / "profile.html").read_text()
 
 
+def test_a_folder_stands_for_the_traces_in_it(trace: Path, capsys: pytest.CaptureFixture[str]):
+    for rank in range(2):
+        node = trace.parent / "traces" / f"node{rank}"
+        node.mkdir(parents=True)
+        (node / f"rank{rank}.json").write_text(trace.read_text())
+    folder, out = str(trace.parent / "traces"), str(trace.parent / "traces")
+    for _ in range(2):  # what is written there is no trace when it is read again
+        assert main(["profile", "--format", "json", "--output", out, "--trace", folder]) == 0
+        assert [rank["rank"] for rank in json.loads(capsys.readouterr().out)["ranks"]] == [0, 1]
+
+
+def test_a_folder_without_traces_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "empty").mkdir()
+    assert main(["profile", "--output", str(tmp_path), "--trace", str(tmp_path / "empty")]) == 2
+    assert "holds no trace" in capsys.readouterr().err
+
+
+def test_a_rate_has_a_decimal_prefix(trace: Path, capsys: pytest.CaptureFixture[str]):
+    run = ["profile", "--format", "json", "--output", str(trace.parent / "out"), "--trace", str(trace)]
+    assert main([*run, "--peak-flops", "989T", "--peak-bandwidth", "3.35e12"]) == 0
+    with pytest.raises(SystemExit):
+        main([*run, "--peak-flops", "fast"])
+    assert "is no rate" in capsys.readouterr().err
+
+
 def test_json_goes_to_stdout_and_nothing_else(trace: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["profile", "--format", "json", "--output", str(trace.parent), "--trace", str(trace)]) == 0
     shown = capsys.readouterr()

@@ -32,7 +32,7 @@ def test_what_is_not_known_is_named_once_for_each_reason() -> None:
 
 
 def test_shares_that_cannot_be_told_stand_behind_their_reason() -> None:
-    assert facts(gpt())["beside it"] == (
+    assert facts(gpt())["of it"] == (
         "host overhead: n/a, because on a CPU the host computes · "
         "communication, exposed communication: n/a, because there is one process only"
     )

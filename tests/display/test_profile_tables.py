@@ -70,3 +70,9 @@ def test_of_the_ranks_the_slowest_is_named() -> None:
     table = rows(tables.ranks_table(trace_of_a_job()))
     assert table["0"] == ["100 ms", "99 %", "20 ms", "5 ms", "n/a", ""]
     assert [name for name, cells in table.items() if cells[-1] == "slowest"] == ["3"]
+
+
+def test_a_number_that_is_the_most_it_can_be_says_so() -> None:
+    assert tables.value_of(Rung("occupancy", 0.45, at_most=True)) == "≤ 45 %"
+    assert tables.value_of(Rung("occupancy", 0.45)) == "45 %"
+    assert tables.value_of(Rung("occupancy", None, at_most=True)) == "n/a"

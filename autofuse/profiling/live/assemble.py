@@ -13,12 +13,13 @@ from autofuse.profiling.live.ranks import gathered, this_rank
 from autofuse.profiling.live.roofline import regimes, rungs
 from autofuse.profiling.live.roofs import Roofs, roofs
 from autofuse.profiling.trace.categories import categories_of
+from autofuse.profiling.trace.diagnosis.of_profile import diagnosed
 from autofuse.profiling.trace.layer_totals import layers, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
 from autofuse.profiling.trace.overhead import corrected
 from autofuse.profiling.trace.owned_time import calm
 from autofuse.profiling.trace.rungs import rungs_of
-from autofuse.profiling.trace.scope import scope_of
+from autofuse.profiling.trace.scope import Scope, scope_of
 from autofuse.profiling.trace.steps import steps_of
 from autofuse.profiling.trace.time_shares import shares_of
 from autofuse.profiling.trace.timeline import spans_of
@@ -36,7 +37,8 @@ def assembled(found: Measurements, together: bool = True) -> Profile:
     with undisturbed_randomness():  # the machine is measured with random numbers
         made = _assembled(found)
     rank = this_rank() if together else None
-    return made if rank is None else replace(made, ranks=gathered(_line(rank, made)))
+    made = made if rank is None else replace(made, ranks=gathered(_line(rank, made)))
+    return replace(made, diagnosis=diagnosed(made, None if found.trace is None else _scope(found)))
 
 
 def _assembled(found: Measurements) -> Profile:
@@ -63,9 +65,8 @@ def _assembled(found: Measurements) -> Profile:
 
 
 def _with_trace(made: Profile, found: Measurements, machine: Roofs) -> Profile:
+    scope = _scope(found)
     assert found.trace is not None
-    steps = steps_of(found.trace)  # of a live profile all do the same, so a longer one was disturbed
-    scope = scope_of(found.trace, calm(steps) if found.kind == "live" else steps)
     seconds = made.timing.median
     times = corrected(layers_of(found.trace, scope.steps), seconds, found.cost)
     mine = {rung.name: rung for rung in made.ladder if rung.reason != _NOT_MEASURED}
@@ -81,6 +82,12 @@ def _with_trace(made: Profile, found: Measurements, machine: Roofs) -> Profile:
         categories=categories_of(scope),
         timeline=spans_of(scope),
     )
+
+
+def _scope(found: Measurements) -> Scope:
+    assert found.trace is not None
+    steps = steps_of(found.trace)  # of a live profile all do the same, so a longer one was disturbed
+    return scope_of(found.trace, calm(steps) if found.kind == "live" else steps)
 
 
 def _with_memory(every: tuple[Layer, ...], found: Measurements) -> tuple[Layer, ...]:

@@ -27,6 +27,7 @@ from autofuse.profiling.live.memory import PeakHoldings
 from autofuse.profiling.live.nvml import metered
 from autofuse.profiling.live.original_flops import is_rewritten, of_workload
 from autofuse.profiling.live.probe import probed
+from autofuse.profiling.live.record_budget import steps_to_record
 from autofuse.profiling.live.recording import Recording
 from autofuse.profiling.live.roofline import total
 from autofuse.profiling.live.roofs import roofs
@@ -44,7 +45,7 @@ class ProfilePasses:
 
     warmup: int = 3
     steps: int = 20
-    traced: int = 3
+    traced: int | None = None  # as many as fit a budget of time
     places: bool = True
     probe: bool = True
     samples: int | None = None
@@ -104,7 +105,7 @@ def _are_numbers(values: Sequence[object]) -> bool:
 def _record(workload: Workload, wishes: ProfilePasses, found: Measurements) -> None:
     with Recording(found.names, found.device) as recording:
         workload.step()  # recorded, and not looked at: the profiler's own first calls are slow
-        for _ in range(wishes.traced):
+        for _ in range(steps_to_record(wishes.traced, found.seconds)):
             with recording.step():
                 workload.step()
     found.trace, found.save, found.cost = recording.trace, recording.save, recording.cost

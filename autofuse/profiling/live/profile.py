@@ -27,7 +27,7 @@ def profile(
     optimizers: Sequence[torch.optim.Optimizer] = (),
     warmup: int = 3,
     steps: int = 20,
-    traced: int = 3,
+    traced: int | None = None,
     samples: int | None = None,
     tokens: int | None = None,
     places: bool = True,
@@ -44,7 +44,8 @@ def profile(
     step(model, inputs): what one step of the model is; by default forward, a loss of all floating outputs, backward,
     gradients cleared. A number that a step returns is taken for its loss.
     optimizers: those whose state is to be counted from the start; others are found when they step.
-    warmup, steps, traced: how many steps run untimed, timed, and under the recorder.
+    warmup, steps, traced: how many steps run untimed, timed, and under the recorder; None records as many as take
+    about two seconds, 3 to 20 of them.
     samples, tokens: in one step, where the inputs do not tell.
     places: look for what could be fused, and predict the gain. probe: also time steps with the batch doubled.
     trace: where to write the recorded steps, for Perfetto; gzipped if it ends in .gz.
@@ -57,7 +58,7 @@ def profile(
     torch.distributed every rank has to call it. Raises TypeError for arguments of another kind, ValueError for fewer
     than one step.
     """
-    if min(steps, traced) < 1 or warmup < 0:
+    if min(steps, 1 if traced is None else traced) < 1 or warmup < 0:
         raise ValueError(
             f"A profile needs at least one timed and one recorded step, and a warmup of 0 or more; "
             f"got steps={steps}, traced={traced}, warmup={warmup}."

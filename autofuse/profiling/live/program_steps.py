@@ -29,6 +29,7 @@ from autofuse.profiling.live.nvml import metered
 from autofuse.profiling.live.original_flops import as_written, is_rewritten
 from autofuse.profiling.live.passes import FEWEST, LONGEST, METERED
 from autofuse.profiling.live.ranks import this_rank
+from autofuse.profiling.live.record_budget import MOST, steps_to_record
 from autofuse.profiling.live.recording import Recording
 from autofuse.profiling.live.roofs import roofs
 from autofuse.profiling.live.root_models import has_parameters
@@ -51,7 +52,7 @@ class Schedule:
 
     warmup: int = 5
     timed: int = 20
-    traced: int = 3
+    traced: int | None = None  # as many as fit a budget of time
     samples: int | None = None
     tokens: int | None = None
 
@@ -59,7 +60,7 @@ class Schedule:
     def steps(self) -> int:
         """Of a whole profile: the first one, which sets things up, and those for the recorder, counting and memory; one
         more where autofuse has rewritten a model."""
-        return 1 + max(1, self.warmup) + self.timed + 1 + self.traced + 2
+        return 1 + max(1, self.warmup) + self.timed + 1 + (MOST if self.traced is None else self.traced) + 2
 
 
 class Finished(BaseException):
@@ -185,7 +186,8 @@ class Conductor:
     def _recorded(self, measured: Measurements) -> Iterator[None]:
         with self._under(measured, "recording", lambda: Recording(measured.names, measured.device)) as recording:
             yield  # recorded and not looked at: the recorder's own first calls are slow
-            for _ in self.tell("recording", range(self.schedule.traced), self.schedule.traced):
+            count = steps_to_record(self.schedule.traced, measured.seconds)
+            for _ in self.tell("recording", range(count), count):
                 for one in recording:
                     one.next_step()
                 yield

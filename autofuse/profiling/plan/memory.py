@@ -97,8 +97,11 @@ class PlannedModel:
         with PeakHoldings(
             ModuleNames({"": model}), () if optimizer is None else (optimizer,), inputs=inputs
         ) as holding:
-            with _autocast(self.setting.autocast):
-                (self.step or _step)(model, inputs)
+            if self.step is None:
+                _step(model, inputs, self.setting.autocast)
+            else:  # it holds the backward too: without a cache, copies of weights go with the forward's nodes
+                with _autocast(self.setting.autocast, cached=False):
+                    self.step(model, inputs)
             if optimizer is not None:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -140,16 +143,20 @@ def _optimizer(model: nn.Module, name: str) -> Optimizer | None:
     return optimizer
 
 
-def _step(model: nn.Module, inputs: Any) -> None:
-    """Forward, the sum of the outputs' mean squares as compare has it, backward."""
-    outputs = tensors_in(called(model, inputs))
-    losses = [output.square().mean() for output in outputs if output.requires_grad and output.is_floating_point()]
+def _step(model: nn.Module, inputs: Any, autocast: str) -> None:
+    """Forward, the sum of the outputs' mean squares as compare has it, backward.
+
+    The backward runs outside of autocast, as torch asks for: its copies of the weights go with the forward's nodes.
+    """
+    with _autocast(autocast):
+        outputs = tensors_in(called(model, inputs))
+        losses = [output.square().mean() for output in outputs if output.requires_grad and output.is_floating_point()]
     if losses:
         torch.autograd.backward(losses)
 
 
-def _autocast(dtype: str) -> AbstractContextManager[Any]:
-    return torch.autocast("cpu", getattr(torch, dtype)) if dtype else nullcontext()
+def _autocast(dtype: str, cached: bool = True) -> AbstractContextManager[Any]:
+    return torch.autocast("cpu", getattr(torch, dtype), cache_enabled=cached) if dtype else nullcontext()
 
 
 def _fallbacks(model: nn.Module) -> int:

@@ -44,8 +44,8 @@ def _unnamed(calls: Sequence[Owned]) -> str:
         )
     if calls[0].event.name.startswith(NAMELESS):
         return (
-            "The trace names modules by their class and a number (with_stack=True): a module's name here is the path "
-            "of the calls that led to it first, not its name in the model."
+            "The trace names modules by their class (with_stack=True): a module's name here is the path of the classes "
+            "that called it first, numbered among those of their class, not its name in the model."
         )
     return ""
 

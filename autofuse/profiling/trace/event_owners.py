@@ -92,7 +92,34 @@ def owners(trace: Trace) -> list[Owned]:
         )
     ]
     walk = _Walk(Forwards(forward_threads(events)))
-    return [walk.take(event) for event in events]
+    found = [walk.take(event) for event in events]
+    if not named:
+        _rename(found)
+    return found
+
+
+def _rename(found: list[Owned]) -> None:
+    """Names modules that only stacks tell by their classes, numbered among those of their class in what calls them.
+
+    "Model_0.Layer_13.Linear_92" is the first Linear of the fourteenth Layer: "Model.Layer.13.Linear.0". Then layers
+    that repeat have equal names but for the number of the repeated one, as they have in a model.
+    """
+    paths = dict.fromkeys(one.owner for one in found if one.is_call and one.owner not in (None, OUTSIDE))
+    children: dict[tuple[str, str], list[str]] = {}
+    for path in paths:
+        above, _, last = str(path).rpartition(".")
+        children.setdefault((above, last.rpartition("_")[0] or last), []).append(str(path))
+    part = {
+        path: name if len(alike) == 1 else f"{name}.{number}"
+        for (_, name), alike in children.items()
+        for number, path in enumerate(alike)
+    }
+    names: dict[str, str] = {}
+    for path in part:  # a module is called after what calls it
+        above = path.rpartition(".")[0]
+        names[path] = f"{names[above]}.{part[path]}" if above in names else part[path]
+    for one in found:
+        one.owner, one.caller = (None if n is None else names.get(n, n) for n in (one.owner, one.caller))
 
 
 class _Walk:

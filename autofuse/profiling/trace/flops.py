@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autofuse.profiling.peaks import peak_of
 from autofuse.profiling.trace.intervals import IntervalLookup
 from autofuse.profiling.trace.kernels import category_of, uses_tensor_cores
 from autofuse.profiling.trace.scope import Scope
@@ -67,12 +66,12 @@ def hfu_of(scope: Scope, found: Counted | str) -> Rung:
     """Hardware FLOPs utilisation, where the FLOPs and the peak of the GPU are known."""
     if isinstance(found, str):
         return Rung("hfu", reason=found)
-    device = next((scope.devices[number] for number in scope.by_device if number in scope.devices), None)
-    name = "" if device is None else device.name
-    peak = peak_of(name)
+    name, peak = scope.device_name, scope.peak
     rate = None if peak is None else peak.flops.get(found.dtype)
     if peak is None or not rate:
-        return Rung("hfu", reason=f"no data sheet is known here for {name or 'the GPU'} in {found.dtype}")
+        return Rung(
+            "hfu", reason=f"no data sheet is known here for {name or 'the GPU'} in {found.dtype}: pass --peak-flops"
+        )
     seconds = scope.steps.seconds * max(1, len(scope.by_device))
     share = found.total / seconds / rate if seconds else 0.0
     of_peak = f"{rate:.4g} FLOP/s in {found.dtype} ({peak.source})"

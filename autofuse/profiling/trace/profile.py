@@ -7,10 +7,15 @@ What a live profile reads from its own trace comes from the same functions, each
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from autofuse.profiling.trace.categories import categories_of
+from autofuse.profiling.trace.collective_rates import collective_rates
+from autofuse.profiling.trace.diagnosis.diagnose import diagnosis_of
+from autofuse.profiling.trace.diagnosis.messages import waits_of_job
 from autofuse.profiling.trace.flops import counted, hfu_of
 from autofuse.profiling.trace.layer_totals import layers, sm_efficiency_of
 from autofuse.profiling.trace.layers import layers_of
@@ -28,17 +33,24 @@ from autofuse.results.profile import Flops, Memory, Power, Probe, Profile, Timin
 _ONLY_LIVE = "a trace does not tell it: profile the model where it runs, with autofuse.profile or `autofuse profile`"
 
 
-def profile_of_traces(traces: Sequence[Trace], ncu: Path | None = None) -> Profile:
+def profile_of_traces(
+    traces: Sequence[Trace], ncu: Path | None = None, peak: tuple[float | None, float | None] = (None, None)
+) -> Profile:  # fmt: skip
     """What traces of one job tell, one trace a rank; of several ranks, the slowest one's numbers.
 
-    ncu: a report of Nsight Compute as CSV, for the rungs that it has. Raises ValueError without any trace,
+    ncu: a report of Nsight Compute as CSV, for the rungs that it has. peak: FLOP/s and bytes a second of the device,
+    for one that no data sheet is known of here, or in place of it. Raises ValueError without any trace,
     nsight.Unsuitable where the report cannot be used, OSError where it cannot be read.
     """
     if not traces:
         raise ValueError("A profile of traces takes at least one trace; there is none.")
-    scopes, unnumbered = numbered([scope_of(trace) for trace in traces])
+    scopes, unnumbered = numbered([scope_of(trace, peak=peak) for trace in traces])
+    waits = waits_of_job(scopes)
     ranks = ranks_of(scopes)
-    scope = scopes[max(ranks, key=lambda rank: rank.seconds).rank]
+    if waits is not None:
+        ranks = tuple(replace(rank, waiting_exposed=waits.ranks[rank.rank].exposed) for rank in ranks)
+    shown = max(ranks, key=lambda rank: rank.seconds).rank
+    scope = scopes[shown]
     known = rungs_of(scope) | _flops_rung(scope) | (rungs_of_report(ncu) if ncu else {})
     times = layers_of(scope.trace, scope.steps)
     worlds = [trace.world for trace in traces if trace.world is not None]
@@ -57,7 +69,9 @@ def profile_of_traces(traces: Sequence[Trace], ncu: Path | None = None) -> Profi
         categories=categories_of(scope),
         timeline=spans_of(scope),
         ranks=ranks if len(ranks) > 1 or worlds else (),
+        collectives=collective_rates(scopes, shown),
         environment=environment_of(scope),
+        diagnosis=diagnosis_of(scopes, shown, waits),
         notes=(*_notes(scope), *unnumbered, *notes_of(ranks, max(worlds, default=None))),
     )
 
@@ -65,14 +79,30 @@ def profile_of_traces(traces: Sequence[Trace], ncu: Path | None = None) -> Profi
 def timing_of(scope: Scope) -> Timing:
     """The length of every step; the average one where the trace marks none and only their number is known.
 
-    They are as long as they were under the profiler, which slows the host down.
+    They are as long as they were under the profiler, which slows the host down. Where the GPU is behind the host by
+    whole steps, the marks tell when steps were launched and not how long they took: then it is the average, too.
     """
     windows = scope.steps.windows
-    if scope.steps.count == len(windows):
+    if scope.steps.count == len(windows) and not behind(scope):
         seconds = tuple((end - start) * 1e-9 for start, end in windows)
     else:
         seconds = (scope.steps.seconds,)
     return Timing(seconds, median_interval(seconds))
+
+
+def behind(scope: Scope) -> bool:
+    """Whether much of the GPU's work runs in a later step than the one that launched it."""
+    starts = [start for start, _ in scope.steps.windows]
+    late = total = 0
+    for work in scope.work if len(starts) > 1 else ():
+        launch, time = scope.launch_of(work), scope.nanoseconds(work)
+        total += time
+        if launch is not None and bisect_right(starts, launch.start) < bisect_right(starts, work.start):
+            late += time
+    return late > _BEHIND * total
+
+
+_BEHIND = 0.2
 
 
 def flops_of(scope: Scope) -> Flops:

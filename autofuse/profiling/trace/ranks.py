@@ -20,6 +20,7 @@ from autofuse.profiling.trace.trace import Event
 from autofuse.results.profile_parts import Rank
 
 Key = tuple[str, ...]
+NOISE = 0.02  # of a step: ranks that wait longer by less do not differ
 _RANK = re.compile(r"rank[-_. ]?(\d+)", re.IGNORECASE)
 
 
@@ -55,8 +56,8 @@ def waits_of(scopes: Mapping[int, Scope]) -> dict[int, float] | None:
     """
     durations: dict[Key, dict[int, list[int]]] = defaultdict(dict)
     for rank, scope in scopes.items():
-        for event in _collectives(scope):
-            durations[_group(event)].setdefault(rank, []).append(event.duration)
+        for event in collectives(scope):
+            durations[group_of(event)].setdefault(rank, []).append(event.duration)
     shared = {key: found for key, found in durations.items() if len(found) > 1}
     if not shared or any(len({len(found) for found in by_rank.values()}) > 1 for by_rank in shared.values()):
         return None
@@ -79,35 +80,55 @@ def notes_of(ranks: Sequence[Rank], world: int | None) -> tuple[str, ...]:
         f"and the fastest, rank {fast.rank}, {fast.seconds * 1e3:.4g} ms."
     ]
     waiting = [(rank.waiting, rank.rank) for rank in ranks if rank.waiting is not None]
-    if waiting and max(waiting)[0] > 0:
-        least, last = min(waiting)
-        most, first = max(waiting)
+    if waiting:
         which = "Of these, rank" if world and world > len(ranks) else "Rank"
-        said.append(
-            f"{which} {last} tends to come last: in collectives it waits {least * 1e3:.4g} ms a step for others, "
-            f"and rank {first} {most * 1e3:.4g} ms."
-        )
+        said.append(_last(min(waiting), max(waiting), ranks, which))
     elif any(rank.communication for rank in ranks):
         said.append("Who waits for whom cannot be told: the ranks recorded different collectives.")
     return (*said, *([_missing(len(ranks), world)] if world and world > len(ranks) else []))
+
+
+def _last(least: tuple[float, int], most: tuple[float, int], ranks: Sequence[Rank], which: str) -> str:
+    """Who comes last, where the waits differ by more than steps do by chance."""
+    step = max(rank.seconds for rank in ranks)
+    if most[0] - least[0] <= NOISE * step:
+        return (
+            f"No rank comes last beyond noise: in collectives ranks wait {least[0] * 1e3:.4g} to "
+            f"{most[0] * 1e3:.4g} ms of a step of {step * 1e3:.4g} ms for others."
+        )
+    exposed = {rank.rank: rank.waiting_exposed for rank in ranks}.get(most[1])
+    gained = "" if exposed is None else f", {exposed * 1e3:.4g} ms of it exposed: only that can be gained"
+    return (
+        f"{which} {least[1]} tends to come last: in collectives it waits {least[0] * 1e3:.4g} ms a step for others, "
+        f"and rank {most[1]} {most[0] * 1e3:.4g} ms{gained}."
+    )
 
 
 def _missing(given: int, world: int | None) -> str:
     return f"The job has {world} ranks, and {given} of their traces {'was' if given == 1 else 'were'} given."
 
 
-def _collectives(scope: Scope) -> list[Event]:
-    """Those that begin in a step, in order; no point-to-point messages, which two ranks see differently."""
+def messages(scope: Scope) -> list[Event]:
+    """Everything that ranks send each other, of what begins in a step, in order."""
     if scope.has_gpu:
         events = [kernel for kernel in scope.kernels if communicates(kernel.name)]
     else:
         events = [event for event in scope.trace.of("user_annotation") if is_collective(event.name)]
-    return [event for event in events if scope.begins(event) and not _to_one(event)]
+    return [event for event in events if scope.begins(event)]
+
+
+def collectives(scope: Scope) -> list[Event]:
+    """Those of `messages` that are no point-to-point messages, which two ranks see differently."""
+    return [event for event in messages(scope) if not _to_one(event)]
 
 
 def _to_one(event: Event) -> bool:
-    return str(event.args.get("Collective name", event.name.partition(":")[2])).lower() in ("send", "recv")
+    told = event.args.get("Collective name")
+    if told is None and "SendRecv" in event.name:
+        return True
+    return str(told or event.name.partition(":")[2]).lower() in ("send", "recv")
 
 
-def _group(event: Event) -> Key:
+def group_of(event: Event) -> Key:
+    """The process group that a collective is of, as far as the trace tells."""
     return tuple(str(event.args.get(name, "")) for name in ("Process Group Name", "Process Group Ranks"))

@@ -106,7 +106,7 @@ def _occupancy(shaped: Sequence[Shaped], scope: Scope, basis: str) -> Rung:
     value = sum(w * (s.occupancy or 0.0) for w, (_, s) in zip(weights, told, strict=True)) / total if total else 0.0
     bounded = any(shape.bounded for _, shape in told)
     most = "; at most, for registers or shared memory of some kernels are not told" if bounded else ""
-    return Rung("occupancy", value, basis + _partly(known) + most)
+    return Rung("occupancy", value, basis + _partly(known) + most, at_most=bounded)
 
 
 def _known(some: Shaped, every: Shaped, scope: Scope) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from autofuse.profiling.peaks import DevicePeak, peak_of, stated
 from autofuse.profiling.trace.host_marks import Marks
 from autofuse.profiling.trace.intervals import Interval, difference, parts, union
 from autofuse.profiling.trace.launch_shapes import Device, device_number, devices_of, stream_number
@@ -25,6 +26,7 @@ class Scope:
 
     trace: Trace
     steps: Steps
+    stated: tuple[float | None, float | None] = (None, None)  # FLOP/s and bytes a second, where somebody says them
 
     @cached_property
     def work(self) -> tuple[Event, ...]:
@@ -75,6 +77,16 @@ class Scope:
         """Where the host says what it is doing."""
         return Marks(self.trace.of(*ANNOTATIONS))
 
+    @cached_property
+    def peak(self) -> DevicePeak | None:
+        """What the GPU can do at most, by its data sheet or as it was stated; None where neither is known."""
+        return stated(*self.stated, peak_of(self.device_name))
+
+    @cached_property
+    def device_name(self) -> str:
+        """Of the first GPU that ran a kernel, "" where the trace does not tell."""
+        return next((self.devices[number].name for number in self.by_device if number in self.devices), "")
+
     def launch_of(self, work: Event) -> Event | None:
         """The host's call that launched some GPU work; None where the trace does not tell."""
         return self.launches.get(correlation(work))
@@ -116,9 +128,11 @@ class Scope:
         return [start for start, _ in self.steps.windows]
 
 
-def scope_of(trace: Trace, steps: Steps | None = None) -> Scope:
-    """What of a trace is looked at; `steps` if they are known better than the trace tells."""
-    return Scope(trace, steps or steps_of(trace))
+def scope_of(
+    trace: Trace, steps: Steps | None = None, peak: tuple[float | None, float | None] = (None, None)
+) -> Scope:  # fmt: skip
+    """What of a trace is looked at; `steps` if they are known better than the trace tells, `peak` as `stated` is."""
+    return Scope(trace, steps or steps_of(trace), peak)
 
 
 def nested(events: Iterable[Event]) -> Iterator[tuple[Event, int]]:

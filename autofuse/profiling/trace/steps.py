@@ -56,6 +56,10 @@ def steps_of(trace: Trace) -> Steps:
     used = _used(marked, trace) or marked
     if not used:
         return _whole(trace)
+    if used[0].category != "gpu_user_annotation" and (window := _behind(used, trace)):
+        return Steps(
+            (window,), len(used), f"{_counted(len(used), 'step')} (ProfilerStep; to the end of the GPU's work)"
+        )
     windows = _with_their_gpu_work(used, trace)
     numbers = [_number(event) for event in used]
     named = f"#{numbers[0]}" if len(used) == 1 else f"#{numbers[0]} to #{numbers[-1]}"
@@ -92,6 +96,17 @@ def _used(marked: Sequence[Event], trace: Trace) -> list[Event]:
     used = [e for e in marked if bisect_right(starts, e.end - 1) > bisect_right(starts, e.start - 1)]
     cut = len(used) > 1 and used[-1].duration < CUT * median(event.duration for event in used[:-1])
     return used[:-1] if cut else used
+
+
+def _behind(marked: Sequence[Event], trace: Trace) -> Interval | None:
+    """From the first step's beginning to the end of the GPU's work, where nothing ties that to its launches: when the
+    GPU is done with a step is not known then. None where it is, or where the GPU does nothing after the steps."""
+    work = trace.of(*GPU_WORK)
+    launched = launches_of(trace)
+    if not work or not trace.of(*LAUNCHES) or 2 * sum(correlation(w) in launched for w in work) > len(work):
+        return None
+    end = max(w.end for w in work)
+    return (marked[0].start, end) if end > marked[-1].end else None
 
 
 def _with_their_gpu_work(marked: Sequence[Event], trace: Trace) -> tuple[Interval, ...]:

@@ -61,3 +61,4 @@ def test_two_ranks_stand_side_by_side_with_what_they_spend_on_talking(tmp_path: 
     assert all(rank["communication"] > 0 for rank in ranks)
     assert {layer["fqn"] for layer in profile["layers"]} >= {"", "0", "1", "2"}  # without DDP's "module"
     assert profile["notes"] == []
+    assert profile["diagnosis"]["class"] == "straggler" and "rank 1 comes last" in profile["diagnosis"]["sentence"]

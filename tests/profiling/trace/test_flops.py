@@ -61,6 +61,14 @@ def test_utilisation_is_of_the_data_sheets_peak() -> None:
     assert impossible.value is None and "cannot be" in impossible.reason
 
 
+def test_a_peak_that_is_stated_stands_in_for_a_data_sheet() -> None:
+    found = scope(*product(0, "aten::mm", [[1000, 1000], [1000, 1000]]), devices=[{**H100, "name": "Accelerator 9"}])
+    assert hfu_of(found, counted(found)).value is None
+    told = scope_of(found.trace, peak=(1e15, None))
+    rung = hfu_of(told, counted(told))
+    assert rung.value == pytest.approx(2e9 / told.steps.seconds / 1e15) and "--peak-flops" in rung.basis
+
+
 def test_numbers_are_of_one_step() -> None:
     entries = [
         step(2, 100, 100),

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from autofuse.display.folding import folded
 from autofuse.profiling.trace import trace as traces
+from autofuse.profiling.trace.layer_totals import layers
 from autofuse.profiling.trace.layers import LayerTimes, layers_of
 from autofuse.profiling.trace.trace import Trace
 from autofuse.results.profile import OUTSIDE
@@ -243,10 +245,28 @@ def test_modules_of_torchs_own_stacks_are_named_by_the_path_of_their_calls() -> 
         )
     )  # fmt: skip
     assert microseconds(times) == {
-        ("Block_0", "forward"): 20, ("Block_0.Linear_0", "forward"): 10, ("Block_0.Linear_0", "backward"): 20,
+        ("Block", "forward"): 20, ("Block.Linear", "forward"): 10, ("Block.Linear", "backward"): 20,
     }  # fmt: skip
-    assert dict(times.kinds) == {"Block_0": "Block", "Block_0.Linear_0": "Linear"}
-    assert any("class and a number" in note for note in times.attribution.notes)
+    assert dict(times.kinds) == {"Block": "Block", "Block.Linear": "Linear"}
+    assert any("by their class (with_stack=True)" in note for note in times.attribution.notes)
+
+
+def test_layers_that_only_stacks_name_fold_by_the_path_of_their_classes() -> None:
+    entries = [span("nn.Module: Qwen2Model_0", 0, 1000, "python_function")]
+    for layer in range(4):
+        at = 100 * layer
+        entries.append(span(f"nn.Module: Qwen2DecoderLayer_{layer}", at + 1, at + 90, "python_function"))
+        for linear in range(2):
+            since = at + 10 + 20 * linear
+            entries.append(span(f"nn.Module: Linear_{7 * layer + linear}", since, since + 15, "python_function"))
+            entries.append(span("aten::mm", since + 1, since + 11))
+    times = layers_of(trace(*entries))
+    name = "Qwen2Model.Qwen2DecoderLayer.3.Linear.1"
+    assert microseconds(times)[name, "forward"] == 15
+    folds = folded(layers(times.own, {}, times.kinds, times.calls, times.step_seconds))
+    assert {(fold.name, fold.count) for fold in folds} >= {
+        ("Qwen2Model.Qwen2DecoderLayer.*", 4), ("Qwen2Model.Qwen2DecoderLayer.*.Linear.*", 8),
+    }  # fmt: skip
 
 
 def test_a_trace_without_modules_is_all_outside_and_says_why() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from autofuse.profiling.trace.ranks import notes_of, numbered, ranks_of, waits_of
 from autofuse.profiling.trace.scope import Scope, scope_of
+from autofuse.results.profile_parts import Rank
 from tests.profiling.trace.building import kernel, step, trace
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -74,3 +75,12 @@ def test_notes_name_the_slowest_the_last_and_the_missing() -> None:
     assert said[1].startswith("Of these, rank 1 tends to come last")
     assert said[2] == "The job has 4 ranks, and 2 of their traces were given."
     assert notes_of(ranks_of({0: rank(0, 200)}), None) == ()
+
+
+def test_who_comes_last_is_said_beyond_noise_only() -> None:
+    """0.015 against 0.147 ms of a step of 130 ms is chance."""
+    ranks = [Rank(0, 0.13, 0.02, 0.01, 0.9, 0.015e-3), Rank(1, 0.13, 0.02, 0.01, 0.9, 0.147e-3)]
+    assert "No rank comes last beyond noise" in notes_of(ranks, 2)[1]
+    late = [Rank(0, 0.13, 0.02, 0.01, 0.9, 0.015e-3), Rank(1, 0.13, 0.02, 0.01, 0.9, 0.02, 0.005)]
+    assert "rank 1 20 ms, 5 ms of it exposed: only that can be gained." in notes_of(late, 2)[1]
+    assert notes_of(late, 2)[1].startswith("Rank 0 tends to come last")

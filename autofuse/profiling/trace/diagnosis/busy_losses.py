@@ -1,0 +1,186 @@
+"""What a step of a GPU loses while it computes: to unfused kernels, to its memory's bandwidth, to unused units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from autofuse.profiling.trace.categories import short
+from autofuse.profiling.trace.diagnosis.fusing import Fusible
+from autofuse.profiling.trace.diagnosis.limits import Limits
+from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
+from autofuse.profiling.trace.scope import Scope
+from autofuse.results.diagnosis import Action, Confidence
+
+WELL_USED = 0.5  # of the peak, that products and attention reach: real steps of good code reach 0.5 to 0.75
+FEW_SMS = 0.6  # of the SMs, that kernels have blocks for
+_SCALAR = 0.5  # of the products' time outside of tensor cores
+_FASTER = 4.0  # bf16 on tensor cores against float32 without: by data sheets 8 to 16, of which steps see so much
+
+
+def fusing_loss(scope: Scope, found: Sequence[Fusible], limits: Limits) -> Loss:
+    """What kernels in a row take longer than one kernel in their place would."""
+    step = scope.steps.seconds
+    saved = {kind: scope.seconds(sum(s.saved for s in found if s.kind == kind)) for kind in _KINDS}
+    taken = {kind: scope.seconds(sum(s.nanoseconds for s in found if s.kind == kind)) for kind in _KINDS}
+    total = sum(saved.values())
+    actions = []
+    for kind in sorted(_KINDS, key=lambda k: -saved[k]):
+        if saved[kind]:
+            mine = [s for s in found if s.kind == kind]
+            actions.append(_fuse(kind, mine, saved[kind], taken[kind], scope))
+    best = max(_KINDS, key=lambda k: saved[k])
+    moved = f"{percent(scope.seconds(limits.memory), step)} of the step only reads and writes memory"
+    sentence = f"Unfused kernels: {moved}, and {_WHAT[best]}; fusing saves up to {percent(total, step)} of the step."
+    return Loss("fusable", total, sentence, tuple(actions))
+
+
+_KINDS: tuple[Literal["attention", "chain", "optimizer"], ...] = ("attention", "chain", "optimizer")
+_WHAT = {
+    "attention": "attention is not fused",
+    "chain": "many of them run in a row",
+    "optimizer": "the optimizer is not fused",
+}
+
+
+def _fuse(kind: str, found: Sequence[Fusible], saved: float, taken: float, scope: Scope) -> Action:
+    count = len(found) / scope.steps.count
+    each = sum(len(s.kernels) for s in found) / len(found)
+    example = " -> ".join(short(k.name)[:40] for k in max(found, key=lambda s: s.nanoseconds).kernels[:6])
+    confidence: Confidence = "high"
+    if kind == "attention":
+        evidence = f"unfused attention: {each:.0f} kernels, {count:,.0f} times a step, {times(taken)}: {example}"
+        text = "Fuse attention: autofuse.optimize(model), or call torch.nn.functional.scaled_dot_product_attention."
+    elif kind == "optimizer":
+        evidence = f"{each / max(1, scope.steps.count):,.0f} kernels of the optimizer a step, {times(taken)}"
+        text = "Fuse the optimizer: torch.optim.AdamW(model.parameters(), ..., fused=True)."
+    else:
+        evidence = (
+            f"{count:,.0f} runs of {each:.0f} kernels that move data, {times(taken)} a step; the longest: {example}"
+        )
+        text = (
+            "Fuse kernels in a row (norms, activations, dropout, residuals): autofuse.optimize(model), "
+            "or torch.compile(model)."
+        )
+        confidence = "medium"
+    return Action(f"fuse-{kind}", text, milliseconds(saved), evidence, confidence)
+
+
+def busy_loss(scope: Scope, limits: Limits) -> Loss:
+    """The memory's bandwidth or the arithmetic, whichever takes longer."""
+    arithmetic, memory = scope.seconds(limits.arithmetic), scope.seconds(limits.memory)
+    return _memory(scope, limits) if memory > arithmetic else _compute(scope, limits)
+
+
+def _memory(scope: Scope, limits: Limits) -> Loss:
+    step, memory, weights = scope.steps.seconds, scope.seconds(limits.memory), scope.seconds(limits.weights)
+    evidence = f"{times(memory)} of a step of {times(step)} in kernels that move more than they compute"
+    if weights > 0.5 * memory:
+        sentence = (
+            f"Memory-bound: {percent(memory, step)} of the step reads weights for products of few "
+            "rows; the bandwidth of "
+            "the GPU's memory is the limit."
+        )
+        actions = (
+            Action(
+                "larger-batch",
+                "Process more sequences at once: the weights are read once for all of them.",
+                None,
+                evidence,
+                "high",
+            ),
+            Action(
+                "quantize",
+                "Quantise the weights (int8 or int4, torchao): half or a quarter of the bytes are read.",
+                milliseconds(0.5 * weights),
+                evidence,
+                "medium",
+            ),
+        )
+        return Loss("memory", memory, sentence, actions)
+    name, longest = limits.longest[0], limits.longest[1]
+    sentence = (
+        f"Memory-bound: {percent(memory, step)} of the step is in kernels that move data and "
+        "hardly compute; the bandwidth "
+        "of the GPU's memory is the limit."
+    )
+    told = f"{evidence}; most in {short(name)[:60]} ({percent(scope.seconds(longest), step)})"
+    action = Action(
+        "move-less",
+        "Move fewer bytes: fuse what runs in a row (autofuse.optimize(model), "
+        "torch.compile(model)) "
+        "and compute in bf16 (torch.autocast(device_type, dtype=torch.bfloat16)).",
+        None,
+        told,
+        "medium",
+    )
+    return Loss("memory", memory, sentence, (action,))
+
+
+def _compute(scope: Scope, limits: Limits) -> Loss:
+    step, arithmetic = scope.steps.seconds, scope.seconds(limits.arithmetic)
+    share = percent(arithmetic, step)
+    if limits.tensor < (1 - _SCALAR) * limits.arithmetic and limits.tensor_cores:
+        scalar = scope.seconds(limits.arithmetic - limits.tensor)
+        sentence = (
+            f"Compute-bound at low utilisation: {share} of the step multiplies matrices, "
+            f"{percent(scalar, arithmetic)} of that without tensor cores (float32 arithmetic)."
+        )
+        text = (
+            "Use tensor cores: torch.autocast(device_type, dtype=torch.bfloat16), or for float32 "
+            'torch.set_float32_matmul_precision("high") (TF32).'
+        )
+        evidence = f"{times(scalar)} of a step of {times(step)} in kernels of float32 arithmetic"
+        saved = milliseconds(scalar * (1 - 1 / _FASTER))
+        return Loss("compute", arithmetic, sentence, (Action("bf16", text, saved, evidence, "high"),))
+    if limits.single > _SCALAR * limits.arithmetic:
+        single = scope.seconds(limits.single)
+        sentence = (
+            f"Compute-bound: {share} of the step multiplies matrices, {percent(single, arithmetic)} of that in float32."
+        )
+        text = "Compute in half precision: torch.autocast(device_type, dtype=torch.bfloat16)."
+        evidence = f"{times(single)} of a step of {times(step)} in kernels of float32 arithmetic"
+        return Loss("compute", arithmetic, sentence, (Action("bf16", text, None, evidence, "medium"),))
+    if limits.sms is not None and limits.sms < FEW_SMS:
+        busy = scope.seconds(limits.arithmetic + limits.memory)
+        sentence = (
+            f"Compute-bound at low utilisation: kernels run {percent(busy, step)} of the step, on "
+            f"{limits.sms:.0%} of the "
+            "GPU's multiprocessors."
+        )
+        text = "Make the batch larger, or the sequences: kernels have too few blocks to fill the GPU."
+        evidence = (
+            f"by launch shapes {limits.sms:.1%} of the multiprocessors have a block; most time in "
+            f"{short(limits.longest[0])[:60]}"
+        )
+        saved = milliseconds(busy * (1 - limits.sms / FEW_SMS))
+        return Loss("compute", arithmetic, sentence, (Action("larger-batch", text, saved, evidence, "high"),))
+    if limits.achieved is None:
+        sentence = (
+            f"Compute-bound and well used as far as the trace tells: {share} of the step multiplies "
+            "matrices, on tensor "
+            "cores and all multiprocessors; nothing is left to do but to compute less."
+        )
+        if not limits.tensor_cores:
+            sentence = (
+                f"Compute-bound: {share} of the step multiplies matrices; nothing that the trace tells is left to do."
+            )
+        return Loss("compute", arithmetic, sentence)
+    reached = percent(limits.achieved, 1.0)
+    if limits.achieved >= WELL_USED:
+        sentence = (
+            f"Compute-bound and well used: {share} of the step multiplies matrices, at {reached} of "
+            "the GPU's peak; nothing "
+            "is left to do."
+        )
+        return Loss("compute", arithmetic, sentence)
+    sentence = (
+        f"Compute-bound at low utilisation: {share} of the step multiplies matrices, at {reached} of the GPU's peak."
+    )
+    text = (
+        "Make products larger: a larger batch, widths and a vocabulary that are multiples of 64 (128 "
+        "for fp8), fewer and larger products."
+    )
+    evidence = f"FLOPs of recorded shapes / {times(arithmetic)} / the peak of {limits.device}"
+    saved = milliseconds(arithmetic * (1 - limits.achieved / WELL_USED))
+    return Loss("compute", arithmetic, sentence, (Action("larger-products", text, saved, evidence, "medium"),))

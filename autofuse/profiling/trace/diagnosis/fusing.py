@@ -1,0 +1,124 @@
+"""Sequences of kernels that one kernel can take the place of, and what that would save. Knows names and order.
+
+- **Unfused attention**: a product, what scales and masks the scores, a softmax, perhaps a dropout, a product. A fused
+  kernel keeps the scores on the chip: what lies between the products goes.
+- **Chains**: two or more kernels in a row that compute element by element, or reduce rows. A fused kernel reads and
+  writes once, so it takes about as long as the longest of them.
+- **An optimizer that is not fused**: it goes over all parameters once for each of its operators.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from autofuse.profiling.trace.kernels import category_of
+from autofuse.profiling.trace.launch_shapes import device_number, stream_number
+from autofuse.profiling.trace.phases import phase_of
+from autofuse.profiling.trace.scope import Scope
+from autofuse.profiling.trace.trace import Event
+
+Kind = Literal["attention", "chain", "optimizer"]
+
+_CHAINED = ("softmax", "norm", "activation", "random", "reduction", "elementwise")
+_SCORES = ("elementwise", "random", "copy", "activation")
+_BEFORE, _AFTER = 6, 5  # kernels between a product and the softmax, and between the softmax and the next product
+_LOG = re.compile(r"log_?softmax|nll|cross_?entropy", re.IGNORECASE)
+_FUSED_OPTIMIZER = re.compile(
+    r"fused|DistributedFused|multi_tensor_adam|AdamFunctor|LAMBStage|FusedAdam", re.IGNORECASE
+)
+_LONGEST = 1.3  # a fused chain takes so many times its longest kernel: it reads what several of them read
+_PASSES = 4  # kernels a step, at least, of an optimizer that is not fused; a fused one has a few beside its own
+_PASSES_SAVED = 0.6  # of an unfused optimizer: about 18 passes over the parameters, where a fused one makes 7
+
+
+@dataclass(frozen=True)
+class Fusible:
+    """Kernels in a row. nanoseconds: what they take within the steps; saved: what fusing them is predicted to save."""
+
+    kind: Kind
+    kernels: tuple[Event, ...]
+    nanoseconds: float
+    saved: float
+
+
+def sequences_of(scope: Scope) -> list[Fusible]:
+    """Everything that could be fused in the steps, in order of time; no kernel is in two of them."""
+    found: list[Fusible] = []
+    for kernels in _streams(scope):
+        categories = [_category(kernel, scope) for kernel in kernels]
+        at = 0
+        while at < len(kernels):
+            end = _attention(kernels, categories, at)
+            if end:
+                found.append(_of_attention(kernels[at:end], categories[at:end], scope))
+                at = end - 1  # its last product may be the next one's first
+                categories[at] = "used"
+                continue
+            end = _run(categories, at)
+            if end - at >= 2:
+                found.append(_of_chain(kernels[at:end], scope))
+            at = max(end, at + 1)
+    optimizer = _optimizer(scope)
+    return [*found, *([optimizer] if optimizer else [])]
+
+
+def _streams(scope: Scope) -> Iterator[list[Event]]:
+    streams: dict[tuple[str, str], list[Event]] = {}
+    for kernel in scope.kernels:
+        if scope.begins(kernel):
+            streams.setdefault((str(device_number(kernel)), str(stream_number(kernel))), []).append(kernel)
+    yield from streams.values()
+
+
+def _category(kernel: Event, scope: Scope) -> str:
+    if phase_of(kernel, scope) == "optimizer":
+        return "optimizer"
+    return category_of(kernel.name)
+
+
+def _attention(kernels: Sequence[Event], categories: Sequence[str], at: int) -> int:
+    """Where an unfused attention that begins with the product at `at` ends; 0 where none does."""
+    if categories[at] not in ("matmul", "used") or kernels[at].category != "kernel":
+        return 0
+    softmax = _skip(categories, at + 1, _SCORES, _BEFORE)
+    if softmax >= len(kernels) or categories[softmax] != "softmax" or _LOG.search(kernels[softmax].name):
+        return 0
+    last = _skip(categories, softmax + 1, _SCORES, _AFTER)
+    return last + 1 if last < len(kernels) and categories[last] == "matmul" else 0
+
+
+def _skip(categories: Sequence[str], at: int, over: Sequence[str], most: int) -> int:
+    end = at
+    while end < len(categories) and end - at < most and categories[end] in over:
+        end += 1
+    return end
+
+
+def _run(categories: Sequence[str], at: int) -> int:
+    end = at
+    while end < len(categories) and categories[end] in _CHAINED:
+        end += 1
+    return end
+
+
+def _of_attention(kernels: Sequence[Event], categories: Sequence[str], scope: Scope) -> Fusible:
+    times = [scope.nanoseconds(kernel) for kernel in kernels]
+    between = sum(time for time, category in zip(times, categories, strict=True) if category not in ("matmul", "used"))
+    return Fusible("attention", tuple(kernels), sum(times), between)
+
+
+def _of_chain(kernels: Sequence[Event], scope: Scope) -> Fusible:
+    times = [scope.nanoseconds(kernel) for kernel in kernels]
+    return Fusible("chain", tuple(kernels), sum(times), max(0.0, sum(times) - _LONGEST * max(times)))
+
+
+def _optimizer(scope: Scope) -> Fusible | None:
+    mine = [k for k in scope.kernels if scope.begins(k) and _category(k, scope) == "optimizer"]
+    kernels = [k for k in mine if not _FUSED_OPTIMIZER.search(k.name)]
+    if len(kernels) < _PASSES * scope.steps.count:
+        return None
+    total = sum(scope.nanoseconds(kernel) for kernel in kernels)
+    return Fusible("optimizer", tuple(kernels), total, _PASSES_SAVED * total)

@@ -1,0 +1,134 @@
+"""The diagnosis of a step that ran on a CPU: data, other ranks, Python, or the operators themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autofuse.profiling.trace.categories import categories_of
+from autofuse.profiling.trace.diagnosis.choice import chosen
+from autofuse.profiling.trace.diagnosis.job_losses import sending, straggler_loss, uneven, with_straggler
+from autofuse.profiling.trace.diagnosis.limits import COMPUTES
+from autofuse.profiling.trace.diagnosis.losses import Loss, milliseconds, percent, times
+from autofuse.profiling.trace.diagnosis.messages import Waits
+from autofuse.profiling.trace.intervals import length
+from autofuse.profiling.trace.scope import Scope
+from autofuse.profiling.trace.time_shares import communication, host_overhead
+from autofuse.results.comparison import Category
+from autofuse.results.diagnosis import Action, Confidence, Diagnosis
+
+_WORKERS = 4
+
+
+@dataclass(frozen=True)
+class CpuStep:
+    """Seconds of one step on a CPU. step: all of it. data: fetching batches. host: no operator computes, and neither
+    data nor ranks are waited for. operators: how many run. arithmetic, memory: operators that multiply, and others.
+    sure: of `host`, which a recording stretches.
+    """
+
+    step: float
+    data: float
+    host: float
+    operators: float
+    arithmetic: float
+    memory: float
+    sure: Confidence = "medium"
+
+
+def diagnosis_on_host(scopes: Mapping[int, Scope], rank: int, waits: Waits | None) -> Diagnosis:
+    """Of one rank's trace, or of a job's; `rank` is the one whose own work is the limit."""
+    scope = scopes[rank]
+    exposed = scope.seconds(length(communication(scope)[1]))
+    waited = min(exposed, waits.ranks[rank].exposed) if waits and rank in waits.ranks else 0.0
+    losses = [sending(scope, exposed - waited, exposed), uneven(scope, waited)] if exposed else []
+    if waits is not None and (late := straggler_loss(scopes, waits, {r: _reasons(s) for r, s in scopes.items()})):
+        return chosen(with_straggler([*losses, *cpu_losses(_step(scope))], late), scope.steps.seconds)
+    return chosen([*losses, *cpu_losses(_step(scope))], scope.steps.seconds)
+
+
+def cpu_losses(found: CpuStep) -> list[Loss]:
+    """What a step on a CPU loses by itself."""
+    return [_data(found), _host(found), _busy(found)]
+
+
+def arithmetic_and_memory(categories: Mapping[str, Category]) -> tuple[float, float]:
+    """Seconds of the operators that multiply, and of the others but communication."""
+    arithmetic = sum(found.seconds for name, found in categories.items() if name in COMPUTES)
+    others = sum(found.seconds for name, found in categories.items() if name not in (*COMPUTES, "communication"))
+    return arithmetic, others
+
+
+def _step(scope: Scope) -> CpuStep:
+    categories = categories_of(scope)
+    data = scope.seconds(length(scope.rest(scope.rest(scope.marks.of("data")))))
+    host = scope.seconds(length(host_overhead(scope)))
+    operators = sum(found.count for found in categories.values())
+    return CpuStep(scope.steps.seconds, data, host, operators, *arithmetic_and_memory(categories))
+
+
+def _reasons(scope: Scope) -> dict[str, float]:
+    found = _step(scope)
+    return {
+        "data": found.data,
+        "host": found.host,
+        "kernels": found.arithmetic + found.memory,
+        "count": found.operators,
+        "copies": 0.0,
+    }
+
+
+def _data(found: CpuStep) -> Loss:
+    step, lost = found.step, found.data
+    saved = min(lost, lost - max(0.0, lost / _WORKERS - (step - lost)))
+    text = f"Load batches in other processes: DataLoader(..., num_workers={_WORKERS}, persistent_workers=True)."
+    evidence = f"fetching a batch takes {times(lost)} of a step of {times(step)}"
+    sentence = f"Waits for data: {percent(lost, step)} of the step passes in the data loader."
+    return Loss("data", lost, sentence, (Action("loader-workers", text, milliseconds(saved), evidence, "high"),))
+
+
+def _host(found: CpuStep) -> Loss:
+    step, lost = found.step, found.host
+    evidence = (
+        f"no operator computes for {times(lost)} of a step of {times(step)}, which runs "
+        f"{found.operators:,.0f} operators"
+    )
+    sentence = (
+        f"Launch-bound: {percent(lost, step)} of the step passes in Python and in dispatching {found.operators:,.0f} "
+        "operators, not in the operators."
+    )
+    actions = (
+        Action(
+            "compile",
+            "Run less Python: torch.compile(model), or autofuse.optimize(model).",
+            milliseconds(lost),
+            evidence,
+            found.sure,
+        ),
+        Action(
+            "larger-batch",
+            "Make the batch larger: Python takes the same time, and each operator does more.",
+            None,
+            evidence,
+            "medium",
+        ),
+    )
+    return Loss("launch", lost, sentence, actions)
+
+
+def _busy(found: CpuStep) -> Loss:
+    step = found.step
+    if found.memory > found.arithmetic:
+        evidence = f"{times(found.memory)} of a step of {times(step)} in operators that hardly compute"
+        sentence = (
+            f"Memory-bound: {percent(found.memory, step)} of the step is in operators that move data "
+            "and hardly compute."
+        )
+        text = "Move fewer bytes: fuse what runs in a row (autofuse.optimize(model), torch.compile(model))."
+        return Loss("memory", found.memory, sentence, (Action("move-less", text, None, evidence, "medium"),))
+    sentence = (
+        f"Compute-bound: {percent(found.arithmetic, step)} of the step multiplies matrices; "
+        "nothing that the trace tells "
+        "is left to do."
+    )
+    return Loss("compute", found.arithmetic, sentence)

@@ -1,0 +1,34 @@
+"""What a step loses to one limit, what that means, and what to do: the form that all limits have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autofuse.results.diagnosis import Action, Limit
+
+
+@dataclass(frozen=True)
+class Loss:
+    """seconds: of one step, that pass because of this limit. sentence: what to tell of it if it is the greatest.
+    actions: what to do, the best first."""
+
+    limit: Limit
+    seconds: float
+    sentence: str
+    actions: tuple[Action, ...] = ()
+
+
+def percent(part: float, whole: float) -> str:
+    """ "55 %"; below one percent with a digit more."""
+    share = 100 * part / whole if whole else 0.0
+    return f"{share:.0f} %" if share >= 0.95 else f"{share:.1f} %"
+
+
+def milliseconds(seconds: float) -> float:
+    """Three digits are more than a prediction is good for."""
+    return float(f"{max(0.0, seconds) * 1e3:.3g}")
+
+
+def times(seconds: float) -> str:
+    """ "12.3 ms"."""
+    return f"{seconds * 1e3:,.3g} ms" if seconds < 0.9995 else f"{seconds:,.3g} s"

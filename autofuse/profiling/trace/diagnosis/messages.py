@@ -1,0 +1,107 @@
+"""How much of what collectives take is waiting for other ranks, and for which rank. Knows scopes, one a rank.
+
+A collective ends for all its ranks at once, so a rank that is in it for longer than the last to come has waited by that
+much, at its beginning. Only what no kernel that computes runs beside is exposed, and can be gained. Where there is one
+rank's trace only, the shortest collective of the same kind and size tells how long the others would have taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from autofuse.profiling.trace.intervals import Interval, intersection, length, union
+from autofuse.profiling.trace.ranks import collectives, group_of
+from autofuse.profiling.trace.scope import Scope
+from autofuse.profiling.trace.time_shares import communication
+from autofuse.profiling.trace.trace import Event, integer
+
+_LEAST = 4  # collectives of one kind and size, below which their shortest tells nothing
+
+
+@dataclass(frozen=True)
+class RankWait:
+    """Seconds of one step that a rank waits in collectives for the last to come: all, and what is exposed."""
+
+    hidden: float = 0.0
+    exposed: float = 0.0
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Of the ranks of a job. last: the rank that the others wait for, and `blame` the part of the exposed waits that
+    it causes, a fraction of 1; None where it is now this one, now that."""
+
+    ranks: Mapping[int, RankWait] = field(default_factory=dict)
+    last: int | None = None
+    blame: float = 0.0
+
+
+def waits_of_job(scopes: Mapping[int, Scope]) -> Waits | None:
+    """None where the collectives of the ranks cannot be matched, or there is one rank only."""
+    by_key: dict[tuple[str, ...], dict[int, list[Event]]] = defaultdict(dict)
+    for rank, scope in scopes.items():
+        for event in collectives(scope):
+            by_key[group_of(event)].setdefault(rank, []).append(event)
+    shared = [found for found in by_key.values() if len(found) > 1 and len({len(e) for e in found.values()}) == 1]
+    if not shared:
+        return None
+    exposed = {rank: communication(scope)[1] for rank, scope in scopes.items()}
+    waited: dict[int, list[Interval]] = {rank: [] for rank in scopes}
+    total, blame = Counter[int](), Counter[int]()
+    for by_rank in shared:
+        for together in zip(*by_rank.values(), strict=True):
+            shortest = min(event.duration for event in together)
+            late = next(rank for rank, event in zip(by_rank, together, strict=True) if event.duration == shortest)
+            for rank, event in zip(by_rank, together, strict=True):
+                moment = (event.start, event.end - shortest)
+                waited[rank].append(moment)
+                total[rank] += event.duration - shortest
+                blame[late] += length(intersection(union([moment]), exposed[rank]))
+    ranks = {}
+    for rank, scope in scopes.items():
+        open_ones = length(intersection(union(waited[rank]), exposed[rank]))
+        ranks[rank] = RankWait(scope.seconds(max(0, total[rank] - open_ones)), scope.seconds(open_ones))
+    return Waits(ranks, *_last(blame, len(scopes)))
+
+
+def _last(blame: Counter[int], ranks: int) -> tuple[int | None, float]:
+    """Who causes most of the waiting, where that is more than chance would give one of so many ranks."""
+    whole = sum(blame.values())
+    if not whole:
+        return None, 0.0
+    rank, most = blame.most_common(1)[0]
+    share = most / whole
+    return (rank if share > max(0.5, 1.5 / ranks) else None), share
+
+
+def waits_of_one(scope: Scope) -> float:
+    """Seconds of a step that one rank's exposed collectives take longer than the shortest equal ones."""
+    by_key: dict[tuple[str, ...], list[Event]] = defaultdict(list)
+    for event in collectives(scope):
+        if size_of(event) is not None:
+            by_key[(*group_of(event), event.name, str(size_of(event)))].append(event)
+    exposed = communication(scope)[1]
+    waited: list[Interval] = []
+    for events in by_key.values():
+        if len(events) >= _LEAST:
+            waited += _beyond_shortest(events)
+    return scope.seconds(length(intersection(union(waited), exposed)))
+
+
+def _beyond_shortest(events: Sequence[Event]) -> list[Interval]:
+    shortest = min(event.duration for event in events)
+    return [(event.start, event.end - shortest) for event in events]
+
+
+def size_of(event: Event) -> int | None:
+    """Bytes that a rank puts into a collective, as Kineto tells for NCCL's; None where it does not."""
+    count, kind = integer(event.args.get("In msg nelems")), str(event.args.get("dtype", ""))
+    return None if count is None else count * _BYTES.get(kind, 4)
+
+
+_BYTES = {
+    "BFloat16": 2, "Half": 2, "Float": 4, "Double": 8, "Long": 8, "Int": 4, "Byte": 1, "Char": 1, "Bool": 1,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1,
+}  # fmt: skip
