@@ -86,7 +86,8 @@ _H200 = "NVIDIA H200 Tensor Core GPU data sheet"
 _BLACKWELL = "NVIDIA RTX Blackwell GPU architecture white paper"
 _CDNA2 = "AMD CDNA 2 architecture white paper"
 _CDNA3 = "AMD CDNA 3 architecture white paper"
-_CDNA4 = "AMD CDNA 4 architecture white paper"
+# 256 compute units of 4096 FLOP a cycle in float16, at 2.2 GHz (MI350X) and 2.4 GHz (MI355X).
+_CDNA4 = "AMD CDNA 4, compute units and peak clocks as shown at Hot Chips 2025"
 # NVIDIA publishes no data sheets of what it makes for China alone; these are the figures of its product briefs, as
 # resellers and measurements quote them.
 _CHINA = "NVIDIA {} product brief, as quoted"
