@@ -50,17 +50,21 @@ class Matcher:
     view: View
     miss: Miss = field(default_factory=lambda: Miss(0))
     restored: Value | None = None  # of the match that is under way; see matches()
+    cast: Value | None = None
 
-    def matches(self, value: Value, restored: Value | None = None) -> Iterator[Bindings]:
+    def matches(self, value: Value, restored: Value | None = None, cast: Value | None = None) -> Iterator[Bindings]:
         """Every way in which `value` is the pattern. Optional parameters that the code leaves out are not bound.
 
         Code that computes in float32 and casts back inside the match is matched on what it cast: the fused operation
         keeps its own precision inside. `restored`: `value` is cast right after to the dtype of that, which counts only
-        if that is what was cast before.
+        if that is what was cast before. `cast`: what the program casts `value` to right after, where that
+        counts only as far as the front end knows its dtype.
         """
-        self.restored = restored
+        self.restored, self.cast = restored, cast
         for found in self._match(self.pattern.root, value, Bindings(), 0):
             operands = [n for n in found.captures if not self._stays_cast(n)]
+            if cast is not None and found.widened is None:
+                continue
             if restored is not None and not self._restores(found, operands, restored):
                 continue
             if not found.casts and restored is None:
@@ -116,7 +120,7 @@ class Matcher:
 
     def _restores(self, found: Bindings, operands: list[str], restored: Value) -> bool:
         """Whether the dtype of `restored` is what an operand had before it was cast."""
-        if found.widened is restored:
+        if found.widened is not None and self.view.like(found.widened) is self.view.like(restored):
             return True
         if any(found.captures[n].op == CAST and bare(found.captures[n]) is restored for n in operands):
             return True
@@ -229,10 +233,17 @@ class Matcher:
         """The norm of a sum. Where the sum is cast first, the result has to be cast back further out."""
         of, *rest = value.inputs
         if of.op == CAST:
-            if not bound.casts and self.restored is not bare(of):
+            if not bound.casts and not self._gives_back(bare(of)):
                 return
             of, bound = bare(of), bound.across_widening(bare(of))
         yield from self._match_inputs(pattern.inputs, (of, *rest), bound, depth)
+
+    def _gives_back(self, v: Value) -> bool:
+        """Whether the whole match is cast to the dtype of `v`, as far as the code or the front end says."""
+        if self.restored is not None:
+            return self.view.like(self.restored) is self.view.like(v)
+        known = known_dtypes(self.view, v)
+        return self.cast is not None and len(known) == 1 and known == known_dtypes(self.view, self.cast)
 
     def _match_linear(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
         """linear(x, weight, bias): a product with a matrix of the module's own, read as one."""
