@@ -1,0 +1,481 @@
+"""A loop over experts that was written down turn by turn -> one turn for all of them, on rows sorted by expert.
+
+The turns have to be equal but for the number of the expert, and each has to compute its rows one by one and add them to
+a result: then the order in which rows are computed says nothing. What is not shown is refused. The products with each
+expert's matrices become `ops.expert_linear`, which the rules know.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from autofuse.fx.trace.expert_rows import Loops, base_of
+from autofuse.fx.trace.operation_names import erase_dead, put_in_place
+from autofuse.fx.trace.row_operations import is_by_row
+from autofuse.ops.experts import chosen_experts, each_expert, expert_linear, expert_rows
+from autofuse.torch_private import FakeTensorMode
+
+
+class NotALoop(Exception):
+    """The trace is no loop over experts, as far as is known. `node`: what stands in the way."""
+
+    def __init__(self, node: fx.Node | None) -> None:
+        super().__init__()
+        self.node = node
+
+
+def fold(graph: fx.Graph, loops: Loops, root: nn.Module, mode: FakeTensorMode) -> None:
+    """Fold the loop over experts in `graph`, if there is one. Raises NotALoop."""
+    if not (loops.conditions or loops.asked or loops.hits):
+        return
+    erase_dead(graph)
+    turns = _turns(graph, loops)
+    first = turns[0]
+    varying: dict[fx.Node, set[str]] = {}
+    pairs: list[dict[fx.Node, fx.Node]] = []
+    for number, turn in enumerate(turns[1:], start=1):
+        match = _Match(number, turns[number - 1].end, first.out)
+        if not match.nodes(first.end, turn.end) or match.first.get(first.where) is not turn.where:
+            raise NotALoop(turn.where)
+        if number > 1 and match.varying != varying:
+            raise NotALoop(turn.where)
+        varying = match.varying
+        pairs.append({b: a for a, b in match.first.items() if a is not b})
+    _check_turns(turns, pairs)
+    turn = set(pairs[0].values())
+    _check_outside(turn, first)
+    _Folded(graph, loops, root, mode, turns, turn, varying).write()
+    last = turns[-1].end
+    if last.users:
+        put_in_place(last, first.end)
+    gone = {b for pair in pairs for b in pair}
+    for node in reversed(list(graph.nodes)):
+        if node in gone:
+            graph.erase_node(node)
+    erase_dead(graph)
+
+
+@dataclass
+class _Turn:
+    """One turn: where its rows come from, and what adds them to the result `out`."""
+
+    where: fx.Node
+    end: fx.Node
+    out: fx.Node
+
+
+def _turns(graph: fx.Graph, loops: Loops) -> list[_Turn]:
+    nodes = list(graph.nodes)
+    wheres = [n for n in nodes if n in set(loops.rows.values())]
+    if len(wheres) < 2:
+        raise NotALoop(wheres[0] if wheres else None)
+    found = []
+    for where, name in zip(wheres, loops.rows, strict=True):
+        ends = [n for n in _dependents(where) if _adds(n)]
+        if len(ends) != 1 or loops.rows[name] is not where:
+            raise NotALoop(where)
+        found.append(_Turn(where, ends[0], ends[0].args[0]))  # type: ignore[arg-type]
+    return found
+
+
+def _dependents(node: fx.Node) -> list[fx.Node]:
+    """What is computed from a node, up to where it is added to a result."""
+    todo, found = [node], dict[fx.Node, None]()
+    while todo:
+        for user in todo.pop().users:
+            if user not in found and user.op != "output":
+                found[user] = None
+                todo += [] if _adds(user) else [user]
+    return list(found)
+
+
+def _adds(node: fx.Node) -> bool:
+    """Whether a node adds rows to a result, or puts them into it."""
+    return node.op == "call_method" and node.target == "index_add_" or node.target is operator.setitem
+
+
+def _check_turns(turns: list[_Turn], pairs: list[dict[fx.Node, fx.Node]]) -> None:
+    """Each turn is computed for itself: nothing of it is used elsewhere, and nothing else of it is written."""
+    for turn, pair in zip(turns[1:], pairs, strict=True):
+        later = {t.end for t in turns}
+        for node in _dependents(turn.where):
+            if node not in pair:
+                raise NotALoop(node)
+        for node in pair:
+            if node is not turn.end and any(u not in pair and u not in later for u in node.users):
+                raise NotALoop(node)
+
+
+def _check_outside(turn: set[fx.Node], first: _Turn) -> None:
+    for node in turn:
+        if node is not first.end and any(u not in turn for u in node.users):
+            raise NotALoop(node)
+
+
+@dataclass
+class _Match:
+    """Whether a later turn is the first one but for its number."""
+
+    number: int
+    before: fx.Node  # what added the rows of the turn before
+    out: fx.Node
+    first: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    varying: dict[fx.Node, set[str]] = field(default_factory=dict)
+
+    def nodes(self, a: fx.Node, b: fx.Node) -> bool:
+        if a in self.first:
+            return self.first[a] is b
+        if a is b:
+            return True
+        if a is self.out and b is self.before:
+            return True
+        if a.op != b.op or a.op == "placeholder" or len(a.args) != len(b.args) or a.kwargs.keys() != b.kwargs.keys():
+            return False
+        if a.op in ("call_module", "get_attr"):
+            if a.target != b.target:
+                if str(b.target) != _numbered(str(a.target), self.number):
+                    return False
+                self.varying.setdefault(a, set()).add("target")
+        elif a.target != b.target:
+            return False
+        self.first[a] = b
+        return self.values(a, a.args, b.args, "") and all(
+            self.values(a, a.kwargs[k], b.kwargs[k], f".{k}") for k in a.kwargs
+        )
+
+    def values(self, owner: fx.Node, a: Any, b: Any, path: str) -> bool:
+        if isinstance(a, fx.Node) or isinstance(b, fx.Node):
+            return isinstance(a, fx.Node) and isinstance(b, fx.Node) and self.nodes(a, b)
+        if type(a) is not type(b):
+            return False
+        if isinstance(a, (tuple, list)):
+            return len(a) == len(b) and all(
+                self.values(owner, x, y, f"{path}[{i}]") for i, (x, y) in enumerate(zip(a, b, strict=True))
+            )
+        if isinstance(a, slice):
+            return self.values(owner, (a.start, a.stop, a.step), (b.start, b.stop, b.step), f"{path}:")
+        if type(a) is int and a != b:
+            self.varying.setdefault(owner, set()).add(path)
+            return b - a == self.number and a in (0, 1)
+        return bool(a == b)
+
+
+def _numbered(target: str, number: int) -> str:
+    """`experts.0.w1` with the number of another turn, where it has one 0."""
+    parts = target.split(".")
+    if parts.count("0") != 1:
+        return ""
+    return ".".join(str(number) if p == "0" else p for p in parts)
+
+
+@dataclass(frozen=True)
+class _OfExpert:
+    """What stands for `stack[e]` in a turn."""
+
+    stack: fx.Node
+    rank: int
+    turned: bool = False
+
+
+class _Folded:
+    """Writes the first turn anew, for the rows of all experts."""
+
+    def __init__(
+        self, graph: fx.Graph, loops: Loops, root: nn.Module, mode: FakeTensorMode, turns: list[_Turn],
+        turn: set[fx.Node], varying: dict[fx.Node, set[str]],
+    ) -> None:  # fmt: skip
+        self.graph, self.loops, self.root, self.mode = graph, loops, root, mode
+        self.turns, self.turn, self.varying = turns, turn, varying
+        self.first, self.experts = turns[0], len(turns)
+        self.owned: dict[fx.Node, _OfExpert] = {}
+        self.with_rows = {self.first.where, *_dependents(self.first.where)}
+        self.replaced: dict[fx.Node, fx.Node] = {}
+
+    def write(self) -> None:
+        chain, start = self.chain(self.first.where.args[0])
+        self.check_asked()
+        with self.graph.inserting_before(self.first.where):
+            stacked = self.stacked(chain, start)
+            rows = self.made(expert_rows, (stacked,), self.first.where.meta["v"])
+            rank = len(self.first.where.meta["v"])
+            example: Tensor = self.first.where.meta["v"][0]
+            self.expert = self.item(rows, 0, example)
+            places = [self.item(rows, 1 + d, example) for d in range(rank)]
+            with self.mode:
+                ends = torch.empty(self.experts, dtype=torch.int64)
+            self.ends = self.item(rows, 1 + rank, ends)
+        for user in list(self.first.where.users):
+            if user.target is not operator.getitem:
+                raise NotALoop(user)
+            user.replace_all_uses_with(places[int(user.args[1])])  # type: ignore[arg-type]
+            self.with_rows |= {places[int(user.args[1])]}  # type: ignore[arg-type]
+        gone = {self.first.where, *self.first.where.users, *chain, start}
+        for node in [n for n in self.graph.nodes if n in self.turn and n not in gone]:
+            self.one(node)
+        self.add()
+
+    def check_asked(self) -> None:
+        """Forward asks for nothing but whether an expert has rows, of all experts or of none."""
+        conditions = {base_of(n) for n in self.loops.conditions.values()}
+        asked = {base_of(n) for n in self.loops.asked}
+        if asked and asked != conditions:
+            raise NotALoop(next(iter(asked)))
+
+    @property
+    def calls_empty(self) -> bool:
+        """Whether an expert without rows is called, with none."""
+        return not (self.loops.asked or self.loops.hits)
+
+    # Which rows.
+
+    def chain(self, node: Any) -> tuple[list[fx.Node], fx.Node]:
+        """The steps from what depends on the number of the expert to the condition, and that."""
+        steps: list[fx.Node] = []
+        while isinstance(node, fx.Node) and node in self.turn:
+            if node in self.varying:
+                return steps[::-1], node
+            steps.append(node)
+            node = node.args[0] if node.args else None
+        raise NotALoop(self.first.where)
+
+    def stacked(self, chain: list[fx.Node], start: fx.Node) -> fx.Node:
+        """The conditions of all experts, one upon the other."""
+        name, of = _name(start), start.args[0]
+        if not isinstance(of, fx.Node) or of in self.turn or len(start.args) != 2 or start.kwargs:
+            raise NotALoop(start)
+        if name == "getitem" and (start.args[1] == 0 or start.args[1] == slice(0, 1)):
+            if self.loops.hits and of not in self.loops.hits:
+                raise NotALoop(start)
+            held = self.stack(of, start)
+            mask_only = start.args[1] != 0
+        elif name == "eq" and start.args[1] == 0 and not self.loops.hits:
+            with self.mode:
+                example = of.meta["v"].new_empty((self.experts, *of.meta["v"].shape), dtype=torch.bool)
+            held, mask_only = self.made(chosen_experts, (of, self.experts), example), False
+        else:
+            raise NotALoop(start)
+        for step in chain:
+            if mask_only and _name(step) == "squeeze" and step.args[1:] == (0,):
+                mask_only = False
+            elif _name(step) == "any" and not mask_only and (dim := _dim(step)) is not None and dim < 0:
+                held = self.computed("call_method", "any", (held, dim))
+            elif _name(step) in ("bool", "long", "int") and len(step.args) == 1:
+                held = self.computed("call_method", _name(step), (held,))
+            else:
+                raise NotALoop(step)
+        if mask_only:
+            raise NotALoop(start)
+        return held
+
+    def stack(self, of: fx.Node, owner: fx.Node) -> fx.Node:
+        """The first experts' part of a tensor of which each expert has one entry."""
+        example = of.meta.get("v")
+        if not isinstance(example, Tensor) or example.shape[0] < self.experts:
+            raise NotALoop(owner)
+        if example.shape[0] == self.experts:
+            return of
+        return self.computed("call_function", operator.getitem, (of, slice(0, self.experts)))
+
+    # What is computed of them.
+
+    def one(self, node: fx.Node) -> None:
+        if node is self.first.end or node in self.with_rows and self.is_read_of_result(node):
+            return
+        if self.is_owned(node):
+            return
+        if node not in self.with_rows:
+            if node in self.varying or node.op not in ("call_function", "call_method", "get_attr"):
+                raise NotALoop(node)
+            return  # the same in each turn
+        with self.graph.inserting_before(node):
+            self.rows(node)
+
+    def is_owned(self, node: fx.Node) -> bool:
+        """Whether a node is one expert's entry of a tensor, or that transposed."""
+        of = node.args[0] if node.args else None
+        if _name(node) == "getitem" and isinstance(of, fx.Node) and of not in self.turn and node.args[1:] == (0,):
+            if node in self.with_rows or self.varying.get(node) != {"[1]"}:
+                return False
+            with self.graph.inserting_before(self.first.where):
+                self.owned[node] = _OfExpert(self.stack(of, node), node.meta["v"].dim())
+            return True
+        if isinstance(of, fx.Node) and of in self.owned and self.owned[of].rank == 2:
+            turns = _name(node) in ("t", "mT", "T") or node.target is getattr and node.args[1] in ("T", "mT")
+            turns = turns or _name(node) == "transpose" and {int(d) % 2 for d in node.args[1:]} == {0, 1}
+            if turns:
+                self.owned[node] = _OfExpert(self.owned[of].stack, 2, not self.owned[of].turned)
+                return True
+        return False
+
+    def is_read_of_result(self, node: fx.Node) -> bool:
+        """Whether a node is the `out[rows]` of `out[rows] += ...`, or that sum."""
+        return node in (self.sum_and_read() or ())
+
+    def sum_and_read(self) -> tuple[fx.Node, fx.Node, fx.Node] | None:
+        """Of `out[rows] = out[rows] + y`: the sum, `out[rows]`, and y."""
+        end = self.first.end
+        if end.target is not operator.setitem or not isinstance(end.args[2], fx.Node):
+            return None
+        made = end.args[2]
+        if _name(made) not in ("add", "add_") or len(made.args) != 2 or made.kwargs or len(made.users) != 1:
+            return None
+        for read, given in (made.args, made.args[::-1]):
+            if (
+                isinstance(read, fx.Node) and isinstance(given, fx.Node) and _name(read) == "getitem"
+                and read.args[0] is end.args[0] and read.args[1] == end.args[1] and len(read.users) == 1
+                and read.meta["v"].shape == given.meta["v"].shape
+            ):  # fmt: skip
+                return made, read, given
+        return None
+
+    def rows(self, node: fx.Node) -> None:
+        """A step on the rows of one expert, made one on the rows of all."""
+        name, given = _name(node), list(node.args)
+        if node in self.varying and node.op == "call_module":
+            self.each(node)
+            return
+        owned = [a for a in given if isinstance(a, fx.Node) and a in self.owned]
+        if name == "linear" and owned and given[0] not in self.owned:
+            self.linear(node, given[0], given[1], node.kwargs.get("bias", given[2] if len(given) > 2 else None))
+        elif name in ("matmul", "mm") and owned == given[1:2]:
+            self.product(node, given[0], given[1])
+        elif name in ("add", "mul") and len(owned) == 1 and self.owned[owned[0]].rank == 1:
+            stack = self.owned[owned[0]].stack
+            entry = self.computed("call_function", operator.getitem, (stack, self.expert), rows=True)
+            node.args = tuple(entry if a is owned[0] else a for a in given)
+            self.check_by_row(node)
+        elif name == "getitem" and node in self.varying and isinstance(given[1], tuple):
+            places = [i for i, p in enumerate(given[1]) if type(p) is int]
+            if owned or self.varying[node] != {f"[1][{i}]" for i in places} or len(places) != 1:
+                raise NotALoop(node)
+            node.args = (given[0], tuple(self.expert if i == places[0] else p for i, p in enumerate(given[1])))
+            self.check_by_row(node)
+        elif owned or node in self.varying:
+            raise NotALoop(node)
+        else:
+            self.check_by_row(node)
+
+    def check_by_row(self, node: fx.Node) -> None:
+        if not is_by_row(node, self.with_rows, self.root) or node.meta.get("writes"):
+            raise NotALoop(node)
+
+    def linear(self, node: fx.Node, x: Any, weight: Any, bias: Any) -> None:
+        if weight not in self.owned or self.owned[weight].rank != 2 or x.meta["v"].dim() != 2:
+            raise NotALoop(node)
+        if bias is not None and (bias not in self.owned or self.owned[bias].rank != 1):
+            raise NotALoop(node)
+        of = self.owned[weight]
+        shift = None if bias is None else self.owned[bias].stack
+        self.become(node, expert_linear, (x, of.stack, shift, self.ends, of.turned))
+
+    def product(self, node: fx.Node, x: Any, weight: Any) -> None:
+        of = self.owned[weight]
+        if of.rank != 2 or x.meta["v"].dim() != 2:
+            raise NotALoop(node)
+        self.become(node, expert_linear, (x, of.stack, None, self.ends, not of.turned))
+
+    def each(self, node: fx.Node) -> None:
+        """The call of one expert's module."""
+        result = node.meta.get("v")
+        if len(node.args) != 1 or node.kwargs or not isinstance(result, Tensor) or self.varying[node] != {"target"}:
+            raise NotALoop(node)
+        given: Any = node.args[0]
+        if given.meta["v"].dim() < 1 or result.dim() < 1 or result.shape[0] != given.meta["v"].shape[0]:
+            raise NotALoop(node)
+        held = []
+        for e in range(self.experts):
+            target = str(node.target) if e == 0 else _numbered(str(node.target), e)
+            reads = self.graph.get_attr(target)
+            reads.meta["v"] = self.root.get_submodule(target)
+            held.append(reads)
+        self.become(node, each_expert, (tuple(held), given, self.ends, self.calls_empty))
+
+    # Where they go.
+
+    def add(self) -> None:
+        end = self.first.end
+        if _name(end) == "index_add_":
+            if end.args[1] != 0 or len(end.args) != 4 or end.kwargs:
+                raise NotALoop(end)
+            return
+        found = self.sum_and_read()
+        if found is None or not self.adds_each_once():
+            raise NotALoop(end)
+        made, read, given = found
+        with self.graph.inserting_before(end):
+            if given.meta["v"].dtype != read.meta["v"].dtype:
+                given = self.computed("call_method", "to", (given, read.meta["v"].dtype))
+            put = self.graph.call_method("index_put_", (end.args[0], end.args[1], given, True))
+        put.meta = dict(end.meta)
+        put.meta["v"] = end.args[0].meta.get("v")  # type: ignore[union-attr]
+        self.replaced[end] = put
+        for node in (end, made, read):
+            self.graph.erase_node(node)
+        self.turn -= {end, made, read}
+        self.first.end = put
+
+    def adds_each_once(self) -> bool:
+        """Whether no expert has an entry of the result twice, for `out[rows] += y` adds such but once."""
+        index = self.first.end.args[1]
+        parts = index if isinstance(index, tuple) else (index,)
+        rank = len(self.first.where.meta["v"])
+        if len(parts) == rank or len(parts) == 1 and rank == 1:
+            return True
+        return _from_topk(self.first.where.args[0])
+
+    # Nodes.
+
+    def made(self, function: Callable[..., Any], args: tuple[Any, ...], value: Any) -> fx.Node:
+        node = self.graph.call_function(function, args)
+        node.meta["v"], node.meta["place"] = value, self.first.where.meta.get("place")
+        return node
+
+    def item(self, rows: fx.Node, place: int, example: Tensor) -> fx.Node:
+        return self.made(operator.getitem, (rows, place), example)
+
+    def become(self, node: fx.Node, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        new = self.graph.call_function(function, args)
+        new.meta = dict(node.meta)
+        put_in_place(node, new)
+        self.with_rows.add(new)
+        self.graph.erase_node(node)
+        self.turn.discard(node)
+
+    def computed(self, op: str, target: Any, args: tuple[Any, ...], rows: bool = False) -> fx.Node:
+        node = self.graph.create_node(op, target, args)
+        given: Any = fx.node.map_arg(args, lambda n: n.meta["v"])
+        with self.mode, torch.enable_grad():
+            value = getattr(given[0], target)(*given[1:]) if op == "call_method" else target(*given)
+        node.meta["v"], node.meta["place"] = value, self.first.where.meta.get("place")
+        if rows:
+            self.with_rows.add(node)
+        return node
+
+
+def _from_topk(node: Any) -> bool:
+    """Whether a condition compares indices that torch.topk gave, which are distinct in each row."""
+    for _ in range(12):
+        if not isinstance(node, fx.Node) or not node.args:
+            return False
+        if _name(node) == "topk":
+            return True
+        if _name(node) not in ("eq", "getitem", "one_hot", "permute", "view", "reshape", "to", "long", "int", "bool"):
+            return False
+        node = node.args[0]
+    return False
+
+
+def _dim(node: fx.Node) -> int | None:
+    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
+    return dim if type(dim) is int else None
+
+
+def _name(node: fx.Node) -> str:
+    return str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+
