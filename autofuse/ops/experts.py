@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from autofuse.torch_private import FakeTensor
+
 
 def expert_rows(chosen: Tensor) -> tuple[Tensor, ...]:
     """The rows of each expert, sorted by expert: (expert, index of each further dimension ..., ends).
@@ -39,6 +41,8 @@ def expert_linear(
 
     Shapes: x (R, D), weight (E, F, D), or (E, D, F) if `transposed`, bias (E, F), ends (E,); the result (R, F).
     """
+    if isinstance(ends, FakeTensor):
+        return _on_paper(x, weight, bias, transposed)
     parts = []
     for e, rows in _segments(x, ends):
         if transposed:
@@ -59,6 +63,8 @@ def grouped_linear(
     The loop's backward pass makes a tensor of all experts' weights for each expert, and adds them up; this makes one.
     Raises RuntimeError where the dtypes of x and weight differ, as torch's product does.
     """
+    if isinstance(ends, FakeTensor):
+        return _on_paper(x, weight, bias, transposed)
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)
@@ -72,12 +78,30 @@ def each_expert(experts: Sequence[nn.Module], x: Tensor, ends: Tensor, empty: bo
 
     `empty`: one without rows is called too, with none, so that its parameters get gradients of zero.
     """
+    if isinstance(ends, FakeTensor):
+        return experts[0](x)  # type: ignore[no-any-return]
     parts, start = [], 0
     for expert, end in zip(experts, ends.tolist(), strict=True):
         if empty or end > start:
             parts.append(expert(x[start:end]))
         start = end
     return torch.cat(parts) if parts else experts[0](x)
+
+
+def add_expert_rows(out: Tensor, places: tuple[Tensor, ...], rows: Tensor, ends: Tensor) -> Tensor:
+    """out[places] += rows, expert by expert, in place: the sums are those of a loop over experts, to the last bit.
+
+    Shapes: out (*N, ...), one of `places` (R,) for each of its first dimensions, rows (R, ...), ends (E,). No expert
+    has an entry twice, but where there is one index, with which a loop's `index_add_` adds each.
+    """
+    if isinstance(ends, FakeTensor):
+        return out.index_put_(places, rows, True)
+    if len(places) == 1 and not out.is_cuda:
+        return out.index_add_(0, places[0], rows)
+    for start, end in _bounds(ends, rows.shape[0]):
+        if end > start:
+            out.index_put_(tuple(p[start:end] for p in places), rows[start:end], True)
+    return out
 
 
 class _GroupedLinear(torch.autograd.Function):
@@ -88,7 +112,7 @@ class _GroupedLinear(torch.autograd.Function):
         ctx.save_for_backward(x, weight, bias)
         ctx.ends, ctx.transposed = ends, transposed
         out = x.new_empty(x.shape[0], weight.shape[-1 if transposed else -2])
-        for e, (start, end) in enumerate(_bounds(ends)):
+        for e, (start, end) in enumerate(_bounds(ends, x.shape[0])):
             if end == start:
                 continue
             matrix = weight[e] if transposed else weight[e].t()
@@ -105,9 +129,10 @@ class _GroupedLinear(torch.autograd.Function):
             return _differentiable(ctx, x, weight, bias, grad)
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         made_x = torch.empty_like(x) if wants_x else None
-        made_weight = torch.empty_like(weight) if wants_weight else None
-        made_bias = torch.empty_like(bias) if wants_bias else None
-        for e, (start, end) in enumerate(_bounds(ctx.ends)):
+        make = torch.empty_like if weight.shape[0] == ctx.ends.shape[0] else torch.zeros_like
+        made_weight = make(weight) if wants_weight else None
+        made_bias = make(bias) if wants_bias else None
+        for e, (start, end) in enumerate(_bounds(ctx.ends, x.shape[0])):
             given, rows = grad[start:end], x[start:end]
             if made_x is not None and end > start:
                 torch.mm(given, weight[e].t() if ctx.transposed else weight[e], out=made_x[start:end])
@@ -133,11 +158,21 @@ def _differentiable(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, gr
     return *(next(found) if needed else None for needed in ctx.needs_input_grad[:3]), None, None
 
 
-def _bounds(ends: Tensor) -> list[tuple[int, int]]:
+def _on_paper(x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
+    """The form of the result, and what it is computed of, as though one expert had all rows."""
+    if transposed:
+        return x @ weight[0] if bias is None else x @ weight[0] + bias[0]
+    return F.linear(x, weight[0], None if bias is None else bias[0])
+
+
+def _bounds(ends: Tensor, rows: int) -> list[tuple[int, int]]:
+    """Where each expert's rows begin and end. Raises ValueError where they are not all of them."""
     last = ends.tolist()
+    if (last[-1] if last else 0) != rows:
+        raise ValueError(f"The last expert's rows end at {last[-1] if last else 0}, and there are {rows} of them.")
     return list(zip([0, *last], last, strict=False))
 
 
 def _segments(x: Tensor, ends: Tensor) -> list[tuple[int, Tensor]]:
     """The experts that have rows, and these."""
-    return [(e, x[start:end]) for e, (start, end) in enumerate(_bounds(ends)) if end > start]
+    return [(e, x[start:end]) for e, (start, end) in enumerate(_bounds(ends, x.shape[0])) if end > start]

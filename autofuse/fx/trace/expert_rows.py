@@ -116,6 +116,8 @@ class ExpertRows(Values):
         if mask is None:
             return UNSEEN
         self.loops.hits.add(mask)
+        if not _counts_classes(mask):
+            self.length(hit, 0).int_()
         with self.silence():
             made = torch.empty(hit.shape[0], 1, dtype=torch.int64, device=hit.device)
         self._hits[id(made)] = made, int(hit.shape[0])
@@ -232,6 +234,13 @@ class ExpertRows(Values):
                 self.refuse(because(forwards.NEEDS_NUMBERS, name="size"))
             del self.guards.tests[test]
             self.loops.asked.add(self.loops.conditions[found[1] or found[2]])
+
+
+def _counts_classes(mask: fx.Node) -> bool:
+    """Whether a mask has as many experts as `one_hot` was told: a number, which is guarded."""
+    while mask.op == "call_method" and mask.target in ("permute", "bool", "to") and isinstance(mask.args[0], fx.Node):
+        mask = mask.args[0]
+    return getattr(mask.target, "__name__", "") == "one_hot" and "num_classes" in mask.kwargs
 
 
 def base_of(node: fx.Node) -> fx.Node:

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from autofuse.fx.trace.expert_rows import Loops, base_of
+from autofuse.fx.trace.expert_rows import ROWS, Loops, base_of
 from autofuse.fx.trace.operation_names import erase_dead, put_in_place
 from autofuse.fx.trace.row_operations import is_by_row
-from autofuse.ops.experts import chosen_experts, each_expert, expert_linear, expert_rows
+from autofuse.ops.experts import add_expert_rows, chosen_experts, each_expert, expert_linear, expert_rows
 from autofuse.torch_private import FakeTensorMode
 
 
@@ -30,10 +30,10 @@ class NotALoop(Exception):
         self.node = node
 
 
-def fold(graph: fx.Graph, loops: Loops, root: nn.Module, mode: FakeTensorMode) -> None:
-    """Fold the loop over experts in `graph`, if there is one. Raises NotALoop."""
+def fold(graph: fx.Graph, loops: Loops, root: nn.Module, mode: FakeTensorMode) -> tuple[fx.Node, ...]:
+    """Fold the loop over experts in `graph`, if there is one; what sorts its rows. Raises NotALoop."""
     if not (loops.conditions or loops.asked or loops.hits):
-        return
+        return ()
     erase_dead(graph)
     turns = _turns(graph, loops)
     first = turns[0]
@@ -50,6 +50,7 @@ def fold(graph: fx.Graph, loops: Loops, root: nn.Module, mode: FakeTensorMode) -
     _check_turns(turns, pairs)
     turn = set(pairs[0].values())
     _check_outside(turn, first)
+    _check_result(graph, turns, turn, pairs)
     _Folded(graph, loops, root, mode, turns, turn, varying).write()
     last = turns[-1].end
     if last.users:
@@ -59,6 +60,7 @@ def fold(graph: fx.Graph, loops: Loops, root: nn.Module, mode: FakeTensorMode) -
         if node in gone:
             graph.erase_node(node)
     erase_dead(graph)
+    return tuple(n for n in graph.nodes if n.target is expert_rows)
 
 
 @dataclass
@@ -116,6 +118,29 @@ def _check_outside(turn: set[fx.Node], first: _Turn) -> None:
     for node in turn:
         if node is not first.end and any(u not in turn for u in node.users):
             raise NotALoop(node)
+
+
+def _check_result(graph: fx.Graph, turns: list[_Turn], turn: set[fx.Node], pairs: list[dict[fx.Node, fx.Node]]) -> None:
+    """Nothing reads the result, or writes anything, before all turns have added to it."""
+    first, nodes = turns[0], list(graph.nodes)
+    turned = {*turn, *(b for pair in pairs for b in pair)}
+    ends = {t.end for t in turns}
+    memory = _memory(first.out)
+    if first.out in turn or memory is None:
+        raise NotALoop(first.end)
+    begin = min(nodes.index(n) for n in turned if n.op not in ("placeholder", "get_attr"))
+    for node in nodes[begin : nodes.index(turns[-1].end)]:
+        if node in ends:
+            continue
+        reads = any(n is first.out or n in ends or _memory(n) == memory for n in node.all_input_nodes)
+        of_result = node in turned and _name(node) == "getitem" and node.args[0] in (first.out, *ends)
+        if reads and not of_result or node not in turned and node.meta.get("writes"):
+            raise NotALoop(node)
+
+
+def _memory(node: fx.Node) -> int | None:
+    value = node.meta.get("v")
+    return int(value.untyped_storage()._cdata) if isinstance(value, Tensor) else None
 
 
 @dataclass
@@ -195,10 +220,10 @@ class _Folded:
         self.first, self.experts = turns[0], len(turns)
         self.owned: dict[fx.Node, _OfExpert] = {}
         self.with_rows = {self.first.where, *_dependents(self.first.where)}
-        self.replaced: dict[fx.Node, fx.Node] = {}
 
     def write(self) -> None:
-        chain, start = self.chain(self.first.where.args[0])
+        self.condition = self.first.where.args[0]
+        chain, start = self.chain(self.condition)
         self.check_asked()
         with self.graph.inserting_before(self.first.where):
             stacked = self.stacked(chain, start)
@@ -206,7 +231,7 @@ class _Folded:
             rank = len(self.first.where.meta["v"])
             example: Tensor = self.first.where.meta["v"][0]
             self.expert = self.item(rows, 0, example)
-            places = [self.item(rows, 1 + d, example) for d in range(rank)]
+            self.places = places = [self.item(rows, 1 + d, example) for d in range(rank)]
             with self.mode:
                 ends = torch.empty(self.experts, dtype=torch.int64)
             self.ends = self.item(rows, 1 + rank, ends)
@@ -252,7 +277,7 @@ class _Folded:
         if name == "getitem" and (start.args[1] == 0 or start.args[1] == slice(0, 1)):
             if self.loops.hits and of not in self.loops.hits:
                 raise NotALoop(start)
-            held = self.stack(of, start)
+            held = self.computed("call_function", operator.getitem, (self.stack(of, start), slice(0, self.experts)))
             mask_only = start.args[1] != 0
         elif name == "eq" and start.args[1] == 0 and not self.loops.hits:
             with self.mode:
@@ -278,9 +303,7 @@ class _Folded:
         example = of.meta.get("v")
         if not isinstance(example, Tensor) or example.shape[0] < self.experts:
             raise NotALoop(owner)
-        if example.shape[0] == self.experts:
-            return of
-        return self.computed("call_function", operator.getitem, (of, slice(0, self.experts)))
+        return of
 
     # What is computed of them.
 
@@ -302,8 +325,7 @@ class _Folded:
         if _name(node) == "getitem" and isinstance(of, fx.Node) and of not in self.turn and node.args[1:] == (0,):
             if node in self.with_rows or self.varying.get(node) != {"[1]"}:
                 return False
-            with self.graph.inserting_before(self.first.where):
-                self.owned[node] = _OfExpert(self.stack(of, node), node.meta["v"].dim())
+            self.owned[node] = _OfExpert(self.stack(of, node), node.meta["v"].dim())
             return True
         if isinstance(of, fx.Node) and of in self.owned and self.owned[of].rank == 2:
             turns = _name(node) in ("t", "mT", "T") or node.target is getattr and node.args[1] in ("T", "mT")
@@ -399,38 +421,44 @@ class _Folded:
     # Where they go.
 
     def add(self) -> None:
+        """Add all rows to the result, in place of the first turn's."""
         end = self.first.end
         if _name(end) == "index_add_":
             if end.args[1] != 0 or len(end.args) != 4 or end.kwargs:
                 raise NotALoop(end)
-            return
-        found = self.sum_and_read()
-        if found is None or not self.adds_each_once():
+            places, given = (end.args[2],), end.args[3]
+            gone: tuple[fx.Node, ...] = (end,)
+        elif (found := self.sum_and_read()) is not None:
+            if not self.adds_each_once():
+                raise NotALoop(end)
+            made, read, given = found
+            places = end.args[1] if isinstance(end.args[1], tuple) else (end.args[1],)
+            gone = (end, made, read)
+        else:
             raise NotALoop(end)
-        made, read, given = found
+        if not all(p in self.with_rows for p in (*places, given)) or given.meta["v"].shape[:1] != (ROWS,):  # type: ignore[union-attr]
+            raise NotALoop(end)
+        dtype = end.args[0].meta["v"].dtype  # type: ignore[union-attr]
         with self.graph.inserting_before(end):
-            if given.meta["v"].dtype != read.meta["v"].dtype:
-                given = self.computed("call_method", "to", (given, read.meta["v"].dtype))
-            put = self.graph.call_method("index_put_", (end.args[0], end.args[1], given, True))
+            if given.meta["v"].dtype != dtype:  # type: ignore[union-attr]
+                given = self.computed("call_method", "to", (given, dtype))
+            put = self.graph.call_function(add_expert_rows, (end.args[0], places, given, self.ends))
         put.meta = dict(end.meta)
-        put.meta["v"] = end.args[0].meta.get("v")  # type: ignore[union-attr]
-        self.replaced[end] = put
-        for node in (end, made, read):
+        put.meta["v"] = end.args[0].meta["v"]  # type: ignore[union-attr]
+        put_in_place(end, put)
+        for node in gone:
             self.graph.erase_node(node)
-        self.turn -= {end, made, read}
+            self.turn.discard(node)
         self.first.end = put
 
     def adds_each_once(self) -> bool:
         """Whether no expert has an entry of the result twice, for `out[rows] += y` adds such but once."""
         index = self.first.end.args[1]
         parts = index if isinstance(index, tuple) else (index,)
-        rank = len(self.first.where.meta["v"])
-        if len(parts) == rank or len(parts) == 1 and rank == 1:
-            return True
-        return _from_topk(self.first.where.args[0])
+        rank = len(self.places)
+        return set(parts) == set(self.places) or len(parts) == rank == 1 or _from_topk(self.condition)
 
     # Nodes.
-
     def made(self, function: Callable[..., Any], args: tuple[Any, ...], value: Any) -> fx.Node:
         node = self.graph.call_function(function, args)
         node.meta["v"], node.meta["place"] = value, self.first.where.meta.get("place")
@@ -463,9 +491,9 @@ def _from_topk(node: Any) -> bool:
     for _ in range(12):
         if not isinstance(node, fx.Node) or not node.args:
             return False
-        if _name(node) == "topk":
-            return True
-        if _name(node) not in ("eq", "getitem", "one_hot", "permute", "view", "reshape", "to", "long", "int", "bool"):
+        if _name(node) == "getitem" and isinstance(node.args[0], fx.Node) and _name(node.args[0]) == "topk":
+            return node.args[1] == 1
+        if _name(node) not in ("eq", "getitem", "one_hot", "permute", "to", "long", "int", "bool"):
             return False
         node = node.args[0]
     return False

@@ -57,6 +57,7 @@ class ForwardTrace:
     sizes: dict[fx.Node, tuple[Any, ...]] = field(default_factory=dict)
     results: dict[fx.Node, dict[Path, Any]] = field(default_factory=dict)  # child call -> the tensors in its result
     dropped: frozenset[Path] = frozenset()
+    loops: tuple[fx.Node, ...] = ()  # what sorts the rows of a loop over experts that was made one turn
 
 
 def traced(
@@ -127,21 +128,21 @@ def _traced(
     finally:
         active.listener = before
     arguments.finish()
-    _fold(recorder, mode)
+    loops = _fold(recorder, mode)
     keep_checks(recorder.graph)
     sizes = {h.node: h.sizes for h in recorder.held.values() if h.node is not None}
     sizes = {n: tuple(None if is_rows(s) else s for s in known) for n, known in sizes.items()}
     return ForwardTrace(
         module, recorder.root, mode, recorder.graph, recorder.guards, tuple(arguments.texts), recorder.around,
-        frozenset(recorder.seen_through), sizes, recorder.items, dropped,
+        frozenset(recorder.seen_through), sizes, recorder.items, dropped, loops,
     )  # fmt: skip
 
 
-def _fold(recorder: Recorder, mode: FakeTensorMode) -> None:
+def _fold(recorder: Recorder, mode: FakeTensorMode) -> tuple[fx.Node, ...]:
     """Make one turn of a loop over experts. Raises Untraceable where rows are asked for in any other way."""
     recorder.settle_rows()
     try:
-        fold(recorder.graph, recorder.loops, recorder.root, mode)
+        return fold(recorder.graph, recorder.loops, recorder.root, mode)
     except NotALoop as error:
         place = error.node.meta.get("place") if error.node is not None else None
         raise Untraceable(because(forwards.NEEDS_NUMBERS, name="where"), place) from error
