@@ -24,7 +24,7 @@ from autofuse.reasons.reason import because
 
 ROWS = 7919  # rows of an expert while it is traced: a prime that is no width
 _NAME = re.compile(r"_rows\d+")
-_HAS_ROWS = re.compile(r"not (?:1 \* )?(_rows\d+)(?: \* 1)? (?:==|<=) 0|(?:1 \* )?(_rows\d+)(?: \* 1)? (?:>|!=) 0")
+_HAS_ROWS = re.compile(r"not \(?(_rows\d+)(?: \* 1\))? (?:==|<=) 0|\(?(_rows\d+)(?: \* 1\))? (?:>|!=) 0")
 _REDUCED = frozenset({"any", "sum", "count_nonzero"})
 _VIEWS = frozenset({"view", "reshape", "flatten", "squeeze", "contiguous", "bool", "long", "int"})
 UNSEEN: Any = object()
@@ -69,13 +69,14 @@ class ExpertRows(Values):
             return self._of_number(name, *self._numbers[id(first)], args)
         if name == "__getitem__" and len(args) == 2 and (index := self._index(args[1])) is not None:
             return self.with_rows(function, (first, index), kwargs)
-        if name == "__setitem__" and len(args) == 3 and self.rows_of(args[2]) and (index := self._index(args[1])):
-            return self.put((first, index, args[2]))
+        if name == "__setitem__" and len(args) == 3 and self.rows_of(args[2]):
+            index = self._index(args[1])
+            return UNSEEN if index is None else self.put((first, index, args[2]))
         if name in ("__bool__", "item") and isinstance(first, Tensor) and not kwargs:
             return self._whether(first)
         if name in ("__eq__", "__gt__", "__ne__", "eq", "gt", "ne") and len(args) == 2 and args[1] == 0:
             if (asked := self._asks(first)) is not None:
-                self.loops.asked.add(asked)
+                self.loops.asked.add(base_of(asked))
                 return not name.strip("_") == "eq"
         return UNSEEN
 
@@ -86,7 +87,7 @@ class ExpertRows(Values):
         if (base := base_of(node)) is not node and isinstance(base.meta.get("v"), Tensor):
             return self._flat(base)
         for name, condition in self.loops.conditions.items():
-            if condition is node:
+            if condition is node or _is_same(condition, node):
                 return self.loops.rows[name].meta["results"]
         name = f"_rows{len(self.loops.conditions)}"
         with self.silence():
@@ -212,7 +213,7 @@ class ExpertRows(Values):
         asked = self._asks(x)
         if asked is None:
             return UNSEEN
-        self.loops.asked.add(asked)
+        self.loops.asked.add(base_of(asked))
         return True
 
     def _asks(self, x: Any) -> fx.Node | None:
@@ -234,6 +235,12 @@ class ExpertRows(Values):
                 self.refuse(because(forwards.NEEDS_NUMBERS, name="size"))
             del self.guards.tests[test]
             self.loops.asked.add(self.loops.conditions[found[1] or found[2]])
+
+
+def _is_same(one: fx.Node, other: fx.Node) -> bool:
+    """Whether both are the same comparison of the same: `index == 2`, written twice."""
+    name = getattr(one.target, "__name__", one.target)
+    return name == "eq" and one.target == other.target and (one.args, one.kwargs) == (other.args, other.kwargs)
 
 
 def _counts_classes(mask: fx.Node) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from autofuse.fx.trace.expert_rows import ROWS, Loops, base_of
+from autofuse.fx.trace.expert_rows import ROWS, Loops
 from autofuse.fx.trace.operation_names import erase_dead, put_in_place
 from autofuse.fx.trace.row_operations import is_by_row
 from autofuse.ops.experts import add_expert_rows, chosen_experts, each_expert, expert_linear, expert_rows
@@ -128,14 +128,23 @@ def _check_result(graph: fx.Graph, turns: list[_Turn], turn: set[fx.Node], pairs
     memory = _memory(first.out)
     if first.out in turn or memory is None:
         raise NotALoop(first.end)
+    added = {read for t in turns for read in _reads_to_add(t)}
     begin = min(nodes.index(n) for n in turned if n.op not in ("placeholder", "get_attr"))
     for node in nodes[begin : nodes.index(turns[-1].end)]:
         if node in ends:
             continue
         reads = any(n is first.out or n in ends or _memory(n) == memory for n in node.all_input_nodes)
-        of_result = node in turned and _name(node) == "getitem" and node.args[0] in (first.out, *ends)
-        if reads and not of_result or node not in turned and node.meta.get("writes"):
+        if reads and node not in added or node not in turned and node.meta.get("writes"):
             raise NotALoop(node)
+
+
+def _reads_to_add(turn: _Turn) -> list[fx.Node]:
+    """The `out[rows]` of `out[rows] = out[rows] + y`, read for that alone."""
+    made = turn.end.args[2] if turn.end.target is operator.setitem else None
+    if not isinstance(made, fx.Node) or _name(made) not in ("add", "add_"):
+        return []
+    of = [n for n in made.all_input_nodes if _name(n) == "getitem" and n.args == turn.end.args[:2]]
+    return [n for n in of if len(n.users) == 1]
 
 
 def _memory(node: fx.Node) -> int | None:
@@ -225,12 +234,14 @@ class _Folded:
         self.condition = self.first.where.args[0]
         chain, start = self.chain(self.condition)
         self.check_asked()
+        self.disjoint = _name(start) == "eq" and not chain
         with self.graph.inserting_before(self.first.where):
             stacked = self.stacked(chain, start)
             rows = self.made(expert_rows, (stacked,), self.first.where.meta["v"])
             rank = len(self.first.where.meta["v"])
             example: Tensor = self.first.where.meta["v"][0]
             self.expert = self.item(rows, 0, example)
+            self.with_rows.add(self.expert)
             self.places = places = [self.item(rows, 1 + d, example) for d in range(rank)]
             with self.mode:
                 ends = torch.empty(self.experts, dtype=torch.int64)
@@ -247,10 +258,8 @@ class _Folded:
 
     def check_asked(self) -> None:
         """Forward asks for nothing but whether an expert has rows, of all experts or of none."""
-        conditions = {base_of(n) for n in self.loops.conditions.values()}
-        asked = {base_of(n) for n in self.loops.asked}
-        if asked and asked != conditions:
-            raise NotALoop(next(iter(asked)))
+        if self.loops.asked and self.loops.asked != set(self.loops.conditions.values()):
+            raise NotALoop(self.first.where)
 
     @property
     def calls_empty(self) -> bool:
@@ -434,6 +443,8 @@ class _Folded:
             made, read, given = found
             places = end.args[1] if isinstance(end.args[1], tuple) else (end.args[1],)
             gone = (end, made, read)
+        elif self.puts_each_once():
+            return
         else:
             raise NotALoop(end)
         if not all(p in self.with_rows for p in (*places, given)) or given.meta["v"].shape[:1] != (ROWS,):  # type: ignore[union-attr]
@@ -450,6 +461,14 @@ class _Folded:
             self.graph.erase_node(node)
             self.turn.discard(node)
         self.first.end = put
+
+    def puts_each_once(self) -> bool:
+        """Whether `out[rows] = y` fills entries that belong to one expert each: those whose index is its number."""
+        end = self.first.end
+        index, given = end.args[1:]
+        parts = index if isinstance(index, tuple) else (index,)
+        fits = isinstance(given, fx.Node) and given in self.with_rows and given.meta["v"].shape[:1] == (ROWS,)
+        return fits and self.disjoint and list(parts) == self.places
 
     def adds_each_once(self) -> bool:
         """Whether no expert has an entry of the result twice, for `out[rows] += y` adds such but once."""

@@ -147,6 +147,10 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
         sizes = result_sizes(operations.rule_name(function), self.sizes_of, args, kwargs, made)
         return self.kept(node, result, before, self.named_rows(self.rows_of(args, kwargs), made, sizes))
 
+    def _child_sizes(self, module: nn.Module, path: str | None, call: tuple[Any, Any], result: Any) -> list[Any]:
+        sizes = super()._child_sizes(module, path, call, result)
+        return self.named_rows(self.rows_of(call), list(tensors(result)), sizes)
+
     def with_rows(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._recorded(function, args, kwargs)
 
@@ -172,7 +176,11 @@ class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
             or not isinstance(args[0], Tensor)
         ):
             return
-        for size, length in zip(self.sizes_of(args[0]), args[0].shape, strict=True):
+        rank = args[0].dim()
+        asked = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        for dim, (size, length) in enumerate(zip(self.sizes_of(args[0]), args[0].shape, strict=True)):
+            if type(asked) is int and asked % rank != dim:
+                continue
             if name in operations.RANKED_BY_SIZE and not isinstance(size, int):
                 self.fixed(size and f"{size} == {int(length)}", "a size")
         if name in operations.PARTS:

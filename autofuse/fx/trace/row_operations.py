@@ -28,6 +28,8 @@ def is_by_row(node: fx.Node, with_rows: set[fx.Node], root: nn.Module) -> bool:
         return _is_activation(root.get_submodule(str(node.target))) and len(node.args) == 1 and not node.kwargs
     if name == "getitem":
         return _reads_rows(node, with_rows)
+    if name in ("view", "reshape", "squeeze") and _takes_off_ones(node, with_rows):
+        return True
     if not all(_fits(a, with_rows) for a in node.all_input_nodes):
         return False
     if name in _BY_ENTRY:
@@ -54,9 +56,13 @@ def _reads_rows(node: fx.Node, with_rows: set[fx.Node]) -> bool:
     """`x[rows]`, `w[rows, choice, None]`, `parts[0]`, `x[..., ::2]`, `x[:, :n]`, `x[:, None]`."""
     of, index = node.args
     value = node.meta.get("v")
-    if not isinstance(of, fx.Node) or not isinstance(value, Tensor) or not value.dim() or value.shape[0] != ROWS:
-        return False
     parts = index if isinstance(index, tuple) else (index,)
+    if not isinstance(of, fx.Node) or not isinstance(value, Tensor) or not value.dim():
+        return False
+    if parts[0] is None and of not in with_rows and value.shape[:2] == (1, ROWS):
+        parts, value = parts[1:], value[0]
+    if value.shape[0] != ROWS:
+        return False
     if of not in with_rows:  # rows of a whole tensor: the indices come first
         chosen = [p for p in parts if isinstance(p, fx.Node)]
         lead = parts[: len(chosen)]
@@ -67,6 +73,16 @@ def _reads_rows(node: fx.Node, with_rows: set[fx.Node]) -> bool:
     if any(isinstance(p, fx.Node) for p in parts):
         return False
     return parts[0] is ... and of.meta["v"].dim() > 1 and len(parts) == 2 or parts[0] == slice(None)
+
+
+def _takes_off_ones(node: fx.Node, with_rows: set[fx.Node]) -> bool:
+    """`x[None, rows].reshape(-1, width)`: the dimension of 1 in front goes."""
+    of, result = node.args[0], node.meta.get("v")
+    if not isinstance(of, fx.Node) or of not in with_rows or not isinstance(result, Tensor):
+        return False
+    shape = of.meta["v"].shape
+    rest = tuple(node.args[1:]) if node.target == "squeeze" else (0,)
+    return len(shape) > 1 and shape[:2] == (1, ROWS) and tuple(result.shape) == tuple(shape[1:]) and rest == (0,)
 
 
 def _over_last(node: fx.Node, name: str) -> bool:
