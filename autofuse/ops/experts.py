@@ -34,9 +34,7 @@ def chosen_experts(indices: Tensor, experts: int) -> Tensor:
     return indices.unsqueeze(0) == numbers.view(-1, *[1] * indices.dim())
 
 
-def expert_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor, transposed: bool = False
-) -> Tensor:
+def expert_linear(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor, transposed: bool = False) -> Tensor:
     """A linear layer for each expert's rows, one after the other, as a loop over experts computes it.
 
     Shapes: x (R, D), weight (E, F, D), or (E, D, F) if `transposed`, bias (E, F), ends (E,); the result (R, F).
@@ -55,9 +53,7 @@ def expert_linear(
     return x.new_empty(0, weight.shape[-1 if transposed else -2])
 
 
-def grouped_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor, transposed: bool = False
-) -> Tensor:
+def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor, transposed: bool = False) -> Tensor:
     """The same in one operation: each expert's product is written in place, and so are the gradients.
 
     The loop's backward pass makes a tensor of all experts' weights for each expert, and adds them up; this makes one.
@@ -106,9 +102,7 @@ def add_expert_rows(out: Tensor, places: tuple[Tensor, ...], rows: Tensor, ends:
 
 class _GroupedLinear(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor, transposed: bool
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, ends: Tensor, transposed: bool) -> Tensor:
         ctx.save_for_backward(x, weight, bias)
         ctx.ends, ctx.transposed = ends, transposed
         out = x.new_empty(x.shape[0], weight.shape[-1 if transposed else -2])

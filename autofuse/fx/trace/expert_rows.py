@@ -77,7 +77,7 @@ class ExpertRows(Values):
         if name in ("__eq__", "__gt__", "__ne__", "eq", "gt", "ne") and len(args) == 2 and args[1] == 0:
             if (asked := self._asks(first)) is not None:
                 self.loops.asked.add(base_of(asked))
-                return not name.strip("_") == "eq"
+                return name.strip("_") != "eq"
         return UNSEEN
 
     # Which rows.
@@ -181,7 +181,7 @@ class ExpertRows(Values):
 
     def rows_of(self, *values: Any) -> str | None:
         """The name of the number of rows that is a size of one of these; refuses two."""
-        found = {s for t in tensors(values) if id(t) in self.held for s in self.held[id(t)].sizes if is_rows(s)}
+        found = {str(s) for t in tensors(values) if id(t) in self.held for s in self.held[id(t)].sizes if is_rows(s)}
         if len(found) > 1:
             self.refuse(because(forwards.NEEDS_NUMBERS, name="where"))
         return next(iter(found), None)
@@ -276,12 +276,14 @@ def _mask_of_hits(node: fx.Node) -> fx.Node | None:
         node = inner
     elif name not in ("any",):
         return None
-    dims = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)
+    dims: Any = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else ())
     mask = node.args[0]
     if not isinstance(mask, fx.Node) or not isinstance(mask.meta.get("v"), Tensor):
         return None
     rank = mask.meta["v"].dim()
-    asked = {int(d) % rank for d in (dims if isinstance(dims, (tuple, list)) else [dims])} if dims is not None else set()
+    asked = (
+        {int(d) % rank for d in (dims if isinstance(dims, (tuple, list)) else [dims])} if dims is not None else set()
+    )
     return mask if asked == set(range(1, rank)) else None
 
 

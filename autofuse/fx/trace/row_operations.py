@@ -108,4 +108,3 @@ def _is_activation(module: nn.Module) -> bool:
     kind = type(module)
     name = kind.__module__.rpartition(".")[2]
     return is_known(kind) and kind.__module__.endswith("." + "activation") or name == _ACTIVATIONS
-
