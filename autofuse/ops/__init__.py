@@ -16,14 +16,7 @@ from autofuse.ops.attention import attention
 from autofuse.ops.bias_gelu import bias_gelu
 from autofuse.ops.cross_entropy import cross_entropy, log_likelihood, nll, rows
 from autofuse.ops.dropout_add_norm import dropout_add_norm
-from autofuse.ops.experts import (
-    add_expert_rows,
-    chosen_experts,
-    each_expert,
-    expert_linear,
-    expert_rows,
-    grouped_linear,
-)
+from autofuse.ops.experts import expert_linear, grouped_linear
 from autofuse.ops.gated import gated_activation, gated_product, glu
 from autofuse.ops.gated_mlp import gated_mlp
 from autofuse.ops.kernel_names import kernel_of
@@ -40,15 +33,11 @@ from autofuse.ops.varlen_attention import varlen_attention
 __all__ = [
     "activation",
     "adamw",
-    "add_expert_rows",
     "attention",
     "bias_gelu",
-    "chosen_experts",
     "cross_entropy",
     "dropout_add_norm",
-    "each_expert",
     "expert_linear",
-    "expert_rows",
     "gated_activation",
     "gated_mlp",
     "gated_product",

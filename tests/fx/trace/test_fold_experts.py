@@ -9,7 +9,17 @@ import torch
 from torch import Tensor, nn
 
 import autofuse
-from tests.spellings.experts import EXPERTS, FOUND, LOOK_ALIKES, WIDTH, MistralReference, OlderMixtral, Stacked
+from tests.spellings.experts import (
+    EXPERTS,
+    FOUND,
+    LOOK_ALIKES,
+    WIDTH,
+    Chained,
+    DecayingTensor,
+    MistralReference,
+    OlderMixtral,
+    Stacked,
+)
 
 
 def codes(model: nn.Module) -> set[tuple[str, str]]:
@@ -49,7 +59,10 @@ def optimized(model: nn.Module, x: Tensor) -> nn.Module:
     return autofuse.optimize(copy.deepcopy(model), (x,), tune=False, verify=False)
 
 
-@pytest.mark.parametrize("kind", FOUND)
+BY_DAY = (MistralReference, Stacked)
+
+
+@pytest.mark.parametrize("kind", [k if k in BY_DAY else pytest.param(k, marks=pytest.mark.night) for k in FOUND])
 def test_a_loop_over_experts_is_found_and_equal(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     model, x = kind().double(), inputs(False, torch.float64)
@@ -80,7 +93,9 @@ def test_five_steps_are_equal_for_any_number_of_choices(kind: type[nn.Module], k
             optimizer.step()
 
 
-@pytest.mark.parametrize("kind", LOOK_ALIKES)
+@pytest.mark.parametrize(
+    "kind", [k if k in (Chained, DecayingTensor) else pytest.param(k, marks=pytest.mark.night) for k in LOOK_ALIKES]
+)
 def test_what_only_looks_like_one_stays_as_it_is(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     model, x = kind(), inputs(True)
@@ -97,12 +112,13 @@ def test_an_expert_without_tokens_is_called_where_the_loop_calls_it() -> None:
         one_takes_all(fused)
         seen: list[int] = []
         for expert in fused.experts:  # type: ignore[union-attr]
-            expert.register_forward_hook(lambda m, given, out: seen.append(len(out)))
+            expert.register_forward_hook(lambda m, given, out, seen=seen: seen.append(len(out)))
         fused(x)
         assert len(seen) == called
         assert sum(seen) == 20
 
 
+@pytest.mark.night
 def test_a_change_of_the_experts_is_seen() -> None:
     torch.manual_seed(0)
     model, x = MistralReference(), inputs(False)
@@ -114,6 +130,7 @@ def test_a_change_of_the_experts_is_seen() -> None:
     assert_equal_steps(model, fused, x, 1e-5)
 
 
+@pytest.mark.night
 def test_autocast_gives_what_it_gave() -> None:
     torch.manual_seed(0)
     model, x = Stacked(), inputs(False)
