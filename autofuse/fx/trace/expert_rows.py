@@ -224,7 +224,7 @@ class ExpertRows(Values):
         name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
         of = node.args[0] if node.args else None
         if name in _REDUCED and isinstance(of, fx.Node) and len(node.args) == 1 and not node.kwargs:
-            return of
+            return of if _compares_index(base_of(of)) or base_of(of) in self.loops.conditions.values() else None
         return None
 
     def settle_rows(self) -> None:
@@ -235,6 +235,14 @@ class ExpertRows(Values):
                 self.refuse(because(forwards.NEEDS_NUMBERS, name="size"))
             del self.guards.tests[test]
             self.loops.asked.add(self.loops.conditions[found[1] or found[2]])
+
+
+def _compares_index(node: fx.Node) -> bool:
+    """Whether a mask says where an index is one number: `indices == 2`, `(indices == 2).any(dim=-1)`."""
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    if name == "any" and isinstance(node.args[0], fx.Node):
+        return _compares_index(node.args[0])
+    return name == "eq" and len(node.args) == 2 and type(node.args[1]) is int
 
 
 def _is_same(one: fx.Node, other: fx.Node) -> bool:
