@@ -271,7 +271,7 @@ class FoldedTurn:
             raise NotALoop(end)
         dtype = end.args[0].meta["v"].dtype  # type: ignore[union-attr]
         with self.graph.inserting_before(end):
-            if given.meta["v"].dtype != dtype:  # type: ignore[union-attr]
+            if given.meta["v"].dtype != dtype:
                 given = self.computed("call_method", "to", (given, dtype))
             put = self.graph.call_function(add_expert_rows, (end.args[0], places, given, self.ends))
         put.meta = dict(end.meta)
