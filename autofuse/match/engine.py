@@ -167,14 +167,15 @@ def _ends_in(canonical: Value) -> tuple[str, ...]:
 def _site_at(graph: Graph, view: View, rule: LoadedRule, root: Value) -> Site | None:
     canonical = view.of(root)
     restored = _restored_dtype(view, root) if canonical.op == CAST and not rule.rule.promotes else None
-    if restored is not None:
+    cast = canonical if canonical.op == CAST and restored is None and not rule.rule.promotes else None
+    if restored is not None or cast is not None:
         canonical = bare(canonical)
     core, order = (canonical.inputs[0], order_of(canonical)) if canonical.op == PERMUTE else (canonical, ())
     if core.op not in rule.pattern.root_ops:
         return None
     matcher = Matcher(rule.pattern, view)
     first: Site | None = None
-    for bound in matcher.matches(core, restored):
+    for bound in matcher.matches(core, restored, cast):
         site = _site(graph, view, rule, root, order, bound)
         if site is None:
             continue

@@ -38,6 +38,7 @@ _PARTS = {"mul": factors_of, "add": terms_of}
 _TURNED_ROUND = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 _PASSES_DTYPE_ON = frozenset({"softmax"})  # their result has the dtype of what they are given
 _WEIGHTS = frozenset({"softmax", "sink_softmax", "dropout"})  # times the values, whose dtype they take on
+_NORMS = frozenset({"layer_norm", "rms_norm"})  # they compute in float32 whatever they are given
 _DIGITS = 1e-5  # people write 0.7978845608 for sqrt(2 / pi)
 
 
@@ -48,16 +49,22 @@ class Matcher:
     pattern: Pattern
     view: View
     miss: Miss = field(default_factory=lambda: Miss(0))
+    restored: Value | None = None  # of the match that is under way; see matches()
+    cast: Value | None = None
 
-    def matches(self, value: Value, restored: Value | None = None) -> Iterator[Bindings]:
+    def matches(self, value: Value, restored: Value | None = None, cast: Value | None = None) -> Iterator[Bindings]:
         """Every way in which `value` is the pattern. Optional parameters that the code leaves out are not bound.
 
         Code that computes in float32 and casts back inside the match is matched on what it cast: the fused operation
         keeps its own precision inside. `restored`: `value` is cast right after to the dtype of that, which counts only
-        if that is what was cast before.
+        if that is what was cast before. `cast`: what the program casts `value` to right after, where that
+        counts only as far as the front end knows its dtype.
         """
+        self.restored, self.cast = restored, cast
         for found in self._match(self.pattern.root, value, Bindings(), 0):
             operands = [n for n in found.captures if not self._stays_cast(n)]
+            if cast is not None and found.widened is None:
+                continue
             if restored is not None and not self._restores(found, operands, restored):
                 continue
             if not found.casts and restored is None:
@@ -82,8 +89,8 @@ class Matcher:
         return all(len(d) == 1 for d in dtypes) and len(set().union(*dtypes)) == 1
 
     def _stays_cast(self, name: str) -> bool:
-        """A mask that is cast to float is another mask."""
-        return self.pattern.may_be_none(name) or name in self.pattern.masks
+        """A mask that is cast to float is another mask, and the sum of what is cast has more digits."""
+        return self.pattern.may_be_none(name) or name in self.pattern.masks or name in self.pattern.summands
 
     def _casts_back(self, before: Bindings, after: Bindings) -> bool:
         """Whether a cast that was crossed between the two gives back what another one, further in, had changed.
@@ -91,7 +98,8 @@ class Matcher:
         A lone cast of what was never cast gives a dtype that the operands do not have. In a product with the values
         it can but be theirs.
         """
-        if self.pattern.root.op in ("matmul", *_PASSES_DTYPE_ON) or after.casts > before.casts:
+        crossed = after.casts > before.casts or after.widened is not before.widened
+        if self.pattern.root.op in ("matmul", *_PASSES_DTYPE_ON) or crossed:
             return True  # for a softmax, matches() asks what its result is cast to
         inside = [v for n, v in after.captures.items() if n not in before.captures]
         return any(v.op == CAST for v in inside or after.captures.values())
@@ -112,6 +120,8 @@ class Matcher:
 
     def _restores(self, found: Bindings, operands: list[str], restored: Value) -> bool:
         """Whether the dtype of `restored` is what an operand had before it was cast."""
+        if found.widened is not None and self.view.like(found.widened) is self.view.like(restored):
+            return True
         if any(found.captures[n].op == CAST and bare(found.captures[n]) is restored for n in operands):
             return True
         if not found.casts or self.pattern.root.op not in _PASSES_DTYPE_ON:
@@ -185,6 +195,8 @@ class Matcher:
             yield from self._match_view(pattern, value, bound, depth + 1)
         elif pattern.op in _PARTS and pattern.op == value.op:
             yield from self._match_parts(pattern, value, bound, depth + 1)
+        elif pattern.op in _NORMS and pattern.op == value.op and pattern.inputs[0].op == "add":
+            yield from self._match_norm(pattern, value, bound, depth + 1)
         elif pattern.op == value.op and pattern.data == value.data and len(pattern.inputs) == len(value.inputs):
             yield from self._match_inputs(pattern.inputs, value.inputs, bound, depth + 1)
             if pattern.op in OPS and OPS[pattern.op].commutes:
@@ -216,6 +228,22 @@ class Matcher:
             for parameter, found in zip(parameters, values, strict=False):
                 partial = partial if found is None else partial.with_capture(str(parameter.data), found)
             yield from self._match(scores, inner, partial, depth + 1)
+
+    def _match_norm(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
+        """The norm of a sum. Where the sum is cast first, the result has to be cast back further out."""
+        of, *rest = value.inputs
+        if of.op == CAST:
+            if not bound.casts and not self._gives_back(bare(of)):
+                return
+            of, bound = bare(of), bound.across_widening(bare(of))
+        yield from self._match_inputs(pattern.inputs, (of, *rest), bound, depth)
+
+    def _gives_back(self, v: Value) -> bool:
+        """Whether the whole match is cast to the dtype of `v`, as far as the code or the front end says."""
+        if self.restored is not None:
+            return self.view.like(self.restored) is self.view.like(v)
+        known = known_dtypes(self.view, v)
+        return self.cast is not None and len(known) == 1 and known == known_dtypes(self.view, self.cast)
 
     def _match_linear(self, pattern: Value, value: Value, bound: Bindings, depth: int) -> Iterator[Bindings]:
         """linear(x, weight, bias): a product with a matrix of the module's own, read as one."""

@@ -48,6 +48,13 @@ class Pattern:
         return frozenset(str(p.data) for step in steps for p in step.inputs[1:])
 
     @cached_property
+    def summands(self) -> frozenset[str]:
+        """The parameters whose sum is normed."""
+        norms = {v for result in self.results for v in ancestors(result) if v.op in ("layer_norm", "rms_norm")}
+        sums = [v.inputs[0] for v in norms if v.inputs[0].op == "add"]
+        return frozenset(str(p.data) for v in sums for p in ancestors(v) if p.op == PARAMETER)
+
+    @cached_property
     def root_ops(self) -> frozenset[str]:
         """The operations that a whole match may end in."""
         step: Value | None = self.root if self.results else None
@@ -79,25 +86,35 @@ class LoadedRule:
 
 @dataclass(frozen=True)
 class Bindings:
-    """What a partial match has found: parameters, steps, the proof of a mask, and how many casts were crossed."""
+    """What a partial match has found: parameters, steps, the proof of a mask, and how many casts were crossed.
+
+    `widened`: the sum that is cast before it is normed; the cast counts as the norm's own precision.
+    """
 
     captures: Mapping[str, Value] = field(default_factory=dict)
     steps: Mapping[Value, Value] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     mask: Mask | None = None
     casts: int = 0
+    widened: Value | None = None
 
     def with_capture(self, name: str, value: Value) -> Bindings:
-        return Bindings({**self.captures, name: value}, self.steps, self.notes, self.mask, self.casts)
+        captures = {**self.captures, name: value}
+        return Bindings(captures, self.steps, self.notes, self.mask, self.casts, self.widened)
 
     def with_step(self, pattern: Value, value: Value) -> Bindings:
-        return Bindings(self.captures, {**self.steps, pattern: value}, self.notes, self.mask, self.casts)
+        steps = {**self.steps, pattern: value}
+        return Bindings(self.captures, steps, self.notes, self.mask, self.casts, self.widened)
 
     def across_cast(self) -> Bindings:
-        return Bindings(self.captures, self.steps, self.notes, self.mask, self.casts + 1)
+        return Bindings(self.captures, self.steps, self.notes, self.mask, self.casts + 1, self.widened)
+
+    def across_widening(self, value: Value) -> Bindings:
+        return Bindings(self.captures, self.steps, self.notes, self.mask, self.casts, value)
 
     def with_mask(self, mask: Mask, note: str) -> Bindings:
-        return Bindings(self.captures, self.steps, (*self.notes, note) if note else self.notes, mask, self.casts)
+        notes = (*self.notes, note) if note else self.notes
+        return Bindings(self.captures, self.steps, notes, mask, self.casts, self.widened)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from autofuse.ops.attention import attention
 from autofuse.ops.bias_gelu import bias_gelu
 from autofuse.ops.cross_entropy import cross_entropy, log_likelihood, nll, rows
 from autofuse.ops.dropout_add_norm import dropout_add_norm
+from autofuse.ops.experts import expert_linear, grouped_linear
 from autofuse.ops.gated import gated_activation, gated_product, glu
 from autofuse.ops.gated_mlp import gated_mlp
 from autofuse.ops.kernel_names import kernel_of
@@ -37,10 +38,12 @@ __all__ = [
     "bias_gelu",
     "cross_entropy",
     "dropout_add_norm",
+    "expert_linear",
     "gated_activation",
     "gated_mlp",
     "gated_product",
     "glu",
+    "grouped_linear",
     "kernel_of",
     "layer_norm",
     "linear_cross_entropy",

@@ -30,6 +30,8 @@ _KERNELS: Mapping[str, str] = MappingProxyType(
         "gated_activation": "torch activation, mul",
         "gated_product": "torch activation, mul",
         "glu": "torch glu",
+        "expert_linear": "torch linear, for each expert",
+        "grouped_linear": "torch mm, for each expert's rows",
         "mlp": "torch linear, activation, linear",
         "cross_entropy": "torch cross_entropy",
         "log_likelihood": "torch cross_entropy, neg",

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from autofuse.ops.reference_adamw import adamw as adamw
+from autofuse.ops.reference_experts import expert_linear as expert_linear
+from autofuse.ops.reference_experts import grouped_linear as grouped_linear
 
 Affine = Tensor | float | None
 Activation = str | Callable[[Tensor], Tensor]

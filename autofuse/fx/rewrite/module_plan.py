@@ -37,6 +37,7 @@ from autofuse.match.refusals import AuthorText, Refusal, refusal, unread
 from autofuse.match.site import Site
 from autofuse.rule import Holds
 
+EXPERTS, _OF_A_LOOP = "AF701", 10  # the rule's code, and how often a loop goes through memory more
 _ROUNDS = 3  # a fused operation may be part of a larger one: GELU by hand, then the MLP around it
 
 SiteKey = tuple[str, str, SourceLine | None]  # rule, node that was replaced, line
@@ -83,7 +84,7 @@ def plan_of(
     trace: ForwardTrace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey], children: Planned | None
 ) -> ModulePlan:
     """Rewrite `trace` by `rules`, leaving `excluded` sites alone."""
-    plan = ModulePlan(trace.module, entered=trace.seen_through)
+    plan = ModulePlan(trace.module, _loops(trace, rules, excluded), entered=trace.seen_through)
     looked: dict[fx.Node, ForwardTrace | None] = {}
 
     def inside(child: nn.Module, node: fx.Node) -> ForwardTrace | None:
@@ -116,6 +117,18 @@ def plan_of(
         plan.variant = variant_of(trace)
         plan.forward = before, structure_of(trace.graph)
     return plan
+
+
+def _loops(trace: ForwardTrace, rules: tuple[LoadedRule, ...], excluded: frozenset[SiteKey]) -> list[Found]:
+    """The loops over experts of which one turn was made: fused as they stand."""
+    if not any(r.rule.code == EXPERTS for r in rules):
+        return []
+    keys = [(EXPERTS, node.name, node.meta.get("place")) for node in trace.loops]
+    return [
+        Found(EXPERTS, key, key[2], True, "rows sorted by expert, in one turn", "torch nonzero", benefit=_OF_A_LOOP)
+        for key in keys
+        if key not in excluded
+    ]
 
 
 def _fuse_round(

@@ -75,8 +75,9 @@ class Builder:
         return write is not None and self.order.get(write, self.limit) < self.limit
 
     def goes(self, node: fx.Node) -> bool:
-        """Whether what a node computes goes with the match."""
-        return self.captured.values.get(node) in self.site.doomed.values
+        """Whether what a node computes goes with the match, or is one of its results."""
+        value = self.captured.values.get(node)
+        return value in self.site.doomed.values or any(r.value is value for r in self.site.results)
 
     def inside(self, inner: InlinedNode, node: Any) -> Any:
         """What a node of a child computes that is read in place of its call, computed here. Raises CannotBuild."""

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from autofuse.fx.trace import torch_functions as operations
 from autofuse.fx.trace.attribute_reads import guard_tensor
 from autofuse.fx.trace.child_calls import ChildCalls, Inside
+from autofuse.fx.trace.expert_rows import UNSEEN, ExpertRows
 from autofuse.fx.trace.mask_assignments import mask_of
 from autofuse.fx.trace.size_sources import result_sizes
 from autofuse.fx.trace.symbolic_sizes import Length
@@ -30,12 +31,13 @@ from autofuse.reasons import forwards
 from autofuse.reasons.reason import because
 
 
-class Recorder(ChildCalls, TorchFunctionMode):
+class Recorder(ChildCalls, ExpertRows, TorchFunctionMode):
     """One run of one module's forward."""
 
     def __init__(self, root: nn.Module, world: Twins, inside: Inside) -> None:
         super().__init__(root, world, inside)
         self.reads_dtype = False
+        self.begin_rows()
         self.begin_watching()
 
     # Functions of tensors.
@@ -52,6 +54,8 @@ class Recorder(ChildCalls, TorchFunctionMode):
         name = getattr(function, "__name__", "")
         if name == "__get__":
             return self._attribute(args[0], function.__self__.__name__)
+        if (found := self.about_rows(function, name, args, kwargs)) is not UNSEEN:
+            return found
         if name in operations.DATA:
             self.refuse(because(forwards.NEEDS_NUMBERS, name=name.strip("_")))
         if name == "_set_grad_enabled":  # what is computed under it is looked at
@@ -139,8 +143,22 @@ class Recorder(ChildCalls, TorchFunctionMode):
         if not holds_tensors(result):
             self.refuse(because(forwards.TAKES_NUMBER, name=getattr(function, "__name__", function)))
         node = self.noted(self.graph.create_node(kind, target, *given), result)
-        sizes = result_sizes(operations.rule_name(function), self.sizes_of, args, kwargs, list(tensors(result)))
-        return self.kept(node, result, before, sizes)
+        made = list(tensors(result))
+        sizes = result_sizes(operations.rule_name(function), self.sizes_of, args, kwargs, made)
+        return self.kept(node, result, before, self.named_rows(self.rows_of(args, kwargs), made, sizes))
+
+    def _child_sizes(self, module: nn.Module, path: str | None, call: tuple[Any, Any], result: Any) -> list[Any]:
+        sizes = super()._child_sizes(module, path, call, result)
+        return self.named_rows(self.rows_of(call), list(tensors(result)), sizes)
+
+    def with_rows(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._recorded(function, args, kwargs)
+
+    def length(self, x: Tensor, dim: int) -> Any:
+        return self._length(x, dim)
+
+    def put(self, args: tuple[Any, ...]) -> None:
+        self._recorded(torch.Tensor.__setitem__, args, {})
 
     def _check_mask(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A mask that tensors with numbers refuse, and fakes do not: the original says so in its own words."""
@@ -158,7 +176,11 @@ class Recorder(ChildCalls, TorchFunctionMode):
             or not isinstance(args[0], Tensor)
         ):
             return
-        for size, length in zip(self.sizes_of(args[0]), args[0].shape, strict=True):
+        rank = args[0].dim()
+        asked = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        for dim, (size, length) in enumerate(zip(self.sizes_of(args[0]), args[0].shape, strict=True)):
+            if type(asked) is int and asked % rank != dim:
+                continue
             if name in operations.RANKED_BY_SIZE and not isinstance(size, int):
                 self.fixed(size and f"{size} == {int(length)}", "a size")
         if name in operations.PARTS:

@@ -20,7 +20,9 @@ from torch import fx, nn
 from autofuse.fx.trace.ambient_state import AmbientState, undisturbed_randomness, without_cached_casts
 from autofuse.fx.trace.arguments import Arguments
 from autofuse.fx.trace.child_calls import ResultSizes
+from autofuse.fx.trace.expert_rows import is_rows
 from autofuse.fx.trace.external_state import unchanged_outside
+from autofuse.fx.trace.fold_experts import NotALoop, fold
 from autofuse.fx.trace.guards import Guards
 from autofuse.fx.trace.operation_names import keep_checks
 from autofuse.fx.trace.own_forward import own_forward
@@ -55,6 +57,7 @@ class ForwardTrace:
     sizes: dict[fx.Node, tuple[Any, ...]] = field(default_factory=dict)
     results: dict[fx.Node, dict[Path, Any]] = field(default_factory=dict)  # child call -> the tensors in its result
     dropped: frozenset[Path] = frozenset()
+    loops: tuple[fx.Node, ...] = ()  # what sorts the rows of a loop over experts that was made one turn
 
 
 def traced(
@@ -125,12 +128,24 @@ def _traced(
     finally:
         active.listener = before
     arguments.finish()
+    loops = _fold(recorder, mode)
     keep_checks(recorder.graph)
     sizes = {h.node: h.sizes for h in recorder.held.values() if h.node is not None}
+    sizes = {n: tuple(None if is_rows(s) else s for s in known) for n, known in sizes.items()}
     return ForwardTrace(
         module, recorder.root, mode, recorder.graph, recorder.guards, tuple(arguments.texts), recorder.around,
-        frozenset(recorder.seen_through), sizes, recorder.items, dropped,
+        frozenset(recorder.seen_through), sizes, recorder.items, dropped, loops,
     )  # fmt: skip
+
+
+def _fold(recorder: Recorder, mode: FakeTensorMode) -> tuple[fx.Node, ...]:
+    """Make one turn of a loop over experts. Raises Untraceable where rows are asked for in any other way."""
+    recorder.settle_rows()
+    try:
+        return fold(recorder.graph, recorder.loops, recorder.root, mode)
+    except NotALoop as error:
+        place = error.node.meta.get("place") if error.node is not None else None
+        raise Untraceable(because(forwards.NEEDS_NUMBERS, name="where"), place) from error
 
 
 def _sized(child: nn.Module, args: Any, kwargs: Any, world: Twins, mode: FakeTensorMode) -> ResultSizes | None:

@@ -1,0 +1,172 @@
+"""Whether what was written down turn by turn is a loop over experts: the turns are equal but for the expert's number.
+
+Each turn chooses rows, computes on them and adds them to a result that nothing reads in between: then turns may be
+taken in any order, and all at once. What is not shown is refused.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, fx
+
+from autofuse.fx.trace.expert_rows import Loops
+
+
+class NotALoop(Exception):
+    """The trace is no loop over experts, as far as is known. `node`: what stands in the way."""
+
+    def __init__(self, node: fx.Node | None) -> None:
+        super().__init__()
+        self.node = node
+
+
+@dataclass
+class Turn:
+    """One turn: where its rows come from, and what adds them to the result `out`."""
+
+    where: fx.Node
+    end: fx.Node
+    out: fx.Node
+
+
+def turns_of(graph: fx.Graph, loops: Loops) -> list[Turn]:
+    nodes = list(graph.nodes)
+    wheres = [n for n in nodes if n in set(loops.rows.values())]
+    if len(wheres) < 2:
+        raise NotALoop(wheres[0] if wheres else None)
+    found = []
+    for where, name in zip(wheres, loops.rows, strict=True):
+        ends = [n for n in dependents(where) if _adds(n)]
+        if len(ends) != 1 or loops.rows[name] is not where:
+            raise NotALoop(where)
+        found.append(Turn(where, ends[0], ends[0].args[0]))  # type: ignore[arg-type]
+    return found
+
+
+def dependents(node: fx.Node) -> list[fx.Node]:
+    """What is computed from a node, up to where it is added to a result."""
+    todo, found = [node], dict[fx.Node, None]()
+    while todo:
+        for user in todo.pop().users:
+            if user not in found and user.op != "output":
+                found[user] = None
+                todo += [] if _adds(user) else [user]
+    return list(found)
+
+
+def _adds(node: fx.Node) -> bool:
+    """Whether a node adds rows to a result, or puts them into it."""
+    return node.op == "call_method" and node.target == "index_add_" or node.target is operator.setitem
+
+
+def check_turns(turns: list[Turn], pairs: list[dict[fx.Node, fx.Node]]) -> None:
+    """Each turn is computed for itself: nothing of it is used elsewhere, and nothing else of it is written."""
+    for turn, pair in zip(turns[1:], pairs, strict=True):
+        later = {t.end for t in turns}
+        for node in dependents(turn.where):
+            if node not in pair:
+                raise NotALoop(node)
+        for node in pair:
+            if node is not turn.end and any(u not in pair and u not in later for u in node.users):
+                raise NotALoop(node)
+
+
+def check_outside(turn: set[fx.Node], first: Turn) -> None:
+    for node in turn:
+        if node is not first.end and any(u not in turn for u in node.users):
+            raise NotALoop(node)
+
+
+def check_result(graph: fx.Graph, turns: list[Turn], turn: set[fx.Node], pairs: list[dict[fx.Node, fx.Node]]) -> None:
+    """Nothing reads the result, or writes anything, before all turns have added to it."""
+    first, nodes = turns[0], list(graph.nodes)
+    turned = {*turn, *(b for pair in pairs for b in pair)}
+    ends = {t.end for t in turns}
+    memory = _memory(first.out)
+    if first.out in turn or memory is None:
+        raise NotALoop(first.end)
+    added = {read for t in turns for read in _reads_to_add(t)}
+    begin = min(nodes.index(n) for n in turned if n.op not in ("placeholder", "get_attr"))
+    for node in nodes[begin : nodes.index(turns[-1].end)]:
+        if node in ends:
+            continue
+        reads = any(n is first.out or n in ends or _memory(n) == memory for n in node.all_input_nodes)
+        if reads and node not in added or node not in turned and node.meta.get("writes"):
+            raise NotALoop(node)
+
+
+def _reads_to_add(turn: Turn) -> list[fx.Node]:
+    """The `out[rows]` of `out[rows] = out[rows] + y`, read for that alone."""
+    made = turn.end.args[2] if turn.end.target is operator.setitem else None
+    if not isinstance(made, fx.Node) or name_of(made) not in ("add", "add_"):
+        return []
+    of = [n for n in made.all_input_nodes if name_of(n) == "getitem" and n.args == turn.end.args[:2]]
+    return [n for n in of if len(n.users) == 1]
+
+
+def _memory(node: fx.Node) -> int | None:
+    value = node.meta.get("v")
+    return int(value.untyped_storage()._cdata) if isinstance(value, Tensor) else None
+
+
+@dataclass
+class Match:
+    """Whether a later turn is the first one but for its number."""
+
+    number: int
+    before: fx.Node  # what added the rows of the turn before
+    out: fx.Node
+    first: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    varying: dict[fx.Node, set[str]] = field(default_factory=dict)
+
+    def nodes(self, a: fx.Node, b: fx.Node) -> bool:
+        if a in self.first:
+            return self.first[a] is b
+        if a is b:
+            return True
+        if a is self.out and b is self.before:
+            return True
+        if a.op != b.op or a.op == "placeholder" or len(a.args) != len(b.args) or a.kwargs.keys() != b.kwargs.keys():
+            return False
+        if a.op in ("call_module", "get_attr"):
+            if a.target != b.target:
+                if str(b.target) != numbered(str(a.target), self.number):
+                    return False
+                self.varying.setdefault(a, set()).add("target")
+        elif a.target != b.target:
+            return False
+        self.first[a] = b
+        return self.values(a, a.args, b.args, "") and all(
+            self.values(a, a.kwargs[k], b.kwargs[k], f".{k}") for k in a.kwargs
+        )
+
+    def values(self, owner: fx.Node, a: Any, b: Any, path: str) -> bool:
+        if isinstance(a, fx.Node) or isinstance(b, fx.Node):
+            return isinstance(a, fx.Node) and isinstance(b, fx.Node) and self.nodes(a, b)
+        if type(a) is not type(b):
+            return False
+        if isinstance(a, (tuple, list)):
+            return len(a) == len(b) and all(
+                self.values(owner, x, y, f"{path}[{i}]") for i, (x, y) in enumerate(zip(a, b, strict=True))
+            )
+        if isinstance(a, slice):
+            return self.values(owner, (a.start, a.stop, a.step), (b.start, b.stop, b.step), f"{path}:")
+        if type(a) is int and a != b:
+            self.varying.setdefault(owner, set()).add(path)
+            return b - a == self.number and a in (0, 1)
+        return bool(a == b)
+
+
+def numbered(target: str, number: int) -> str:
+    """`experts.0.w1` with the number of another turn, where it has one 0."""
+    parts = target.split(".")
+    if parts.count("0") != 1:
+        return ""
+    return ".".join(str(number) if p == "0" else p for p in parts)
+
+
+def name_of(node: fx.Node) -> str:
+    return str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")

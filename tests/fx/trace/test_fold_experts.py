@@ -1,0 +1,140 @@
+"""Loops over experts, in the words that people use, against the same model fused."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import autofuse
+from tests.spellings.experts import (
+    EXPERTS,
+    FOUND,
+    LOOK_ALIKES,
+    WIDTH,
+    Chained,
+    DecayingTensor,
+    MistralReference,
+    OlderMixtral,
+    Stacked,
+)
+
+
+def codes(model: nn.Module) -> set[tuple[str, str]]:
+    return {(s.rule, s.module) for s in autofuse.report(model).sites if s.status == "fused"}
+
+
+def step(model: nn.Module, x: Tensor) -> list[Tensor | None]:
+    x = x.detach().clone().requires_grad_()
+    model.zero_grad()
+    torch.manual_seed(1)
+    out = model(x)
+    out.square().mean().backward()
+    return [out.detach(), x.grad, *(None if p.grad is None else p.grad.clone() for p in model.parameters())]
+
+
+def assert_equal_steps(original: nn.Module, fused: nn.Module, x: Tensor, coarse: float) -> None:
+    """Outputs and gradients; where one has no gradient, neither has the other."""
+    for a, b in zip(step(original, x), step(fused, x), strict=True):
+        if a is None or b is None:
+            assert a is b
+            continue
+        assert a.dtype is b.dtype
+        assert (a.double() - b.double()).abs().max() <= coarse * max(a.double().abs().max().item(), 1e-6)
+
+
+def inputs(flat: bool, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(10, WIDTH, dtype=dtype) if flat else torch.randn(2, 5, WIDTH, dtype=dtype)
+
+
+def one_takes_all(model: nn.Module) -> None:
+    """A router that sends every token to the first expert first, and to the second next."""
+    with torch.no_grad():
+        model.gate.weight.zero_()  # type: ignore[union-attr, operator]
+
+
+def optimized(model: nn.Module, x: Tensor) -> nn.Module:
+    return autofuse.optimize(copy.deepcopy(model), (x,), tune=False, verify=False)
+
+
+BY_DAY = (MistralReference, Stacked)
+
+
+@pytest.mark.parametrize("kind", [k if k in BY_DAY else pytest.param(k, marks=pytest.mark.night) for k in FOUND])
+def test_a_loop_over_experts_is_found_and_equal(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model, x = kind().double(), inputs(False, torch.float64)
+    fused = optimized(model, x)
+    assert ("AF701", "") in codes(fused)
+    for training in (True, False):
+        assert_equal_steps(model.train(training), fused.train(training), x, 1e-12)
+    assert_equal_steps(model, fused, torch.randn(3, 7, WIDTH, dtype=torch.float64), 1e-12)
+    for m in (model, fused):
+        one_takes_all(m)
+    assert_equal_steps(model, fused, x, 1e-12)  # two experts have no tokens, and one has all
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("kind", FOUND)
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_five_steps_are_equal_for_any_number_of_choices(kind: type[nn.Module], k: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, x = kind(k).to(dtype), inputs(False, dtype)  # type: ignore[call-arg]
+    fused = optimized(model, x)
+    coarse = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.05}[dtype]
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.05) for m in (model, fused)]
+    for _ in range(5):
+        x = inputs(False, dtype)
+        assert_equal_steps(model, fused, x, coarse)
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "kind", [k if k in (Chained, DecayingTensor) else pytest.param(k, marks=pytest.mark.night) for k in LOOK_ALIKES]
+)
+def test_what_only_looks_like_one_stays_as_it_is(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model, x = kind(), inputs(True)
+    fused = optimized(model, x)
+    assert ("AF701", "") not in codes(fused)
+    assert_equal_steps(model, fused, x, 1e-6)
+
+
+def test_an_expert_without_tokens_is_called_where_the_loop_calls_it() -> None:
+    for kind, called in ((MistralReference, EXPERTS), (OlderMixtral, 2)):
+        torch.manual_seed(0)
+        model, x = kind(), inputs(False)
+        fused = optimized(model, x)
+        one_takes_all(fused)
+        seen: list[int] = []
+        for expert in fused.experts:  # type: ignore[union-attr]
+            expert.register_forward_hook(lambda m, given, out, seen=seen: seen.append(len(out)))
+        fused(x)
+        assert len(seen) == called
+        assert sum(seen) == 20
+
+
+@pytest.mark.night
+def test_a_change_of_the_experts_is_seen() -> None:
+    torch.manual_seed(0)
+    model, x = MistralReference(), inputs(False)
+    fused = optimized(model, x)
+    for m in (model, fused):
+        torch.manual_seed(2)
+        m.experts.append(type(m.experts[0])())  # type: ignore[union-attr]
+        m.experts[1] = nn.Linear(WIDTH, WIDTH)  # type: ignore[union-attr]
+    assert_equal_steps(model, fused, x, 1e-5)
+
+
+@pytest.mark.night
+def test_autocast_gives_what_it_gave() -> None:
+    torch.manual_seed(0)
+    model, x = Stacked(), inputs(False)
+    with torch.autocast("cpu", torch.bfloat16):
+        fused = optimized(model, x)
+        assert_equal_steps(model, fused, x, 0.05)
+    assert_equal_steps(model, fused, x, 1e-5)
