@@ -7,8 +7,10 @@ on it: by a hook, by retain_grad, by torch.autograd.grad, or with create_graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,14 +22,33 @@ from autofuse.fx.lazy.nodes import Recipe, Step
 from autofuse.fx.lazy.row_losses import cross_entropy_after, logsumexp_after
 from autofuse.fx.lazy.steps import numbers_of, rows_of
 from autofuse.fx.lazy.tensor import LOSSES, LazyLogits
+from autofuse.fx.trace.source_lines import SourceLine, user_place
 from autofuse.kernels.class_targets import out_of_range
 from autofuse.ops.class_lookups import NEVER
 from autofuse.ops.linear_cross_entropy import linear_cross_entropy
 from autofuse.torch_private import DisableTorchFunctionSubclass, queue_callback, will_engine_execute_node
 
-FUSED: list[LazyLogits] = []  # of what a loss was computed in blocks, while a trial listens
-LISTENS: list[object] = []
+
+class Fused(NamedTuple):
+    """A loss was computed of lazy logits `x`, at this line."""
+
+    x: LazyLogits
+    place: SourceLine | None
+
+
+_LISTENERS: ContextVar[tuple[list[Fused], ...]] = ContextVar("listeners", default=())
 _Function = Callable[[Tensor], Tensor]
+
+
+@contextmanager
+def listening() -> Iterator[list[Fused]]:
+    """The losses that are computed of lazy logits in the block, as they are."""
+    heard: list[Fused] = []
+    token = _LISTENERS.set((*_LISTENERS.get(), heard))
+    try:
+        yield heard
+    finally:
+        _LISTENERS.reset(token)
 
 
 def cross_entropy(
@@ -110,9 +131,7 @@ def _is_detached(steps: Sequence[Step]) -> bool:
     return any(s.function is torch.ops.aten.detach.default for s in steps)
 
 
-def _of_targets(
-    x: Tensor, target: Any, ignore_index: int, smoothing: float, reduction: str, plain: _Function
-) -> Any:
+def _of_targets(x: Tensor, target: Any, ignore_index: int, smoothing: float, reduction: str, plain: _Function) -> Any:
     assert isinstance(x, LazyLogits)
     if type(target) is not Tensor or target.dtype is not torch.int64 or target.device != x.device or x.ndim < 2:
         return NotImplemented
@@ -141,9 +160,7 @@ def _losses(x: LazyLogits, target: Tensor, ignore_index: int, smoothing: float, 
                 reduction=reduction, in_float32=rows.dtype is not torch.float64,
             )  # fmt: skip
         else:
-            made = cross_entropy_after(
-                numbers, flat, weight, bias, targets, ignore_index, smoothing, reduction
-            )
+            made = cross_entropy_after(numbers, flat, weight, bias, targets, ignore_index, smoothing, reduction)
     return made.reshape(target.shape) if reduction == "none" else made
 
 
@@ -177,8 +194,8 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _joined(made: Tensor, x: LazyLogits, plain: _Function) -> Tensor:
-    if LISTENS:
-        FUSED.append(x)
+    for heard in _LISTENERS.get():
+        heard.append(Fused(x, user_place()))
     leaf = torch.zeros((), requires_grad=True)
     joined: Tensor = _TwoWays.apply(made, x, leaf, plain, x.node.recipe(), _autocasts(x))  # type: ignore[no-untyped-call]
     return joined

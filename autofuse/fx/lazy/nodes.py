@@ -71,7 +71,11 @@ class Source:
         """The operands as the layer multiplies them."""
         if self.lower is None:
             return self.x, self.weight, self.bias
-        return self.x.to(self.lower), self.weight.to(self.lower), None if self.bias is None else self.bias.to(self.lower)
+        return (
+            self.x.to(self.lower),
+            self.weight.to(self.lower),
+            None if self.bias is None else self.bias.to(self.lower),
+        )
 
     def check(self) -> None:
         """Raises OperandsChanged where an operand is not what it was at the call."""
