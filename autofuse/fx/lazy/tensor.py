@@ -68,7 +68,9 @@ class LazyLogits(Tensor):
         if func in _ASKS_FOR_GRADIENTS:
             for x in _lazy_in((args, kwargs)):
                 x.node.watches[-1].on = True
-        if func in _READS_MEMORY:
+        if func is _SET_DATA and isinstance(args[0], LazyLogits):
+            return _set_data(*args)
+        if func in _READS_MEMORY or func is Tensor.__deepcopy__ and args[0].is_leaf:
             args, kwargs = pytree.tree_map_only(LazyLogits, _plain, (args, kwargs))
         others = any(isinstance(x, Tensor) and not isinstance(x, LazyLogits) for x in _flat(args, kwargs))
         with DisableTorchFunctionSubclass(), _following(not others):
@@ -107,6 +109,14 @@ def _followed(func: Any, x: LazyLogits, args: tuple[Any, ...], kwargs: dict[str,
     return LazyLogits.of(Node(node.source, node, step, axis), after)
 
 
+def _set_data(x: LazyLogits, value: Tensor) -> None:
+    """x.data = value."""
+    if value.shape != x.shape or value.dtype is not x.dtype or value.device != x.device:
+        raise RuntimeError(f"`.data` of lazy logits was set to a tensor of another kind. {_ADVICE}")
+    x.node.source.settle()
+    x.node.value = value.node.compute() if isinstance(value, LazyLogits) else value.detach()
+
+
 def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The operator's result of the numbers. What it writes to is the lazy tensor itself, from the outside."""
     written: list[LazyLogits] = []
@@ -115,6 +125,8 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             value = args[place] if place < len(args) else kwargs.get(given.name)
             if given.alias_info is not None and given.alias_info.is_write:
                 written += _lazy_in(value)
+    if written and torch.Tag.inplace_view in func.tags:
+        raise RuntimeError(f"{func} changes the shape of lazy logits in place. {_ADVICE}")
     for x in written:
         x.node.source.settle()
     plain_args, plain_kwargs = pytree.tree_map_only(LazyLogits, lambda x: x.node.compute(), (args, kwargs))
@@ -152,6 +164,8 @@ def _following(on: bool) -> Iterator[None]:
         _THREAD.follows = before
 
 
+_ADVICE = "Do it to logits.clone(), or leave AF502 out: autofuse.optimize(model, ..., ignore='AF502')."
+_SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 _UNBIND, _SELECT = torch.ops.aten.unbind.int, torch.ops.aten.select.int
 _ASKS_FOR_GRADIENTS = frozenset({
     Tensor.register_hook, Tensor.retain_grad, Tensor.grad_fn.__get__, torch.autograd.grad,  # type: ignore[attr-defined]

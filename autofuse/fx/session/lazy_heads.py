@@ -27,6 +27,7 @@ from autofuse.fx.trace.tracer import ForwardArguments
 from autofuse.fx.trace.twin import copied_object
 from autofuse.results.sites import SiteReport
 from autofuse.torch_private import pytree
+from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
 
 HEAD_RULE = "AF502"
 _KERNEL = "linear_cross_entropy in blocks of rows; the logits are computed when they are read"
@@ -107,23 +108,40 @@ class _Trial:
         return places
 
     def compared(self, head: nn.Module) -> tuple[float | None, str]:
-        """How far results and gradients lie apart, computed in double, and a reason where that is too far."""
+        """How far results and gradients lie apart, and a reason where that is too far.
+
+        Computed in double, or in the model's own dtype where one of its operators has no double.
+        """
+        dtype = _dtype_of(self._copy)
+        plain = self._gradients_of_both(head, self._copy.double())
+        how, alike = "computed in double, ", _ALIKE
+        if plain is None:
+            how, alike = "", max(_ALIKE, 64 * torch.finfo(dtype).eps)
+            plain = self._gradients_of_both(head, self._copy.to(dtype))
+        if plain is None:
+            return None, "the model has no backward pass for these inputs"
+        expected, found = plain
+        if expected.keys() != found.keys():
+            return None, "other parameters have a gradient"
+        errors = {name: _apart(expected[name], found[name]) for name in expected}
+        worst = max(errors, key=errors.__getitem__, default="")
+        if worst and not errors[worst] <= alike:
+            return None, f"{how}{worst} differs by {errors[worst]:.1e}"
+        return errors.get(worst), ""
+
+    def _gradients_of_both(
+        self, head: nn.Module, model: nn.Module
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
+        """Those of `model` as it is, and with a lazy head; None where it does not run."""
         try:
-            double = self._copy.double()
-            plain = self._gradients(double)
+            plain = self._gradients(model)
             make_lazy(head)  # type: ignore[arg-type]
-            lazy = self._gradients(double)
+            return plain, self._gradients(model)
         except Exception as error:
-            return None, f"checking it raised {type(error).__name__}: {error}"
+            pass_on_if_out_of_memory(error)
+            return None
         finally:
             restore_lazy(head)
-        if plain.keys() != lazy.keys():
-            return None, "other parameters have a gradient"
-        errors = {name: _apart(plain[name], lazy[name]) for name in plain}
-        worst = max(errors, key=errors.__getitem__, default="")
-        if worst and not errors[worst] <= _ALIKE:
-            return None, f"computed in double, {worst} differs by {errors[worst]:.1e}"
-        return errors.get(worst), ""
 
     def _gradients(self, model: nn.Module) -> dict[str, Tensor]:
         """Results that are no logits, and the gradients of all parameters for the sum of them and of a loss of these."""
@@ -140,11 +158,15 @@ class _Trial:
 
     def _run(self, model: nn.Module) -> Any:
         args, kwargs = self._call
-        dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        dtype = _dtype_of(model)
         given = pytree.tree_map(lambda x: _given(x, dtype), (args, kwargs))
         torch.manual_seed(0)
         with torch.enable_grad(), however_few():
             return model(*given[0], **given[1])
+
+
+def _dtype_of(model: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 def _given(x: Any, dtype: torch.dtype) -> Any:

@@ -30,11 +30,12 @@ from autofuse.fx.install.dispatch import (
     restore_one,
 )
 from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
+from autofuse.fx.lazy.head import make_lazy
 from autofuse.fx.session.compiling import CompiledModules
 from autofuse.fx.session.gain_checks import SlowerPlace
 from autofuse.fx.session.internal_errors import reason_of_failure
-from autofuse.fx.session.ledger import Ledger, may_hold_a_site
 from autofuse.fx.session.lazy_heads import HEAD_RULE, lazy_heads, site_of
+from autofuse.fx.session.ledger import Ledger, may_hold_a_site
 from autofuse.fx.session.leftovers import nothing_left
 from autofuse.fx.session.memory_room import room_to_check
 from autofuse.fx.session.model_check import ModelVerdict
@@ -44,7 +45,6 @@ from autofuse.fx.session.rank_agreement import part_is_planned_as_others_do, pla
 from autofuse.fx.session.ranks import Disagreement, Ranks
 from autofuse.fx.session.site_checks import Checker, Verdicts
 from autofuse.fx.session.state import PATTERNS, ModuleState
-from autofuse.fx.lazy.head import make_lazy
 from autofuse.fx.trace.ambient_state import may_capture, unobserved
 from autofuse.fx.trace.class_questions import keeps_functions
 from autofuse.fx.trace.module_calls import kind_of
@@ -59,8 +59,8 @@ from autofuse.results.before_after import BeforeAfter
 from autofuse.results.compile_choice import CompileChoice
 from autofuse.results.sites import Report
 from autofuse.results.step_times import StepTime
-from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
 from autofuse.torch_private import is_fx_symbolic_tracing, pytree
+from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
 
 _LOG = logging.getLogger("autofuse")
 Whole = Callable[[ForwardArguments], None]
