@@ -20,7 +20,7 @@ _WEIGHT = "_autofuse_lazy_weight"  # of which the layer's output may be lazy; FS
 
 def forward(self: nn.Linear, input: Tensor) -> Tensor:
     """nn.Linear's forward; in training the output is computed when somebody reads it."""
-    if not torch.jit.is_scripting():
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         made = _lazy(self, input)
         if made is not None:
             return made

@@ -1,4 +1,4 @@
-"""A linear layer whose output is lazy, and where it may be: plain eager training on plain tensors, watched by nobody."""
+"""A linear layer whose output is lazy, and where it may be: plain eager training on plain tensors."""
 
 from __future__ import annotations
 

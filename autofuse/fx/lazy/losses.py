@@ -84,7 +84,7 @@ def nll_loss(
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:
     """torch.gather of one class of each row, from lazy logits or log-probabilities; NotImplemented for other calls."""
     kind = "log_softmax" if _has_softmax(input) else "logits"
-    if sparse_grad or _is_computed(input, kind) or not isinstance(dim, int) or type(index) is not Tensor:
+    if sparse_grad or _is_computed(input, kind) or type(index) is not Tensor:
         return NotImplemented
     assert isinstance(input, LazyLogits)
     if dim % input.ndim != input.ndim - 1 or input.node.axis != input.ndim - 1:

@@ -1,8 +1,8 @@
 """What a lazy tensor stands for: the output of a linear layer, or an operation on one, computed when it is needed.
 
-A `Source` is one call of the layer. Its operands may be written after the call (an optimizer's step), so it knows how to
-tell, and how to keep what it needs. A `Node` is one tensor that was made of it. Must not know autograd: values have no
-graph, and the tensors that stand in for them (tensor.py) have.
+A `Source` is one call of the layer. Its operands may be written after the call (an optimizer's step), so it knows how
+to tell, and how to keep what it needs. A `Node` is one tensor that was made of it. Must not know autograd: values have
+no graph, and the tensors that stand in for them (tensor.py) have.
 """
 
 from __future__ import annotations
@@ -103,13 +103,13 @@ class Source:
     def keep(self) -> None:
         """The parameters may be written from here on, and whoever reads the logits gets those of the call.
 
-        Nothing happens where nobody can read them. What takes less memory is kept: the logits or a copy of the weight.
+        Nothing happens where nobody can read them. A copy of the weight is kept, or the logits where there are few.
         """
         if self._kept or self.value is not None or all(n.value is not None for n in self.nodes):
             return
         if not self.is_unchanged():
             return  # a read says so
-        if self.x.numel() <= self.weight.numel():
+        if 2 * self.x.shape[:-1].numel() <= self.x.shape[-1]:  # logits of few rows are much smaller than the weight
             self.compute()
             return
         self.weight = self.weight.clone()

@@ -1,7 +1,7 @@
 """Cross entropy of a linear layer's output after arithmetic on it (a soft cap, a temperature), in blocks of rows.
 
 The arithmetic is any chain of steps on numbers: torch's own operators and their gradients, on one block at a time. Must
-not know what is lazy.
+not know tensors that are lazy.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from autofuse.fx.lazy.nodes import Step
 from autofuse.kernels.policy import settings
 from autofuse.kernels.row_blocks import Sums, blocks_of, scaled
 
 _OfRow = Callable[[Tensor, Tensor], Tensor]  # logits in fp32 or better, and targets
-_Numbers = Sequence[Callable[[Tensor], Tensor]]
+_Numbers = Sequence[Step]
 
 
 def cross_entropy_after(

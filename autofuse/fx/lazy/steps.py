@@ -82,11 +82,11 @@ def _other_dimension(axis: int, before: Tensor, after: Tensor, args: tuple[Any, 
 
 def _selected(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
     dim = args[0] % before.ndim
-    return None if dim == axis else axis - (dim < axis)
+    return None if dim == axis else axis - int(dim < axis)
 
 
 def _unsqueezed(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
-    return axis + (args[0] % after.ndim <= axis)
+    return axis + int(args[0] % after.ndim <= axis)
 
 
 def _transposed(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:

@@ -49,7 +49,7 @@ class LazyLogits(Tensor):
         """Whether somebody has read it."""
         return self.node.value is not None
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> Any:
         with DisableTorchFunctionSubclass():
             if self.node.value is not None:
                 return repr(self.node.value)
@@ -68,7 +68,7 @@ class LazyLogits(Tensor):
         if func in _ASKS_FOR_GRADIENTS:
             for x in _lazy_in((args, kwargs)):
                 x.node.watches[-1].on = True
-        if func is _SET_DATA and isinstance(args[0], LazyLogits):
+        if func == _SET_DATA and isinstance(args[0], LazyLogits):
             return _set_data(*args)
         if func in _READS_MEMORY or func is Tensor.__deepcopy__ and args[0].is_leaf:
             args, kwargs = pytree.tree_map_only(LazyLogits, _plain, (args, kwargs))
@@ -77,7 +77,7 @@ class LazyLogits(Tensor):
             return func(*args, **kwargs)
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
@@ -165,13 +165,14 @@ def _following(on: bool) -> Iterator[None]:
 
 
 _ADVICE = "Do it to logits.clone(), or leave AF502 out: autofuse.optimize(model, ..., ignore='AF502')."
-_SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
+_TENSOR: Any = Tensor
+_SET_DATA = _TENSOR.data.__set__
 _UNBIND, _SELECT = torch.ops.aten.unbind.int, torch.ops.aten.select.int
 _ASKS_FOR_GRADIENTS = frozenset({
-    Tensor.register_hook, Tensor.retain_grad, Tensor.grad_fn.__get__, torch.autograd.grad,  # type: ignore[attr-defined]
+    _TENSOR.register_hook, _TENSOR.retain_grad, _TENSOR.grad_fn.__get__, torch.autograd.grad,
 })  # fmt: skip
 _READS_MEMORY = frozenset({
-    Tensor.data_ptr, Tensor.numpy, Tensor.tolist, Tensor.untyped_storage, Tensor.storage, Tensor._typed_storage,  # type: ignore[attr-defined]
-    Tensor.share_memory_, Tensor.is_shared, Tensor.__array__, Tensor.__dlpack__, Tensor.__reduce_ex__,
-    Tensor.__cuda_array_interface__.__get__, Tensor.pin_memory, Tensor.is_pinned,  # type: ignore[attr-defined]
+    _TENSOR.data_ptr, _TENSOR.numpy, _TENSOR.tolist, _TENSOR.untyped_storage, _TENSOR.storage, _TENSOR._typed_storage,
+    _TENSOR.share_memory_, _TENSOR.is_shared, _TENSOR.__array__, _TENSOR.__dlpack__, _TENSOR.__reduce_ex__,
+    _TENSOR.__cuda_array_interface__.__get__, _TENSOR.pin_memory, _TENSOR.is_pinned,
 })  # fmt: skip

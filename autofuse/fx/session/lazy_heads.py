@@ -144,12 +144,15 @@ class _Trial:
             restore_lazy(head)
 
     def _gradients(self, model: nn.Module) -> dict[str, Tensor]:
-        """Results that are no logits, and the gradients of all parameters for the sum of them and of a loss of these."""
+        """The results, and the gradients of all parameters for the sum of them, or of a loss of those with classes."""
         model.zero_grad()
         result = self._run(model)
         tensors = [t for t in pytree.tree_leaves(_contents(result)) if isinstance(t, Tensor) and t.is_floating_point()]
-        total = sum((_scalar(t) for t in tensors if t.requires_grad), torch.zeros((), dtype=torch.float64))
-        if isinstance(total, Tensor) and total.requires_grad:
+        total = torch.zeros((), dtype=torch.float64)
+        for t in tensors:
+            if t.requires_grad:
+                total = total + _scalar(t).cpu()
+        if total.requires_grad:
             total.backward()  # type: ignore[no-untyped-call]
         found = {f"gradient of {n}": p.grad for n, p in model.named_parameters() if p.grad is not None}
         with torch.no_grad():
