@@ -30,7 +30,7 @@ from autofuse.torch_private import pytree
 from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
 
 HEAD_RULE = "AF502"
-_KERNEL = "linear_cross_entropy in blocks of rows; the logits are computed when they are read"
+_KERNEL = "linear_cross_entropy in blocks of rows; the logits of {head} are computed when they are read"
 LossFn = Callable[..., Any]
 _ALIKE = 1e-5  # of the largest entry, in double; models cast logits to float
 
@@ -70,9 +70,9 @@ def lazy_heads(
 
 
 def site_of(head: LazyHead) -> SiteReport:
-    """The word of the report: where the loss is computed, or the layer, where its caller computes that."""
+    """The word of the report, which is about the model: where it computes the loss, if its caller does not."""
     file, line = (head.place.file, head.place.line) if head.place else ("", None)
-    return SiteReport(HEAD_RULE, "" if head.place else head.name, "fused", "", _KERNEL, head.error, file, line)
+    return SiteReport(HEAD_RULE, "", "fused", "", _KERNEL.format(head=head.name or "the model"), head.error, file, line)
 
 
 def _is_wide(module: nn.Module) -> bool:
