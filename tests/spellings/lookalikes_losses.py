@@ -189,8 +189,6 @@ class _Headed(nn.Module):
 class LogitsReturned(_Headed):
     """nanoGPT's way: logits are returned with the loss."""
 
-    fuses = ("AF502",)  # live, in training: the logits are lazy
-
     def forward(self, x, target_2d):
         logits = self.lm_head(x)
         loss = F.cross_entropy(logits.view(-1, logits.size(-1)), target_2d.view(-1))
@@ -198,8 +196,6 @@ class LogitsReturned(_Headed):
 
 
 class LogitsReturnedInABranch(_Headed):
-    fuses = ("AF502",)  # live, in training: the logits are lazy
-
     def forward(self, x, target_2d=None):
         logits = self.lm_head(x)
         loss = None
@@ -218,16 +214,12 @@ class LogitsForAccuracy(_Headed):
 class LogitsWithZLoss(_Headed):
     """The normaliser is a part of the loss on its own."""
 
-    fuses = ("AF502",)  # live, in training: both are computed in blocks
-
     def forward(self, x, target_2d):
         logits = self.lm_head(x).flatten(0, 1)
         return F.cross_entropy(logits, target_2d.flatten()) + 1e-4 * logits.logsumexp(-1).pow(2).mean()
 
 
 class LogitsCapped(_Headed):
-    fuses = ("AF502",)  # live, in training: the cap is a part of each block
-
     def forward(self, x, target_2d):
         logits = 30 * torch.tanh(self.lm_head(x) / 30)
         return F.cross_entropy(logits.flatten(0, 1), target_2d.flatten())
@@ -247,8 +239,6 @@ class ClassesWeighted(_Headed):
 
 class RowsTransposed(_Headed):
     """Positions before batches: the targets are laid out otherwise."""
-
-    fuses = ("AF502",)  # live, in training: rows are transposed as the targets are
 
     def forward(self, x, target_2d):
         logits = self.lm_head(x).transpose(0, 1).reshape(-1, 11)
