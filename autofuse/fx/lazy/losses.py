@@ -29,21 +29,21 @@ from autofuse.ops.linear_cross_entropy import linear_cross_entropy
 from autofuse.torch_private import DisableTorchFunctionSubclass, queue_callback, will_engine_execute_node
 
 
-class Fused(NamedTuple):
+class FusedLoss(NamedTuple):
     """A loss was computed of lazy logits `x`, at this line."""
 
     x: LazyLogits
     place: SourceLine | None
 
 
-_LISTENERS: ContextVar[tuple[list[Fused], ...]] = ContextVar("listeners", default=())
+_LISTENERS: ContextVar[tuple[list[FusedLoss], ...]] = ContextVar("listeners", default=())
 _Function = Callable[[Tensor], Tensor]
 
 
 @contextmanager
-def listening() -> Iterator[list[Fused]]:
+def listening() -> Iterator[list[FusedLoss]]:
     """The losses that are computed of lazy logits in the block, as they are."""
-    heard: list[Fused] = []
+    heard: list[FusedLoss] = []
     token = _LISTENERS.set((*_LISTENERS.get(), heard))
     try:
         yield heard
@@ -195,7 +195,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 def _joined(made: Tensor, x: LazyLogits, plain: _Function) -> Tensor:
     for heard in _LISTENERS.get():
-        heard.append(Fused(x, user_place()))
+        heard.append(FusedLoss(x, user_place()))
     leaf = torch.zeros((), requires_grad=True)
     joined: Tensor = _TwoWays.apply(made, x, leaf, plain, x.node.recipe(), _autocasts(x))  # type: ignore[no-untyped-call]
     return joined

@@ -38,7 +38,7 @@ class LazyLogits(Tensor):
     @staticmethod
     def of(node: Node, like: Tensor) -> LazyLogits:
         """A lazy tensor for `node`. like: a tensor of its sizes, strides and dtype, on any device."""
-        made: LazyLogits = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: LazyLogits = Tensor._make_wrapper_subclass(
             LazyLogits, like.shape, strides=like.stride(), dtype=like.dtype, device=node.source.x.device,
         )  # fmt: skip
         made.node = node
@@ -49,7 +49,7 @@ class LazyLogits(Tensor):
         """Whether somebody has read it."""
         return self.node.value is not None
 
-    def __repr__(self, *, tensor_contents: Any = None) -> Any:
+    def __repr__(self, *, tensor_contents: Any = None) -> Any:  # type: ignore[override]
         with DisableTorchFunctionSubclass():
             if self.node.value is not None:
                 return repr(self.node.value)
