@@ -41,7 +41,7 @@ def losses(
     softmax = KERNELS[kernel or _best(x)]
     made = torch.empty(x.shape[0], dtype=_wide(x.dtype), device=x.device)
     normalizers = torch.empty_like(made)
-    for block in _blocks(x, weight, 1):
+    for block in blocks_of(x, weight, 1):
         logits = _logits(x[block], weight, bias)
         made[block], normalizers[block] = softmax.losses(logits, target[block], None, ignore_index, label_smoothing)
         del logits  # before the next block's are formed
@@ -55,8 +55,8 @@ def gradients(
     """The gradients of x, weight and bias; empty where they are not wanted. `gradient` is that of each row's loss."""
     softmax = KERNELS[kernel or _best(x)]
     share = gradient.to(_wide(x.dtype)).where(target != ignore_index, 0.0)
-    parts = _blocks(x, weight, 2)
-    sums = _Sums(x, weight, bias, wanted, len(parts) > 1)
+    parts = blocks_of(x, weight, 2)
+    sums = Sums(x, weight, bias, wanted, len(parts) > 1)
     # fp16 has no room for a share of a probability: rows are multiplied by their shares where they are short
     late = share if x.dtype is torch.float16 else None
     early = torch.ones_like(share) if late is not None else share.contiguous()
@@ -80,8 +80,8 @@ def loss_and_gradients(
     softmax = KERNELS[kernel or _best(x)]
     counted = (target != ignore_index).sum().to(_wide(x.dtype))
     share = (1.0 / counted if mean else torch.ones_like(counted)).expand(x.shape[0]).contiguous()
-    parts = _blocks(x, weight, 1)
-    sums, loss = _Sums(x, weight, bias, wanted, len(parts) > 1), torch.zeros_like(counted)
+    parts = blocks_of(x, weight, 1)
+    sums, loss = Sums(x, weight, bias, wanted, len(parts) > 1), torch.zeros_like(counted)
     for block in parts:
         logits = _logits(x[block], weight, bias)
         made, change = softmax.losses_and_gradient(logits, target[block], share[block], ignore_index, label_smoothing)
@@ -117,7 +117,7 @@ def empty(
     )
 
 
-class _Sums:
+class Sums:
     """The gradients of a linear layer as sums over blocks of rows, in fp32 or better."""
 
     def __init__(
@@ -154,7 +154,7 @@ class _Sums:
         return self._of_x, self._result, self._bias.to(self._of_bias.dtype)
 
 
-def _blocks(x: Tensor, weight: Tensor, copies: int) -> list[slice]:
+def blocks_of(x: Tensor, weight: Tensor, copies: int) -> list[slice]:
     """The blocks of rows. copies: how many tensors of a block's logits are in memory at a time, on a GPU."""
     step = _block_rows(x, weight, copies)
     return [slice(start, min(start + step, x.shape[0])) for start in range(0, x.shape[0], step)]

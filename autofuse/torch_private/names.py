@@ -51,6 +51,10 @@ def _tracing_state() -> object:
     return torch.jit.is_tracing() or None  # type: ignore[attr-defined, no-untyped-call]
 
 
+def _at_once(call: Callable[[], object]) -> None:
+    call()
+
+
 def _set_nothing(_: object) -> None:
     pass
 
@@ -215,11 +219,17 @@ NAMES: Mapping[str, Private] = {
         "it is taken not to be", _no),
     "DisableTorchFunction": _one("torch._C.DisableTorchFunction", "arithmetic that function modes do not see",
         "places are not verified, and the report says why"),
+    "DisableTorchFunctionSubclass": _one("torch._C.DisableTorchFunctionSubclass",
+        "torch's own functions, on a lazy tensor", "no logits are lazy, and AF502 says why"),
     # The backward pass.
     "run_backward": _one("torch.autograd.Variable._execution_engine.run_backward", "gradients under a function mode",
         "places are not verified, and the report says why"),
     "current_autograd_node": _one("torch._C._current_autograd_node", "whose gradient is computed right now",
         "layers' own shares of the backward pass are not told apart, and attention has no second derivative", _none),
+    "queue_callback": _one("torch.autograd.Variable._execution_engine.queue_callback",
+        "what lazy logits are computed from is kept when a backward pass has ended", "it is kept before", _at_once),
+    "will_engine_execute_node": _one("torch._C._will_engine_execute_node",
+        "whether a backward pass goes to every leaf", "a loss gives the gradient of its logits, as torch does", _no),
     "current_graph_task_id": _one("torch._C._current_graph_task_id", "whether a backward pass runs", _NO_PROFILE),
     "keeps_graph": _one("torch._C._autograd._get_current_graph_task_keep_graph",
         "whether a gradient may be asked for again", "it is taken to be, and copied", _yes),

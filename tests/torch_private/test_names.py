@@ -114,6 +114,26 @@ def unheard(set_state: Callable[[object], None]) -> tuple[object, bool]:
 
 
 # What we rely on, name by name: true in the torch that is installed.
+def called_at_the_end_of_a_backward_pass(queue: Any) -> bool:
+    called: list[bool] = []
+    x = torch.ones(2, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda g: queue(lambda: called.append(x.grad is not None)))
+    y.sum().backward()
+    return called == [True]
+
+
+def goes_where_it_was_asked_to(asked: Any) -> bool:
+    found: list[bool] = []
+    x, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    leaf = torch.autograd.graph.get_gradient_edge(other).node
+    for inputs in (None, [x]):
+        y = x * other
+        y.register_hook(lambda g: found.append(asked(leaf)))
+        y.sum().backward(inputs=inputs)
+    return found == [True, False]
+
+
 RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "is_any_autocast_enabled": lambda asked: not asked() and autocast(asked),
     "TensorGuards": lambda kind: tells_kinds_of_calls(kind),
@@ -184,6 +204,9 @@ RELIED_ON: dict[str, Callable[[Any], bool]] = {
     "is_avx512_bf16_supported": lambda asked: asked() in (True, False),
     "is_amx_tile_supported": lambda asked: asked() in (True, False),
     "DisableTorchFunction": lambda off: under(off(), lambda: torch.ones(1)) is not None,
+    "DisableTorchFunctionSubclass": lambda off: under(off(), lambda: torch.ones(1)) is not None,
+    "queue_callback": lambda queue: called_at_the_end_of_a_backward_pass(queue),
+    "will_engine_execute_node": lambda asked: goes_where_it_was_asked_to(asked),
     "run_backward": lambda run: gradient_by(run) == 2.0,
     "current_autograd_node": lambda asked: asked() is None and in_backward(asked) is not None,
     "current_graph_task_id": lambda asked: asked() == -1 and in_backward(asked) >= 0,

@@ -25,6 +25,7 @@ from torch import nn
 from autofuse.fx.install.codegen import Forward, Variant, asker_of, forward_of
 from autofuse.fx.install.compiled_code import forget_compiled
 from autofuse.fx.install.dispatcher import dispatcher_of, end_of
+from autofuse.fx.lazy.head import restore_lazy
 from autofuse.fx.trace.own_forward import ENTRY, definer_of, is_replaced, original_of, own_function
 from autofuse.fx.trace.paths import Path, tail_of
 from autofuse.torch_private import assumed_constant
@@ -126,6 +127,7 @@ def restore(module: nn.Module) -> nn.Module:
 def restore_one(module: nn.Module) -> None:
     """Give `module` alone its own forward back."""
     module.__dict__.pop(ENTRY, None)
+    restore_lazy(module)
 
 
 def entry_of(module: nn.Module) -> Entry | None:

@@ -50,6 +50,7 @@ def optimize(
     policy: str | None = None,
     compile: bool | Literal["auto"] = False,
     profile: bool | Mapping[str, Any] = False,
+    loss_fn: Callable[..., Any] | None = None,
 ) -> nn.Module:
     """Swap the hand-written layers of `model` for fused ones, in place, and return it.
 
@@ -79,24 +80,29 @@ def optimize(
     or a dict of options of `autofuse.profile` (step, optimizers, steps, ...) and `pairs`. The model is run for that,
     and put back as it was. Raises ValueError without example inputs.
 
+    loss_fn: the loss that the caller computes of what the model returns. It is not called here: it says that the logits
+    which the model returns are for a loss, so in training they are a tensor that is computed when somebody reads it,
+    and cross entropy of it is computed in blocks of rows (docs/training.md). A model that computes its loss itself
+    needs none.
+
     `autofuse.report(model)` tells what was found; `autofuse.restore(model)` puts everything back. Asked the same of the
     same model again, optimize does nothing; with other options, other inputs or other modules it starts over. Where the
     environment has AUTOFUSE_DISABLE=1, the model stays as it is. Raises TypeError for arguments of another kind,
     ValueError for an unknown code of a rule, a name that fits no module, an unknown policy,
-    another `compile`, and `compile` beside `profile`.
+    another `compile`, a `loss_fn` that cannot be called, and `compile` beside `profile`.
     """
     if profile and compile:
         raise ValueError("profile measures the model without a compiler, and compile was asked for too: ask for one.")
     if profile:
         return _profiled()(model, example_inputs, profile, select=select, ignore=ignore, modules=modules,
-                           verify=verify, tune=tune, policy=policy, compile=compile)  # fmt: skip
+                           verify=verify, tune=tune, policy=policy, compile=compile, loss_fn=loss_fn)  # fmt: skip
     inner = unwrapped(model)
     try:
         named = user_modules(inner)
     except Exception as error:  # a module that cannot be hashed: torch cannot list its parameters either
         _LOG.warning("%s: %s.", type(inner).__name__, reason_of_failure(error, "listing its modules"))
         return model
-    options = options_of(named, example_inputs, select, ignore, modules, verify, tune, policy, compile)
+    options = options_of(named, example_inputs, select, ignore, modules, verify, tune, policy, compile, loss_fn)
     use(policy=options.policy)
     name = type(inner).__name__
     if os.environ.get(DISABLE, "").lower() not in ("", "0", "false", "no", "off"):

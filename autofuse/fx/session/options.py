@@ -36,6 +36,7 @@ class Options:
     inputs: Hashable  # what the example inputs are like, not what they hold
     rules: tuple[LoadedRule, ...] = field(compare=False, repr=False)
     call: ForwardArguments | None = field(compare=False, repr=False)
+    loss_fn: Callable[..., Any] | None = None
 
     def wants(self, name: str, module: nn.Module) -> bool:
         """Whether the module called `name` may be rewritten."""
@@ -49,12 +50,15 @@ class Options:
 def options_of(
     named: Sequence[tuple[str, nn.Module]], example_inputs: object, select: object, ignore: object, modules: object,
     verify: bool, tune: bool | None, policy: str | None, compile: object = False,
+    loss_fn: object = None,
 ) -> Options:  # fmt: skip
     """What optimize's arguments mean for a model whose modules are `named`, the model itself first.
 
     Raises TypeError and ValueError as optimize says.
     """
     rules = selected(_rules_here(), _codes(select, "select"), _codes(ignore, "ignore"))
+    if loss_fn is not None and not callable(loss_fn):
+        raise TypeError(f"loss_fn takes a function of the model's result; got a {type(loss_fn).__name__}.")
     call, wanted = _call_of(example_inputs), _modules(modules)
     if isinstance(wanted, tuple):
         _require_modules(named, wanted)
@@ -62,7 +66,8 @@ def options_of(
     wishes = settings() if policy is None else replace(settings(), policy=policy)  # type: ignore[arg-type]
     measured = wishes.measured if tune is None else tune
     codes = tuple(r.rule.code for r in rules)
-    return Options(codes, wanted, verify, measured, wishes.policy, _compile(compile), likeness(call), rules, call)
+    return Options(codes, wanted, verify, measured, wishes.policy, _compile(compile), likeness(call), rules, call,
+                   loss_fn)  # fmt: skip
 
 
 def _rules_here() -> tuple[LoadedRule, ...]:

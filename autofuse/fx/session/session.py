@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 import torch.distributed as dist
@@ -30,11 +30,14 @@ from autofuse.fx.install.dispatch import (
     restore_one,
 )
 from autofuse.fx.install.guard_failures import NOT_CALLED, GuardFailures
+from autofuse.fx.lazy.head import make_lazy
 from autofuse.fx.session.compiling import CompiledModules
 from autofuse.fx.session.gain_checks import SlowerPlace
 from autofuse.fx.session.internal_errors import reason_of_failure
+from autofuse.fx.session.lazy_heads import HEAD_RULE, lazy_heads, site_of
 from autofuse.fx.session.ledger import Ledger, may_hold_a_site
 from autofuse.fx.session.leftovers import nothing_left
+from autofuse.fx.session.memory_room import room_to_check
 from autofuse.fx.session.model_check import ModelVerdict
 from autofuse.fx.session.options import Options
 from autofuse.fx.session.planner import Planner, bypassed_children, refuse_where_kept
@@ -57,6 +60,7 @@ from autofuse.results.compile_choice import CompileChoice
 from autofuse.results.sites import Report
 from autofuse.results.step_times import StepTime
 from autofuse.torch_private import is_fx_symbolic_tracing, pytree
+from autofuse.verify.out_of_memory import pass_on_if_out_of_memory
 
 _LOG = logging.getLogger("autofuse")
 Whole = Callable[[ForwardArguments], None]
@@ -76,6 +80,7 @@ class Session:
         self.profile: BeforeAfter | None = None  # where it was asked for
         self.compile_choice: CompileChoice | None = None
         self.compiled_modules = CompiledModules()
+        self.lazy_heads: WeakSet[nn.Linear] = WeakSet()
         self.steps: tuple[StepTime, ...] = ()  # what whole steps take, where they were timed
 
     @property
@@ -97,6 +102,8 @@ class Session:
         for module, state in self.states.items():
             if state.runs:
                 self.install(module)
+        for head in self.lazy_heads:
+            make_lazy(head)
         if self.compile_choice is not None:
             model = next(m for m, s in self.states.items() if not s.name and not s.is_a_copys)
             self.compiled_modules.compile(model, self.compile_choice.modules)
@@ -193,6 +200,28 @@ class Session:
             self.install(module)
         if verdict.reason:
             self.ledger.roll_back(verdict.reason, {self.states[m].name for m in verdict.taken_back})
+
+    def adopt_heads(self, model: nn.Module, call: ForwardArguments, planner: Planner) -> None:
+        """Have the linear layers whose output only a loss reads return logits that are computed when they are read."""
+        if not any(rule.rule.code == HEAD_RULE for rule in self.rules):
+            return
+        names = {m: n for n, m in model.named_modules() if self.options.wants(n, m)}
+        room = room_to_check(model, call, planner.made.get(model))
+        if room.whole:
+            return
+        try:
+            found = lazy_heads(model, call, names, planner.sharded, self.options.loss_fn, self.checker is not None)
+        except Exception as error:
+            pass_on_if_out_of_memory(error)
+            self.note_unread(reason_of_failure(error, "looking at the model's logits"))
+            return
+        for head in found:
+            if head.reason:
+                self.ledger.decline(head.name, because(outcomes.DIFFERS, why=head.reason))
+                continue
+            make_lazy(head.module)
+            self.lazy_heads.add(head.module)
+            self.ledger.note(site_of(head))
 
     def compile(self, model: nn.Module, choice: CompileChoice) -> None:
         """Have the modules that were chosen run compiled; as they were written where that is faster."""
@@ -383,6 +412,7 @@ class Session:
             state.left, state.armed = PATTERNS, False
         for module in self.states:
             restore(module)
+        self.lazy_heads.clear()
         self.compiled_modules.restore()
         self.ledger, self.steps = Ledger(), ()
 

@@ -1,0 +1,245 @@
+"""Losses of lazy logits, computed from the layer's input and weight in blocks of rows.
+
+Each has two ways to the parameters in its graph. The short one gives their gradients, and the logits are never formed.
+The long one goes through the lazy tensor, as torch's would; a backward pass takes it where somebody asks for a gradient
+on it: by a hook, by retain_grad, by torch.autograd.grad, or with create_graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from autofuse.fx.lazy.linear import runs_alone
+from autofuse.fx.lazy.nodes import Recipe, Step
+from autofuse.fx.lazy.row_losses import cross_entropy_after, logsumexp_after
+from autofuse.fx.lazy.steps import numbers_of, rows_of
+from autofuse.fx.lazy.tensor import LOSSES, LazyLogits
+from autofuse.fx.trace.source_lines import SourceLine, user_place
+from autofuse.kernels.class_targets import out_of_range
+from autofuse.ops.class_lookups import NEVER
+from autofuse.ops.linear_cross_entropy import linear_cross_entropy
+from autofuse.torch_private import DisableTorchFunctionSubclass, queue_callback, will_engine_execute_node
+
+
+class FusedLoss(NamedTuple):
+    """A loss was computed of lazy logits `x`, at this line."""
+
+    x: LazyLogits
+    place: SourceLine | None
+
+
+_LISTENERS: ContextVar[tuple[list[FusedLoss], ...]] = ContextVar("listeners", default=())
+_Function = Callable[[Tensor], Tensor]
+
+
+@contextmanager
+def listening() -> Iterator[list[FusedLoss]]:
+    """The losses that are computed of lazy logits in the block, as they are."""
+    heard: list[FusedLoss] = []
+    token = _LISTENERS.set((*_LISTENERS.get(), heard))
+    try:
+        yield heard
+    finally:
+        _LISTENERS.reset(token)
+
+
+def cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100,
+    reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Any:  # fmt: skip
+    """F.cross_entropy of lazy logits; NotImplemented where they have to be computed."""
+    if weight is not None or size_average is not None or reduce is not None or _is_computed(input, "logits"):
+        return NotImplemented
+
+    def plain(logits: Tensor) -> Tensor:
+        return F.cross_entropy(
+            logits, target, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+        )
+
+    return _of_targets(input, target, ignore_index, label_smoothing, reduction, plain)
+
+
+def nll_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: Any = None, ignore_index: int = -100,
+    reduce: Any = None, reduction: str = "mean",
+) -> Any:  # fmt: skip
+    """F.nll_loss of lazy log-probabilities; NotImplemented where they have to be computed."""
+    if weight is not None or size_average is not None or reduce is not None or _is_computed(input, "log_softmax"):
+        return NotImplemented
+
+    def plain(logits: Tensor) -> Tensor:
+        return F.nll_loss(logits, target, ignore_index=ignore_index, reduction=reduction)
+
+    return _of_targets(input, target, ignore_index, 0.0, reduction, plain)
+
+
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Any:
+    """torch.gather of one class of each row, from lazy logits or log-probabilities; NotImplemented for other calls."""
+    kind = "log_softmax" if _has_softmax(input) else "logits"
+    if sparse_grad or _is_computed(input, kind) or type(index) is not Tensor:
+        return NotImplemented
+    assert isinstance(input, LazyLogits)
+    if dim % input.ndim != input.ndim - 1 or input.node.axis != input.ndim - 1:
+        return NotImplemented
+    if index.shape != (*input.shape[:-1], 1) or index.dtype is not torch.int64 or index.device != input.device:
+        return NotImplemented
+    if out_of_range(index, input.shape[-1], NEVER) is not None:
+        return NotImplemented
+    chosen = index.squeeze(-1)
+    made = -_losses(input, chosen, NEVER, 0.0, "none") if kind == "log_softmax" else _chosen(input, chosen)
+    return _joined(made.to(input.dtype).unsqueeze(-1), input, lambda x: x.gather(-1, index))
+
+
+def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Any:
+    """torch.logsumexp over the classes of lazy logits; NotImplemented over anything else."""
+    if _is_computed(input, "logits"):
+        return NotImplemented
+    assert isinstance(input, LazyLogits)
+    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    if len(dims) != 1 or dims[0] % input.ndim != input.node.axis:
+        return NotImplemented
+    rows, weight, bias = _operands(input)
+    with torch.autocast(input.device.type, enabled=False):
+        made = logsumexp_after(numbers_of(input.node.steps), rows.reshape(-1, rows.shape[-1]), weight, bias)
+    made = made.reshape(rows.shape[:-1]).to(input.dtype)
+    return _joined(made.unsqueeze(dims[0]) if keepdim else made, input, lambda x: torch.logsumexp(x, dims, keepdim))
+
+
+def _is_computed(x: Any, kind: str) -> bool:
+    """Whether nothing is gained by the blocks, or they would give something else: `kind` is what x has to be."""
+    if not isinstance(x, LazyLogits) or x.is_computed or not x.requires_grad or not runs_alone():
+        return True
+    node = x.node
+    if node.axis is None or x.ndim < 1 or (kind == "log_softmax") != _has_softmax(x):
+        return True
+    return node.source.value is not None or not node.source.is_unwritten or _is_detached(node.steps)
+
+
+def _has_softmax(x: Any) -> bool:
+    return isinstance(x, LazyLogits) and any(s.kind == "log_softmax" for s in x.node.steps)
+
+
+def _is_detached(steps: Sequence[Step]) -> bool:
+    return any(s.function is torch.ops.aten.detach.default for s in steps)
+
+
+def _of_targets(x: Tensor, target: Any, ignore_index: int, smoothing: float, reduction: str, plain: _Function) -> Any:
+    assert isinstance(x, LazyLogits)
+    if type(target) is not Tensor or target.dtype is not torch.int64 or target.device != x.device or x.ndim < 2:
+        return NotImplemented
+    if x.node.axis != 1 or tuple(target.shape) != (x.shape[0], *x.shape[2:]) or not target.numel():
+        return NotImplemented
+    if reduction not in ("mean", "sum", "none") or out_of_range(target, x.shape[1], ignore_index) is not None:
+        return NotImplemented
+    dtype = torch.float32 if _autocasts(x) and x.dtype is not torch.float64 else x.dtype
+    return _joined(_losses(x, target, ignore_index, smoothing, reduction).to(dtype), x, plain)
+
+
+def _autocasts(x: Tensor) -> bool:
+    kind = x.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+def _losses(x: LazyLogits, target: Tensor, ignore_index: int, smoothing: float, reduction: str) -> Tensor:
+    """The cross entropy in blocks, in fp32 or better; shaped like target for the reduction "none"."""
+    rows, weight, bias = _operands(x)
+    flat, targets = rows.reshape(-1, rows.shape[-1]), target.reshape(-1)
+    numbers = numbers_of(x.node.steps)
+    with torch.autocast(x.device.type, enabled=False):
+        if all(s.kind == "cast" and s.kwargs.get("dtype") in (None, rows.dtype, torch.float32) for s in numbers):
+            made = linear_cross_entropy(
+                flat, weight, targets, bias=bias, ignore_index=ignore_index, label_smoothing=smoothing,
+                reduction=reduction, in_float32=rows.dtype is not torch.float64,
+            )  # fmt: skip
+        else:
+            made = cross_entropy_after(numbers, flat, weight, bias, targets, ignore_index, smoothing, reduction)
+    return made.reshape(target.shape) if reduction == "none" else made
+
+
+def _chosen(x: LazyLogits, index: Tensor) -> Tensor:
+    """The logit of one class of each row."""
+    rows, weight, bias = _operands(x)
+    wide = _wide(rows.dtype)
+    with torch.autocast(x.device.type, enabled=False):
+        made = (rows.to(wide) * F.embedding(index, weight).to(wide)).sum(-1)
+        if bias is not None:
+            made = made + bias[index].to(wide)
+        made = made.to(rows.dtype)
+        for step in numbers_of(x.node.steps):
+            made = step(made)
+    return made
+
+
+def _operands(x: LazyLogits) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Rows (..., D), weight and bias with their graph, as the layer multiplies them."""
+    source, axis = x.node.source, x.node.axis
+    assert axis is not None
+    given, weight, bias = source.operands
+    rows = rows_of(x.node.steps, given, axis)
+    if source.lower is None:
+        return rows, weight, bias
+    return rows.to(source.lower), weight.to(source.lower), None if bias is None else bias.to(source.lower)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+def _joined(made: Tensor, x: LazyLogits, plain: _Function) -> Tensor:
+    for heard in _LISTENERS.get():
+        heard.append(FusedLoss(x, user_place()))
+    leaf = torch.zeros((), requires_grad=True)
+    joined: Tensor = _TwoWays.apply(made, x, leaf, plain, x.node.recipe(), _autocasts(x))  # type: ignore[no-untyped-call]
+    return joined
+
+
+class _TwoWays(torch.autograd.Function):
+    """A loss that was computed of a layer's input, and is a function of its lazy output `x`, too.
+
+    leaf: one that nobody asks the gradient of. A backward pass that does not go there goes only where it was asked to.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, made: Tensor, x: Tensor, leaf: Tensor, plain: _Function, recipe: Recipe, autocasts: bool
+    ) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x)
+        ctx.plain, ctx.recipe, ctx.leaf = plain, recipe, leaf
+        ctx.dtype = torch.get_autocast_dtype(recipe.source.x.device.type) if autocasts else None
+        return made.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
+        if gradient is None:
+            return (None,) * 6
+        source = ctx.recipe.source
+        queue_callback(source.keep)
+        graph = torch.is_grad_enabled()
+        if not graph and not ctx.recipe.is_watched and will_engine_execute_node(get_gradient_edge(ctx.leaf).node):
+            return gradient, *(None,) * 5
+        device = source.x.device.type
+        x = ctx.saved_tensors[0] if graph else ctx.recipe.again().requires_grad_()
+        with (
+            torch.enable_grad(), DisableTorchFunctionSubclass(),
+            torch.autocast(device, dtype=ctx.dtype, enabled=ctx.dtype is not None),
+        ):  # fmt: skip
+            (of_x,) = torch.autograd.grad(ctx.plain(x), x, gradient, create_graph=graph)
+        return None, of_x, *(None,) * 4
+
+
+LOSSES.update({
+    F.cross_entropy: cross_entropy,
+    F.nll_loss: nll_loss,
+    torch.gather: gather, Tensor.gather: gather,
+    torch.logsumexp: logsumexp, Tensor.logsumexp: logsumexp,
+})  # fmt: skip

@@ -1,0 +1,121 @@
+"""The operations that a lazy tensor goes through unread: what they make is lazy, too.
+
+An operation on rows (a view, a slice) moves or drops rows of logits and leaves the classes alone, so it can be done to
+the layer's input instead. An operation on numbers (a soft cap, a temperature) is done to a block of logits at a time.
+Each has an operator and a function that tells where the dimension of classes is afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofuse.fx.lazy.nodes import Node, Step
+
+_ATEN: Any = torch.ops.aten
+_Axis = Callable[[int, Tensor, Tensor, tuple[Any, ...]], int | None]  # axis, before, after, arguments -> axis
+
+
+def step_of(node: Node, before: Tensor, after: Tensor, function: Any, args: tuple[Any, ...],
+            kwargs: dict[str, Any]) -> tuple[Step, int | None]:  # fmt: skip
+    """The step of an operator of KINDS, and where the classes are after it. before, after: metas of its tensors."""
+    kind, moved = KINDS[function]
+    if kind == "number":
+        args = tuple(a.item() if isinstance(a, Tensor) else a for a in args)  # a number of Python's, wrapped
+    axis = None if node.axis is None else moved(node.axis, before, after, args)
+    taken = node.steps and any(s.kind == "log_softmax" for s in node.steps)
+    if taken and kind not in ("rows", "same"):
+        axis = None  # of log-probabilities, no loss is known but to pick from them
+    if kind == "log_softmax" and (axis is None or args[0] % before.ndim != axis or args[1]):
+        axis = None
+    return Step(kind, function, args, kwargs), axis
+
+
+def is_followed(function: Any, before: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether what the operator makes of a lazy tensor can be lazy."""
+    if function not in KINDS:
+        return False
+    if function is _ATEN._to_copy.default:
+        to = kwargs.get("dtype")
+        return not (kwargs.keys() - {"dtype", "memory_format"}) and (to is None or to.is_floating_point)
+    if KINDS[function][0] == "number":
+        return all(isinstance(a, int | float) or isinstance(a, Tensor) and a.ndim == 0 for a in args) and not kwargs
+    return True
+
+
+def rows_of(steps: Sequence[Step], x: Tensor, axis: int) -> Tensor:
+    """The rows (..., D) of a layer's input from which the logits are computed that `steps` make of its output.
+
+    axis: where these have their classes. Differentiable.
+    """
+    for step in steps:
+        if step.kind != "rows":
+            continue
+        if step.function in _VIEWS:
+            x = x.reshape(*step.args[0][:-1], x.shape[-1])
+        else:
+            x = step(x)
+    return x.movedim(axis, -1)
+
+
+def numbers_of(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps that change numbers: arithmetic, and casts to another dtype."""
+    return tuple(s for s in steps if s.kind in ("number", "cast"))
+
+
+def _same(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
+    return axis
+
+
+def _viewed(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
+    last = axis == before.ndim - 1 and after.ndim > 0 and after.shape[-1] == before.shape[-1]
+    return after.ndim - 1 if last and before.numel() else None
+
+
+def _other_dimension(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
+    dim = (args[0] if args else 0) % before.ndim
+    return None if dim == axis else axis
+
+
+def _selected(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
+    dim = args[0] % before.ndim
+    return None if dim == axis else axis - int(dim < axis)
+
+
+def _unsqueezed(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
+    return axis + int(args[0] % after.ndim <= axis)
+
+
+def _transposed(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
+    one, other = (d % before.ndim for d in args) if args else (0, before.ndim - 1)
+    return {one: other, other: one}.get(axis, axis)
+
+
+def _permuted(axis: int, before: Tensor, after: Tensor, args: tuple[Any, ...]) -> int | None:
+    return [d % before.ndim for d in args[0]].index(axis)
+
+
+_VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default, _ATEN.reshape.default)
+# What the autograd engine itself asks for: the same numbers once more.
+ALIASES = (_ATEN.detach.default, _ATEN.alias.default)
+KINDS: dict[Any, tuple[str, _Axis]] = {
+    **dict.fromkeys(ALIASES, ("same", _same)),
+    _ATEN.clone.default: ("same", _same),
+    _ATEN._to_copy.default: ("cast", _same),
+    **dict.fromkeys(_VIEWS, ("rows", _viewed)),
+    _ATEN.slice.Tensor: ("rows", _other_dimension),
+    _ATEN.select.int: ("rows", _selected),
+    _ATEN.unsqueeze.default: ("rows", _unsqueezed),
+    _ATEN.transpose.int: ("rows", _transposed),
+    _ATEN.t.default: ("rows", _transposed),
+    _ATEN.permute.default: ("rows", _permuted),
+    _ATEN.mul.Tensor: ("number", _same),
+    _ATEN.mul.Scalar: ("number", _same),
+    _ATEN.div.Tensor: ("number", _same),
+    _ATEN.div.Scalar: ("number", _same),
+    _ATEN.tanh.default: ("number", _same),
+    _ATEN._log_softmax.default: ("log_softmax", _same),
+}

@@ -1,0 +1,213 @@
+"""Models that return their logits beside the loss, or leave the loss to the caller: in training the logits are lazy."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import autofuse
+from autofuse.fx.lazy.linear import however_few
+from autofuse.fx.lazy.tensor import LazyLogits
+
+WIDTH, CLASSES = 8, 600
+
+
+@pytest.fixture(autouse=True)
+def however_few_logits() -> Iterator[None]:
+    """So few are lazy nowhere else, and are formed whole for a loss: nothing is compiled for it."""
+    with however_few():
+        yield
+
+
+@dataclass
+class Output:
+    loss: Tensor
+    logits: Tensor
+
+
+class Gpt(nn.Module):
+    """As nanoGPT: the loss where there are targets, and always the logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.body = nn.Embedding(CLASSES, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, CLASSES, bias=False)
+        self.embedding.weight = self.head.weight
+
+    def forward(self, x: Tensor, targets: Tensor | None = None) -> Any:
+        logits = self.head(torch.tanh(self.body(self.embedding(x))))
+        if targets is None:
+            return logits
+        loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
+        return self.returned(loss, logits)
+
+    def returned(self, loss: Tensor, logits: Tensor) -> Any:
+        return logits, loss
+
+
+class InADict(Gpt):
+    def returned(self, loss: Tensor, logits: Tensor) -> Any:
+        return {"loss": loss, "logits": logits}
+
+
+class InADataclass(Gpt):
+    def returned(self, loss: Tensor, logits: Tensor) -> Any:
+        return Output(loss, logits)
+
+
+class LossAlone(Gpt):
+    def returned(self, loss: Tensor, logits: Tensor) -> Any:
+        return loss
+
+
+class Accuracy(Gpt):
+    def returned(self, loss: Tensor, logits: Tensor) -> Any:
+        return loss, (logits.argmax(-1) == 0).float().mean()
+
+
+def inputs() -> dict[str, Tensor]:
+    x = torch.randint(CLASSES, (2, 16), generator=torch.Generator().manual_seed(1))
+    return {"x": x, "targets": x.roll(-1, 1)}
+
+
+def optimized(model: nn.Module, **options: Any) -> nn.Module:
+    given = options.pop("given", inputs())
+    return autofuse.optimize(model, given, tune=False, **options).train()
+
+
+def logits_of(result: Any) -> Any:
+    return next(t for t in _tensors(result) if t.ndim == 3)
+
+
+def loss_of(result: Any) -> Tensor:
+    return next(t for t in _tensors(result) if t.ndim == 0)
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    found = (
+        result if isinstance(result, tuple) else list((result if isinstance(result, dict) else vars(result)).values())
+    )
+    return list(found)
+
+
+def is_lazy(model: nn.Module) -> bool:
+    return isinstance(logits_of(model(**inputs())), LazyLogits)
+
+
+@pytest.mark.parametrize("kind", [Gpt, InADict, InADataclass])
+def test_the_logits_beside_a_loss_are_lazy_and_five_steps_are_equal(kind: type[Gpt]) -> None:
+    torch.manual_seed(0)
+    plain = kind().double()
+    model = optimized(copy.deepcopy(plain))
+    sites = [s for s in autofuse.report(model) if s.rule == "AF502"]
+    assert [(s.status, s.module) for s in sites] == [("fused", "")]
+    assert sites[0].line is not None and sites[0].file.endswith("test_lazy_heads.py")
+    optimizers = [torch.optim.AdamW(m.parameters(), 1e-2) for m in (plain, model)]
+    for _ in range(5):
+        results = []
+        for each, optimizer in zip((plain, model), optimizers, strict=True):
+            optimizer.zero_grad()
+            results.append(each(**inputs()))
+            loss_of(results[-1]).backward()
+            optimizer.step()
+        assert isinstance(logits_of(results[1]), LazyLogits) and not logits_of(results[1]).is_computed
+        torch.testing.assert_close(loss_of(results[1]), loss_of(results[0]), atol=1e-12, rtol=1e-12)
+        torch.testing.assert_close(logits_of(results[1]) + 0, logits_of(results[0]), atol=1e-11, rtol=1e-11)
+    for p, q in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(q, p, atol=1e-10, rtol=1e-10)
+    assert autofuse.report(model).fallbacks == ()
+
+
+def test_in_evaluation_logits_are_a_plain_tensor() -> None:
+    model = optimized(Gpt()).eval()
+    assert type(logits_of(model(**inputs()))) is Tensor
+    with torch.no_grad():
+        assert type(logits_of(model.train()(**inputs()))) is Tensor
+
+
+def test_a_loss_outside_of_the_model_is_told_by_loss_fn() -> None:
+    def loss_fn(logits: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(0, 1))
+
+    torch.manual_seed(0)
+    plain = Gpt().double()
+    given = inputs()
+    model = optimized(copy.deepcopy(plain), given=given["x"], loss_fn=loss_fn)
+    assert [(s.rule, s.module) for s in autofuse.report(model).with_status("fused") if s.rule == "AF502"] == [
+        ("AF502", "")
+    ]
+    for each in (plain, model):
+        loss_fn(each(given["x"]), given["targets"]).backward()
+    assert isinstance(model(given["x"]), LazyLogits)
+    for p, q in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(q.grad, p.grad, atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"ignore": "AF502"}, {"select": "AF1"}, {"modules": ["body"]}])
+def test_logits_stay_as_they_are_where_that_is_asked_for(options: dict[str, Any]) -> None:
+    assert not is_lazy(optimized(Gpt(), **options))
+
+
+def test_logits_that_the_model_itself_reads_stay_as_they_are() -> None:
+    model = optimized(Accuracy())
+    assert "forward" not in model.head.__dict__
+
+
+def test_without_loss_fn_logits_that_are_only_returned_stay_as_they_are() -> None:
+    model = optimized(Gpt(), given=inputs()["x"])
+    assert type(model(inputs()["x"])) is Tensor
+
+
+def test_a_loss_fn_that_cannot_be_called_is_refused() -> None:
+    with pytest.raises(TypeError, match="loss_fn"):
+        optimized(Gpt(), loss_fn="cross_entropy")
+
+
+def test_restore_gives_the_layer_its_forward_back() -> None:
+    model = optimized(Gpt())
+    before = set(autofuse.restore(model).head.__dict__)
+    assert before == set(Gpt().head.__dict__) and not is_lazy(model)
+
+
+@pytest.mark.parametrize(("copied", "lazy"), [(copy.deepcopy, True), (lambda m: pickle.loads(pickle.dumps(m)), False)])
+def test_a_copy_of_the_model(copied: Callable[[nn.Module], nn.Module], lazy: bool) -> None:
+    model = optimized(Gpt())
+    other = copied(model)
+    assert is_lazy(other) == lazy and is_lazy(model)
+    result = other(**inputs())
+    loss_of(result).backward()
+    torch.testing.assert_close(loss_of(result), loss_of(model(**inputs())))
+
+
+def test_a_state_dict_and_a_script_do_not_see_it() -> None:
+    model = optimized(Gpt())
+    assert model.state_dict().keys() == Gpt().state_dict().keys()
+    scripted = torch.jit.script(model.head)  # type: ignore[no-untyped-call]
+    x = torch.randn(2, WIDTH)
+    torch.testing.assert_close(scripted(x), F.linear(x, model.head.weight))
+
+
+def test_gradients_accumulate_over_outputs_that_are_kept() -> None:
+    torch.manual_seed(0)
+    plain = Gpt().double()
+    model = optimized(copy.deepcopy(plain))
+    kept: list[list[Any]] = [[], []]
+    for each, results in zip((plain, model), kept, strict=True):
+        for _ in range(3):
+            results.append(each(**inputs()))
+            (loss_of(results[-1]) / 3).backward()
+        torch.optim.SGD(each.parameters(), 0.5).step()
+    for expected, found in zip(*kept, strict=True):
+        torch.testing.assert_close(logits_of(found).argmax(-1), logits_of(expected).argmax(-1))
+    for p, q in zip(plain.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(q, p, atol=1e-11, rtol=1e-11)
